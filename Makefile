@@ -23,7 +23,7 @@ export OMP_NUM_THREADS := 1
 # Every worker and every process of a test would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test laws soak pythons bench validate check setup constraints clean
+.PHONY: demo test laws soak pythons bench docs validate check setup constraints clean
 
 demo: setup
 	$(BIN)/treepipe demo
@@ -50,6 +50,10 @@ pythons:
 
 bench: setup
 	$(BIN)/python -m treepipe.studies.workshop.benchmarks --out bench/results.json
+
+# The tables of keys in the scenario's page, from the schema.
+docs: setup
+	$(BIN)/python -m treepipe.studies.workshop.scenario_page docs/scenario.md
 
 validate: setup
 	$(BIN)/python -m treepipe.studies.workshop.grid docs

@@ -1,7 +1,7 @@
 """Keys, values and the tree mask of one session on one stage, pruned in place.
 
-Law of this file (index law (i), FlowSpec section 3.3): entries before ``committed`` always stay;
-of the tree part, the entries at the kept indices stay in their order and move together.
+Invariant (index law (i), FlowSpec section 3.3): entries before ``committed`` always stay; the kept
+entries of the tree part move together, in their order.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from treepipe.core.messages import NO_PARENT
 
 
 class TreeCache:
-    """Preallocated keys and values: committed entries first, the tree part behind them.
+    """Preallocated keys and values: entries of committed tokens, then the tree part.
 
-    Decoder layers of transformers call ``update`` on it as on any cache; the entries they write
-    belong to the pass that ``begin`` opened.
+    Decoder layers of transformers call ``update`` on it as on any cache, within the pass that
+    ``begin`` opened.
 
     Attributes:
-        committed: entries of committed tokens.
-        length: all entries.
+        committed: number of committed entries.
+        length: number of all entries.
+        tree_mask: [t, t] boolean over the tree part, on the host: row i marks entry i and its
+            ancestors.
     """
 
     def __init__(
@@ -36,28 +38,14 @@ class TreeCache:
         dtype: torch.dtype,
         device: str = "cpu",
     ) -> None:
-        """Args: ``heads``: key/value heads; ``capacity``: entries that fit."""
+        """Allocate room for ``capacity`` entries of ``heads`` key/value heads."""
         shape = (2, layers, heads, capacity, head_size)
         self._store = torch.empty(shape, dtype=dtype, device=device)
-        self._mask = torch.zeros((0, 0), dtype=torch.bool)
-        self.committed = 0
-        self.length = 0
-        self._rows = 0
-
-    @property
-    def capacity(self) -> int:
-        return int(self._store.shape[3])
-
-    @property
-    def tree_mask(self) -> torch.Tensor:
-        """[t, t] boolean over the tree part: row i marks entry i and its ancestors.
-
-        Masks are made by the host, whatever device holds the entries.
-        """
-        return self._mask
+        self.tree_mask = torch.zeros((0, 0), dtype=torch.bool)
+        self.capacity, self.committed, self.length, self._rows = capacity, 0, 0, 0
 
     def begin(self, rows: int, parents: Sequence[int] | None) -> torch.Tensor:
-        """Open a pass over ``rows`` new entries; returns its mask [rows, length + rows].
+        """Open a pass over ``rows`` new entries; return its mask [rows, length + rows].
 
         Args:
             parents: index in the tree part per row; None for committed rows.
@@ -72,55 +60,50 @@ class TreeCache:
             seen = torch.ones((rows, self.length + rows), dtype=torch.bool)
             return seen if rows == 1 else seen.tril_(self.length)
         nodes = self.length - self.committed
-        self._mask = torch.from_numpy(with_rows(self._mask.numpy(), parents))
+        self.tree_mask = torch.from_numpy(with_rows(self.tree_mask.numpy(), parents))
         seen = torch.ones((rows, self.length + rows), dtype=torch.bool)
-        seen[:, self.committed :] = self._mask[nodes:]
+        seen[:, self.committed :] = self.tree_mask[nodes:]
         return seen
 
     def update(
         self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Called by each layer: [1, heads, rows, size] in, all entries so far out."""
+        """Store a layer's [1, heads, rows, size]; return all its entries. Layers call this."""
         end = self.length + self._rows
         self._store[0, layer, :, self.length : end] = keys[0]
         self._store[1, layer, :, self.length : end] = values[0]
         return self._store[0, layer, None, :, :end], self._store[1, layer, None, :, :end]
 
     def finish(self, committed: bool) -> None:
-        """Close the pass: its entries are there now."""
+        """Close the pass."""
         self.length += self._rows
         if committed:
             self.committed = self.length
         self._rows = 0
 
     def prune(self, keep: Sequence[int], accepted: int) -> None:
-        """Keep the tree entries at ``keep`` (ascending); the first ``accepted`` are committed."""
+        """Keep the tree entries at ``keep`` (ascending), and commit the first ``accepted``."""
         base = self.committed
         still = next((i for i, old in enumerate(keep) if i != old), len(keep))
         moved = torch.tensor(keep[still:], dtype=torch.long, device=self._store.device)
         if len(moved):
-            # Indexing copies, so source and destination may overlap.
+            # Source and destination may overlap, since indexing copies.
             first = base + still
             self._store[:, :, :, first : first + len(moved)] = self._store[:, :, :, base + moved]
         live = torch.tensor(keep[accepted:], dtype=torch.long)
-        self._mask = self._mask[live][:, live]
+        self.tree_mask = self.tree_mask[live][:, live]
         self.committed = base + accepted
         self.length = base + len(keep)
 
     def truncate(self, length: int) -> None:
-        """Forget committed entries from ``length`` on; there must be no tree part."""
+        """Drop committed entries from ``length`` on; there must be no tree part."""
         if self.length != self.committed or length > self.length:
             raise ValueError(f"{self.length} entries cannot be cut to {length} committed ones")
         self.length = self.committed = length
 
     def append(self, entries: torch.Tensor) -> None:
-        """Take [2, layers, heads, n, size] keys and values as those of n committed tokens.
-
-        There must be no tree part; so a cache is filled without the passes that would fill it.
-
-        Raises:
-            MemoryError: the entries do not fit.
-        """
+        """Append [2, layers, heads, n, size] keys and values of n committed tokens, without a pass;
+        there must be no tree part. Raises ``MemoryError`` if they do not fit."""
         if self.length != self.committed:
             raise ValueError("committed entries cannot be put behind a tree part")
         end = self.length + entries.shape[3]
@@ -130,16 +113,15 @@ class TreeCache:
         self.length = self.committed = end
 
     def entries(self) -> torch.Tensor:
-        """[2, layers, heads, length, size]: keys and values of all entries (a view)."""
+        """View of the keys and values of all entries: [2, layers, heads, length, size]."""
         return self._store[:, :, :, : self.length]
 
 
 def with_rows(mask: npt.NDArray[np.bool_], parents: Sequence[int]) -> npt.NDArray[np.bool_]:
-    """A tree's mask [t, t] with n rows more, each below its parent: [t + n, t + n].
+    """Extend a tree's mask [t, t] by n rows, each below its parent: [t + n, t + n].
 
-    Every row takes over what the row at the end of its jump knows, and then jumps twice as far, so
-    that the depth of d new layers takes log2(d) steps. ``NO_PARENT`` is the index of the last row,
-    which knows nothing.
+    Pointer doubling: a row adds the ancestors of the row at the end of its jump, then jumps twice
+    as far. ``NO_PARENT`` is the index of the last row, which has no ancestors.
     """
     nodes, size = len(mask), len(mask) + len(parents)
     grown = np.zeros((size + 1, size), bool)
@@ -161,18 +143,18 @@ class RaggedCache:
     """
 
     def __init__(self, caches: Sequence[TreeCache], rows: Sequence[int]) -> None:
-        """Args: ``rows``: per session, the rows of the pass that ``begin`` opened there."""
+        """Combine caches, given each session's rows in the pass that ``begin`` opened there."""
         self._caches, self._rows = list(caches), list(rows)
 
     @staticmethod
     def mask(masks: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Masks [rows, entries] of sessions as one [all rows, all entries], False across them."""
+        """Combine sessions' masks [rows, entries] into [all rows, all entries], False across."""
         return torch.block_diag(*[mask.to(torch.uint8) for mask in masks]).bool()
 
     def update(
         self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Called by each layer, as ``TreeCache.update``; entries come session by session."""
+        """Store a layer's entries, session by session, as ``TreeCache.update``."""
         found = [
             cache.update(key, value, layer)
             for cache, key, value in zip(

@@ -1,12 +1,12 @@
-"""Reading a Hugging Face checkpoint directory, tensor by tensor; no module holds weights here.
+"""Reading a Hugging Face checkpoint directory tensor by tensor; no module holds weights here.
 
-Every fault of the directory ends in a ``UserError`` that names the file and the key or the tensor.
+Every fault of the directory raises a ``UserError`` that names the file and the key or the tensor.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,37 +23,21 @@ from treepipe.executor.supported import (
     read_config,
     reason_of,
 )
-from treepipe.files.json_file import read_json
+from treepipe.files.reading import read_json
 
 DTYPES = ("F16", "BF16", "F32", "F64")
-"""Types of weights, as safetensors names them; what is quantized has others."""
+"""Weight types that can be read, by safetensors' names; quantized ones have others."""
 INDEX = "model.safetensors.index.json"
-"""Of a checkpoint in several files, which file holds which tensor."""
+"""The list of the tensors of a checkpoint in several files."""
 IGNORED = "rotary_emb.inv_freq"
-"""Buffers that old checkpoints hold; transformers computes them itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointSource:
-    """What a process is told of a checkpoint, to open it by itself.
-
-    Attributes:
-        directory: where it is.
-    """
-
-    directory: Path
-
-    def open(self) -> Checkpoint:
-        """Raises ``UserError`` as ``Checkpoint.open``."""
-        return Checkpoint.open(self.directory)
+"""Buffers of old checkpoints, which transformers computes itself."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose files were found complete; tensors are read when they are asked for.
+    """A complete checkpoint, whose tensors are read on demand.
 
     Attributes:
-        directory: where it is.
         config: the model's configuration (a transformers ``PreTrainedConfig``).
         architecture: one of ``families.FAMILIES``.
         shards: file per tensor name.
@@ -66,20 +50,15 @@ class Checkpoint:
 
     @classmethod
     def open(cls, directory: Path) -> Checkpoint:
-        """Raises ``UserError`` if anything is missing or of an unsupported architecture."""
+        """Open a directory. Raises ``UserError`` if it is incomplete or not supported."""
         if not directory.is_dir():
             raise UserError(f"{directory}: there is no such checkpoint directory")
         config, named = read_config(directory / "config.json")
         shards = shards_of(directory)
         checkpoint = cls(directory, config, named, shards)
         checkpoint._check_complete()
-        end_tokens(directory)  # its faults are named here, not in the middle of a run
+        end_tokens(directory)  # raises now, not in the middle of a run
         return checkpoint
-
-    @property
-    def source(self) -> CheckpointSource:
-        """What another process opens the same with."""
-        return CheckpointSource(self.directory)
 
     @property
     def layers(self) -> int:
@@ -95,34 +74,32 @@ class Checkpoint:
 
     @property
     def embedding_parameters(self) -> int:
-        """Weights of the embedding; the output projection has as many."""
+        """Number of parameters of the embedding, and of the output projection."""
         return self.vocabulary * self.hidden_size
 
     @property
     def kv_parameters(self) -> int:
-        """Numbers that keys and values of one token hold in one layer."""
+        """Size of one token's keys and values in one layer."""
         return 2 * int(self.config.num_key_value_heads) * head_size(self.config)
 
     @property
     def layer_parameters(self) -> int:
-        """Weights of a layer; all layers of a model have as many."""
+        """Number of parameters of a layer; a model's layers are equal."""
         from treepipe.executor.families import layer_shapes
 
         return sum(map(math.prod, layer_shapes(self.architecture, self.config).values()))
 
     @property
     def max_positions(self) -> int:
-        """Positions that a text can take."""
         return max_positions(self.config)
 
     @property
     def end_tokens(self) -> frozenset[int]:
-        """Any of these ends a text."""
         return end_tokens(self.directory)
 
     @property
     def warnings(self) -> list[str]:
-        """What the checkpoint asks for and does not get."""
+        """Settings of the checkpoint that are not applied."""
         return generation_warnings(self.directory)
 
     @property
@@ -131,26 +108,11 @@ class Checkpoint:
         return "lm_head.weight" not in self.shards
 
     def tensors(self, prefix: str) -> dict[str, Any]:
-        """All tensors below ``prefix``, by the rest of their name; only these are read.
-
-        Raises:
-            UserError: one of them holds a value that is no number, or an infinite one.
-        """
-        wanted = [name for name in self.shards if name.startswith(prefix)]
-        found: dict[str, Any] = {}
-        for shard in sorted({self.shards[name] for name in wanted}):
-            with open_shard(shard) as file:
-                for name in wanted:
-                    if self.shards[name] == shard:
-                        found[name.removeprefix(prefix)] = file.get_tensor(name)
-                        check_finite(shard, name, found[name.removeprefix(prefix)])
-        return found
+        """Read the tensors below ``prefix``, as ``read_tensors``."""
+        return read_tensors(self.shards, prefix)
 
     def _check_complete(self) -> None:
-        """Every tensor that the config asks for is there, in its shape, and no other.
-
-        Where sizes disagree, the keys that say so are named first.
-        """
+        """Check that the files hold exactly the config's tensors, in their shapes."""
         layer = f"model.layers.{self.layers}."
         if any(name.startswith(layer) for name in self.shards):
             raise UserError(
@@ -168,9 +130,7 @@ class Checkpoint:
                 raise UserError(
                     f"{self.directory}: the weights are incomplete, tensor {name} is missing"
                 )
-        shapes = self._held()
-        self._check_sizes(shapes)
-        for name, shape in shapes.items():
+        for name, shape in self._held().items():
             if name not in expected:
                 raise UserError(f"{self._config_path}: has no place for the weights' tensor {name}")
             if shape != expected[name]:
@@ -184,7 +144,7 @@ class Checkpoint:
         return self.directory / "config.json"
 
     def _expected(self) -> dict[str, tuple[int, ...]]:
-        """Shape by name of every tensor that the config asks for."""
+        """Shape by name of every tensor that the config requires."""
         from treepipe.executor.families import layer_shapes
 
         ends: tuple[int, ...] = (self.vocabulary, self.hidden_size)
@@ -193,58 +153,52 @@ class Checkpoint:
             shapes["lm_head.weight"] = ends
         try:
             layer = layer_shapes(self.architecture, self.config)
-        except Exception as error:  # transformers builds what the config says, whatever it is
+        except Exception as error:  # transformers builds any sizes of the config
             raise UserError(f"{self._config_path}: is not usable: {reason_of(error)}") from None
         for number in range(self.layers):
             shapes.update({f"model.layers.{number}.{name}": each for name, each in layer.items()})
         return shapes
 
     def _held(self) -> dict[str, tuple[int, ...]]:
-        """Shape of every tensor of the model's by name, as the files' headers say."""
-        ours = [name for name in self.shards if name.startswith(("model.", "lm_head."))]
+        """Shape by name of the model's tensors in the files' headers."""
         found: dict[str, tuple[int, ...]] = {}
-        for shard in sorted({self.shards[name] for name in ours}):
-            with open_shard(shard) as file:
-                for name in ours:
-                    if self.shards[name] == shard:
-                        tensor = file.get_slice(name)
-                        if tensor.get_dtype() not in DTYPES:
-                            raise UserError(
-                                f"{shard}: tensor {name} holds {tensor.get_dtype()} values; "
-                                f"supported are {', '.join(DTYPES)}"
-                            )
-                        found[name] = tuple(tensor.get_shape())
+        for name, shard, file in _opened(self.shards, ("model.", "lm_head.")):
+            tensor = file.get_slice(name)
+            if tensor.get_dtype() not in DTYPES:
+                raise UserError(
+                    f"{shard}: tensor {name} holds {tensor.get_dtype()} values; "
+                    f"supported are {', '.join(DTYPES)}"
+                )
+            found[name] = tuple(tensor.get_shape())
         return found
 
-    def _check_sizes(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        """Name the keys of the config where they disagree with the first layer and the ends."""
-        config, layer = self.config, "model.layers.0."
-        said: list[tuple[str, str, tuple[int, ...]]] = [
-            (
-                "model.embed_tokens.weight",
-                "vocab_size and hidden_size",
-                (self.vocabulary, self.hidden_size),
-            ),
-            (
-                f"{layer}mlp.down_proj.weight",
-                "hidden_size and intermediate_size",
-                (self.hidden_size, int(config.intermediate_size)),
-            ),
-        ]
-        for projection, key in (("q", "num_attention_heads"), ("k", "num_key_value_heads")):
-            tensor = f"{layer}self_attn.{projection}_proj.weight"
-            rows = int(getattr(config, key)) * head_size(config)
-            said.append((tensor, f"{key}, head_dim and hidden_size", (rows, self.hidden_size)))
-        for tensor, keys, wanted in said:
-            if shapes[tensor] != wanted:
-                raise UserError(
-                    f"{self._config_path}: keys {keys} say {wanted}, but tensor {tensor} has shape "
-                    f"{shapes[tensor]}"
-                )
+
+def read_tensors(shards: Mapping[str, Path], prefix: str = "") -> dict[str, Any]:
+    """Read the tensors below ``prefix``, by the rest of their name.
+
+    Raises:
+        UserError: a value is NaN or infinite.
+    """
+    found: dict[str, Any] = {}
+    for name, shard, file in _opened(shards, (prefix,)):
+        with _readable(shard):
+            found[name.removeprefix(prefix)] = tensor = file.get_tensor(name)
+        check_finite(shard, name, tensor)
+    return found
+
+
+def _opened(
+    shards: Mapping[str, Path], prefixes: tuple[str, ...]
+) -> Iterator[tuple[str, Path, Any]]:
+    """Yield name, path and open file of these tensors; each file is opened once."""
+    names = [name for name in shards if name.startswith(prefixes)]
+    for shard in sorted({shards[name] for name in names}):
+        with open_shard(shard) as file:
+            yield from ((name, shard, file) for name in names if shards[name] == shard)
 
 
 def check_finite(file: Path, name: str, tensor: Any) -> None:
-    """Raises ``UserError`` if a value is no number, or infinite: one pass, nothing is copied."""
+    """Raise ``UserError`` if a value is NaN or infinite, in one pass without a copy."""
     low, high = (float(end) for end in tensor.aminmax())  # NaN if any value is
     if not (math.isfinite(low) and math.isfinite(high)):
         what = "no number (NaN)" if math.isnan(low) else "infinite"
@@ -252,7 +206,7 @@ def check_finite(file: Path, name: str, tensor: Any) -> None:
 
 
 def check_same_vocabulary(target: Checkpoint, draft: Checkpoint) -> None:
-    """Raises ``UserError`` unless the two agree on what each token id means."""
+    """Raise ``UserError`` unless both models give each token id the same meaning."""
     if target.vocabulary != draft.vocabulary:
         raise UserError(
             f"{draft.directory / 'config.json'}: key vocab_size = {draft.vocabulary} differs from "
@@ -275,9 +229,9 @@ def _vocabulary(directory: Path) -> Any:
 
 
 def shards_of(directory: Path, other: str = INDEX) -> dict[str, Path]:
-    """File by tensor name; every file was opened once, and holds what it should.
+    """Map tensor names to files. Raises ``UserError`` if a file is missing or lacks a tensor.
 
-    Args: ``other``: what an error says could be there instead of ``model.safetensors``.
+    ``other`` is the alternative to ``model.safetensors`` that an error names.
     """
     index = directory / INDEX
     single = directory / "model.safetensors"
@@ -309,9 +263,14 @@ def _indexed(index: Path) -> dict[str, Path]:
 
 @contextmanager
 def open_shard(path: Path) -> Iterator[Any]:
-    """A file of tensors. Raises ``UserError`` if it cannot be read, or is cut off."""
+    """Open a file of tensors. Raises ``UserError`` if it cannot be read, or is cut off."""
+    with _readable(path), safe_open(path, framework="pt") as file:
+        yield file
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
     try:
-        with safe_open(path, framework="pt") as file:
-            yield file
+        yield
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None

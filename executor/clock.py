@@ -1,9 +1,9 @@
-"""Time in the executor: the host's monotonic clock, and that of the device a worker stands for.
+"""Time in the executor: the host's monotonic clock, and an emulated device's.
 
-Law of this file: an emulated device's time moves on by its profile's service times and by when
-messages are due, not by what this host spends between them (reading headers, sending). Waiting
-keeps it from running ahead of the host's. The host may be behind by ``LAG_MS``, which it makes up
-for where the device is slower or idle; beyond that the device's time is late, too: overload shows.
+An emulated device's time advances by its profile's service times and by messages' due times, not by
+this host's own work between them (reading headers, sending). Waiting keeps it from running ahead of
+the host's time. The host may lag by ``LAG_MS``, which it makes up for while the device is slower or
+idle; beyond that the device's time is late, too, so that overload shows.
 """
 
 from __future__ import annotations
@@ -11,26 +11,23 @@ from __future__ import annotations
 import time
 
 SPIN_S = 2e-4
-"""A sleep overshoots by about 0.1 ms, so the last part of a wait is spun."""
+"""Last part of a wait, which is spun, since a sleep overshoots by about 0.1 ms."""
 LOOK_MS = 100
-"""Whoever waits for long looks up so often: a process that never does is stuck (``pulse.py``)."""
+"""Interval at which a waiting process wakes; one that never does is stuck (``pulse.py``)."""
 LAG_MS = 20.0
-"""A few time slices of a busy host's scheduler; one that is slower for good falls back further."""
-
-
+"""A few time slices of a busy host's scheduler."""
 _ahead_ms = 0.0
-"""Of a worker on another host: how far its host's clock is ahead of the controller's."""
+"""Advance of this host's clock against the controller's."""
 
 
 def set_ahead(ms: float) -> None:
-    """Tell the time of the controller's host from now on."""
+    """Set this host's clock advance, so that ``now_ms`` is the controller's time."""
     global _ahead_ms
     _ahead_ms = ms
 
 
 def now_ms() -> float:
-    """Milliseconds of the monotonic clock of the controller's host (the same in every process of a
-    run: on that host exactly, on others as well as ``offsets.py`` knows the difference)."""
+    """Clock of the controller's host in ms; ``offsets.py`` estimates it on other hosts."""
     return time.monotonic() * 1e3 - _ahead_ms
 
 
@@ -44,30 +41,25 @@ def wait_until(deadline_ms: float) -> None:
 
 
 class DeviceClock:
-    """The time a worker lives in: its emulated device's, or simply the host's."""
+    """A worker's time: its emulated device's, or the host's."""
 
     def __init__(self, emulate: bool) -> None:
         self._emulate = emulate
         self._now_ms = 0.0
 
     def now_ms(self) -> float:
-        """The time on the device's clock."""
         return self._now_ms if self._emulate else now_ms()
 
     @staticmethod
     def reached(time_ms: float) -> bool:
-        """Whether the host has come to this time."""
         return now_ms() >= time_ms
 
     def wake(self, at_ms: float) -> None:
-        """Something happens at ``at_ms``, which the device was not busy before."""
+        """Advance an idle device's clock to an event at ``at_ms``."""
         self._now_ms = max(self._now_ms, at_ms)
 
     def spend(self, start_ms: float, emulated_ms: float) -> float:
-        """Work that began at ``start_ms`` is done: wait until it would be on the device.
-
-        Returns when that is.
-        """
+        """Wait until the device would finish work that began at ``start_ms``; return that time."""
         if not self._emulate:
             return now_ms()
         self._now_ms = max(start_ms + emulated_ms, now_ms() - LAG_MS)

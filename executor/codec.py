@@ -1,7 +1,7 @@
 """Records as bytes: a mark for the kind of record, then MessagePack; no pickles.
 
-Law of this file: bytes become a record of one of the kinds asked for, every value of its declared
-type, or ``BrokenRecordError`` is raised; nothing that they say is ever called or imported.
+Invariant: bytes decode to a record of one of the given kinds, with every value of its declared
+type, or raise ``BrokenRecordError``; no name in them is called or imported.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Any
 
 import msgspec
 
-from treepipe.core.schedules import Chosen, systems
+from treepipe.core.schedules import ScheduleSpec, systems
 from treepipe.physics.timing import ServiceTable, TimeTable
 from treepipe.scenario.schema import SamplingSection, SourceSection
 
 
 class BrokenRecordError(Exception):
-    """These bytes are no record of the kinds that may come here; no word of them is told."""
+    """These bytes are no record of the expected kinds; the error repeats none of them."""
 
 
 class Codec:
-    """Turns records of some kinds into bytes and back."""
+    """An encoder and decoder of some kinds of records."""
 
     def __init__(self, kinds: Sequence[type]) -> None:
-        """Args: ``kinds``: dataclasses, in the same order at both ends."""
+        """Prepare kinds: dataclasses, in the same order at both ends."""
         self._kinds = tuple(kinds)
         self._marks = {kind: bytes([place]) for place, kind in enumerate(kinds)}
         self._encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
@@ -35,14 +35,14 @@ class Codec:
         return self._marks[type(record)] + self._encode(record)
 
     def decoded(self, data: bytes | memoryview) -> Any:
-        """Raises ``BrokenRecordError``."""
+        """Decode a record. Raises ``BrokenRecordError``."""
         view = memoryview(data)
         if not len(view) or view[0] >= len(self._kinds):
             raise BrokenRecordError("is of no known kind")
         kind = self._kinds[view[0]]
         try:
             return _decoder(kind).decode(view[1:])
-        except Exception:  # whatever making a class of values that do not fit raises
+        except Exception:  # a class may raise any error for unfit values
             raise BrokenRecordError(f"is no {kind.__name__}") from None
 
 
@@ -52,7 +52,7 @@ def _decoder(kind: type) -> msgspec.msgpack.Decoder[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """What MessagePack has no word for, in words that it has."""
+    """Convert a value to MessagePack's own types."""
     match value:
         case range():
             return value.start, value.stop
@@ -79,11 +79,11 @@ def _points(points: Mapping[Any, Any]) -> dict[int, float]:
     return found
 
 
-def _chosen(value: Mapping[str, Any]) -> Chosen:
+def _chosen(value: Mapping[str, Any]) -> ScheduleSpec:
     parameters = systems()[value["name"]].parameters
     given = msgspec.convert(value["parameters"], parameters, strict=True)
     drawn, reads_states = bool(value["drawn"]), bool(value["reads_states"])
-    return Chosen(value["name"], given, drawn, reads_states)
+    return ScheduleSpec(value["name"], given, drawn, reads_states)
 
 
 _MADE: Mapping[Any, Callable[[Any], Any]] = {
@@ -96,6 +96,6 @@ _MADE: Mapping[Any, Callable[[Any], Any]] = {
 
 
 def _made(kind: Any, value: Any) -> Any:
-    """A value of a class that MessagePack knows nothing of; what is left is a ``NewSchedule``."""
+    """Reverse ``_plain``; any other class is a ``NewSchedule``."""
     make: Callable[[Any], Any] = _MADE.get(kind, _chosen)
     return make(value)

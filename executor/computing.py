@@ -1,8 +1,4 @@
-"""What this machine can compute with: types and processors of roles' settings, as torch has them.
-
-On a GPU states come and go through pinned memory of the host, on the one stream that the passes
-are on.
-"""
+"""This machine's number types, threads and GPUs, by torch."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ DTYPES: dict[Computed, torch.dtype] = {
 
 
 def gpu_fault(index: int = 0) -> str | None:
-    """Why this machine's GPU of this number cannot be used; None if it can. Starts nothing on it.
+    """Return the reason why this machine's GPU of this number cannot be used, or None.
 
     >>> (gpu_fault(10**6) or "").startswith(f"torch {torch.__version__} finds ")
     True
@@ -33,7 +29,7 @@ def gpu_fault(index: int = 0) -> str | None:
 
 
 def fault_of(compute: Compute) -> str | None:
-    """Why a role's settings cannot be had on this machine; None if they can."""
+    """Return a sentence on the threads or the GPU that this machine lacks for a role, or None."""
     cores = os.cpu_count() or 1
     if compute.threads > cores:
         return f"threads = {compute.threads}, more than this machine's {cores} cores"
@@ -42,47 +38,44 @@ def fault_of(compute: Compute) -> str | None:
 
 
 def use(compute: Compute) -> None:
-    """Let this process compute with these settings."""
+    """Make this process compute with these threads, or this GPU."""
     torch.set_num_threads(compute.threads)
     if compute.kind == "cuda":
         torch.cuda.set_device(compute.index)
-        torch.set_float32_matmul_precision("highest")  # it is to give the CPU's text
+        torch.set_float32_matmul_precision("highest")  # for the same text as on a CPU
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
 
-class Ferry:
-    """Carries rows of hidden states between the host, where messages are, and a role's device.
-
-    On a GPU through one pinned buffer, which grows with the largest message; on a CPU not at all.
-    """
+class DeviceTransfer:
+    """A copier of hidden states between the host and a role's GPU, through one pinned buffer that
+    grows with the largest message; on a CPU it does nothing."""
 
     def __init__(self, compute: Compute) -> None:
         self._device, self._pinned = compute.device, compute.kind == "cuda"
         self._buffer = torch.empty(0)
 
-    def aboard(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[n, hidden] on the host -> the same on the device, once its stream comes to it."""
+    def to_device(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Copy [n, hidden] from the host to the device, in the order of its stream."""
         if not self._pinned or hidden.device.type != "cpu":
             return hidden
-        self.wait()  # what the buffer held is copied then
+        self.wait()  # until the buffer's last content is copied
         return self._slot(hidden).copy_(hidden).to(self._device, non_blocking=True)
 
-    def ashore(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[n, hidden] -> the same on the host, finished, and nobody else's."""
+    def to_host(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return a finished copy of [n, hidden] on the host."""
         if hidden.device.type == "cpu":
             return hidden
         found = self._slot(hidden).copy_(hidden, non_blocking=True)
         self.wait()
-        return found.clone()  # sockets send from where it lies
+        return found.clone()  # messages are sent from this memory
 
     def wait(self) -> None:
-        """Return once the device has done all that was asked of it."""
+        """Wait for all work of the device."""
         if self._pinned:
             torch.cuda.current_stream().synchronize()
 
     def _slot(self, like: torch.Tensor) -> torch.Tensor:
-        """So much of the pinned buffer."""
         if self._buffer.dtype != like.dtype or self._buffer.numel() < like.numel():
             self._buffer = torch.empty(like.numel(), dtype=like.dtype, pin_memory=True)
         return self._buffer[: like.numel()].view(like.shape)

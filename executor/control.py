@@ -1,29 +1,29 @@
-"""What the controller and a worker tell each other on the worker's control line: records only.
+"""The records that the controller and a worker exchange on the worker's control line.
 
-A worker is told what it is, to listen, to connect, and then to serve; it answers each with a
-record of its own. Records travel as ``codec.py`` writes them, to another host as to this one.
+The controller sends a worker its role, then orders to listen, connect and serve; the worker answers
+each order with a record of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from treepipe.core.draft_work import Turn
 from treepipe.core.losses import FaultKind
-from treepipe.core.recovery import Committed, Held
+from treepipe.core.recovery import Committed, OpenRequestState
 from treepipe.core.requests import RequestTrace
 from treepipe.executor.codec import Codec
 from treepipe.executor.copies import NeededCheckpoint
-from treepipe.executor.keys import KeyPair
 from treepipe.executor.station import RoleSettings
+from treepipe.executor.transport import KeyPair
 from treepipe.physics.timing import LinkTimes
 from treepipe.results.recording import RecordedRequest
 from treepipe.results.trace import Span
 from treepipe.scenario.deployment import NewSchedule, RequestSpec
 
-# --- what a worker says --------------------------------------------------------------------------
+# --- answers of a worker -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class Listening:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The worker's part of the models is in memory; it serves from now on."""
+    """The worker has its part of the models in memory, and serves from now on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A request is over (or, if asked for ``OpenTexts``, has come so far)."""
+    """A request is over, or (in ``OpenTexts``) its state so far."""
 
     trace: RequestTrace
     recorded: RecordedRequest
@@ -48,14 +48,14 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class OpenTexts:
-    """What a draft server has committed of its open requests."""
+    """The committed texts of a draft server's open requests."""
 
     requests: list[Finished]
 
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """What a worker noted since the last time; ``dropped``: messages not let in, by the reason."""
+    """A worker's spans, turns, and counts of dropped messages by reason, since the last record."""
 
     spans: list[Span]
     turns: list[Turn]
@@ -64,7 +64,7 @@ class Notes:
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """The most memory that the worker has held, and how many requests it holds state of."""
+    """The worker's peak memory, and the number of requests whose state it holds."""
 
     peak_memory_bytes: int
     sessions: int
@@ -72,14 +72,8 @@ class Holdings:
 
 @dataclass(frozen=True, slots=True)
 class RoundTrips:
-    """What one end of a link has timed, and what it was.
-
-    Attributes:
-        samples: milliseconds of each exchange, by its kind and size (``measure/link.py``).
-        seconds: that it took in all.
-        node: its host's own name.
-        versions: of the software there.
-    """
+    """One end's measurements of a link: milliseconds of each exchange by kind and size
+    (``measure/link.py``), total seconds, and its host's name and software."""
 
     samples: tuple[tuple[Literal["trip", "burst"], int, list[float]], ...]
     seconds: float
@@ -89,18 +83,18 @@ class RoundTrips:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The worker ends; ``by_user``: because of something that the user gave."""
+    """The worker has failed and ends; ``by_user``: the user's input is the cause."""
 
     sentence: str
     by_user: bool
 
 
-# --- what a worker is told -----------------------------------------------------------------------
+# --- orders of the controller --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Become:
-    """What the worker is; ``models``: the checkpoints it reads, if it is on another host."""
+    """The worker's role; ``models`` lists its checkpoints if it is on another host."""
 
     role: RoleSettings
     models: tuple[NeededCheckpoint, ...] = ()
@@ -108,13 +102,9 @@ class Become:
 
 @dataclass(frozen=True, slots=True)
 class LinkEnd:
-    """The worker is no role, but one end of a link that is measured (``measure/peer.py``).
+    """The worker has no role but is one end of a measured link (``measure/peer.py``).
 
-    Attributes:
-        name, peer: its own name, and that of the other end, the only one it listens to.
-        port: to listen on; 0 is any.
-        timeout_ms: within which it shows that it lives.
-        token, key: that both ends hold, as the workers of a run do.
+    ``peer`` names the other end, whose messages alone it admits; both hold ``token`` and ``key``.
     """
 
     name: str
@@ -127,12 +117,12 @@ class LinkEnd:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One end of a link is to time round trips to the other one.
+    """Time round trips to the other end of a link.
 
     Attributes:
-        link: what it is called where nobody answers.
-        seconds: to spend at most.
-        precision: of medians, at which it is over earlier; 0: it takes all the time.
+        link: its name in errors.
+        seconds: limit of the time.
+        precision: relative precision of medians at which the measurement ends early; 0: never.
     """
 
     link: str
@@ -142,12 +132,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """The worker is to open its port.
-
-    Attributes:
-        host: the address to listen on.
-        ahead_ms: its host's clock is so far ahead of the controller's.
-    """
+    """Open the port at this address; the host's clock is ``ahead_ms`` ahead of the controller's."""
 
     host: str
     ahead_ms: float = 0.0
@@ -155,14 +140,14 @@ class Listen:
 
 @dataclass(frozen=True, slots=True)
 class SetClock:
-    """A run begins; the worker's host's clock is so far ahead of the controller's."""
+    """A run begins; the host's clock is ``ahead_ms`` ahead of the controller's."""
 
     ahead_ms: float
 
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """The worker is to send to these, by name: where a message goes first, and over which link."""
+    """Connect to these workers: each one's first address on the way, and the link's times."""
 
     addresses: Mapping[str, str]
     links: Mapping[str, LinkTimes]
@@ -170,9 +155,9 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A draft server is to take a request into its queue; it was handed over at ``now_ms``."""
+    """Queue a request (an order for a draft server); the controller sent it at ``now_ms``."""
 
-    held: Held
+    held: OpenRequestState
     new_schedule: NewSchedule
     spec: RequestSpec
     now_ms: float
@@ -180,7 +165,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Lose:
-    """A draft server is to go on without a pipeline that lost this worker."""
+    """Go on without a pipeline that lost this worker (an order for a draft server)."""
 
     pipeline: int
     worker: str
@@ -188,14 +173,14 @@ class Lose:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The worker is to answer with a record of this kind."""
+    """Answer with a record of this kind."""
 
     kind: Literal["OpenTexts", "Notes", "Holdings"]
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The worker is to fail so, for ever or for so long (fault injection)."""
+    """Fail in this way, for a time or (None) forever; fault injection."""
 
     kind: FaultKind
     for_ms: float | None = None
@@ -203,8 +188,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Lacks:
-    """A message that was sent to the worker stays away, though later ones came: its link is
-    broken. ``number`` were sent on that link before it."""
+    """A link is broken: message ``number`` did not arrive, though later ones did."""
 
     sender: str
     receiver: str
@@ -214,18 +198,7 @@ class Lacks:
 Order: TypeAlias = (
     Become | Listen | Connect | SetClock | Open | Lose | Ask | Fail | LinkEnd | Measure
 )
-ORDERS = Codec((Become, Listen, Connect, SetClock, Open, Lose, Ask, Fail, LinkEnd, Measure))
+ORDERS = Codec(get_args(Order))
 ANSWERS = Codec(
-    (
-        Listening,
-        Loaded,
-        Committed,
-        Finished,
-        OpenTexts,
-        Notes,
-        Holdings,
-        Lacks,
-        RoundTrips,
-        Failed,
-    )
+    (Listening, Loaded, Committed, Finished, OpenTexts, Notes, Holdings, Lacks, RoundTrips, Failed)
 )

@@ -1,8 +1,7 @@
 """Running a deployment's requests by its workers, one run after another.
 
-Law of this file: whatever happens (an exception, Ctrl-C, a worker's death or silence), no process
-and no port is left behind, an error appears once, with the worker's name, and what was committed
-until then comes with it.
+Invariant: after an exception, Ctrl-C, or a worker's death or silence, no process and no port is
+left behind. An error appears once, with the worker's name and the committed texts.
 """
 
 from __future__ import annotations
@@ -21,16 +20,14 @@ from treepipe.executor.station import RoleSettings
 from treepipe.results.recording import Recording
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import SWITCH, Deployment
-from treepipe.scenario.fitting import fitting
+from treepipe.scenario.fitting import fit_to_memory
 
 
 class RunEndedError(RunError):
-    """A run failed underway.
+    """A run failed, ``at_ms`` after its start.
 
-    Attributes:
-        at_ms: when that was noticed, from the run's start.
-        trace: its requests: the finished ones, and the open ones with what they had. No spans.
-        recording: of the same requests.
+    Trace and recording hold its requests: the finished ones, and the committed part of the open
+    ones. There are no spans.
     """
 
     def __init__(self, why: str, at_ms: float, trace: Trace, recording: Recording) -> None:
@@ -40,14 +37,13 @@ class RunEndedError(RunError):
 
 
 class Controller:
-    """The draft servers and the stages of a deployment, a process each; a context manager.
+    """A context manager of a deployment's draft servers and stages, a process each.
 
     >>> with Controller(roles, deployment) as controller:  # doctest: +SKIP
     ...     trace, recording = controller.run(deployment)
     """
 
     def __init__(self, roles: Sequence[RoleSettings], deployment: Deployment) -> None:
-        """Args: ``roles``: one per device of the deployment."""
         self.crew, self._sessions = Crew(roles, deployment), 0
 
     def __enter__(self) -> Controller:
@@ -67,7 +63,7 @@ class Controller:
         self.close()
 
     def close(self) -> None:
-        """End every process; returns when all are gone."""
+        """End every process, and wait until all are gone."""
         self.crew.close()
 
     def run(
@@ -75,18 +71,19 @@ class Controller:
     ) -> tuple[Trace, Recording]:
         """Decode the requests of a deployment for these workers; times count from the start.
 
-        ``progress`` is called after each request. A pipeline that loses a worker is given up and
-        the trace says so; the others go on. What a run lost the next ones lack, too.
+        ``progress`` is called after each request. The next runs lack the workers that a run lost.
 
         Raises:
-            RunEndedError: a draft server or the last pipeline is lost, or a worker failed; it
-                holds what was committed. The workers are of no more use then.
+            RunEndedError: a draft server or the last pipeline is lost, or a worker failed. There
+                can be no further run.
         """
         opened = self.crew.deployment
-        assert deployment.ends == opened.ends  # workers are opened for one of both
-        deployment = replace(deployment, plain=opened.plain, links=opened.links)
-        if deployment.layers != opened.layers:  # a run before lost a stage
-            deployment = fitting(replace(deployment, pipelines=opened.pipelines))
+        assert deployment.roles.ends == opened.roles.ends  # the workers were opened for this value
+        faults = replace(deployment.faults, plain=opened.plain)
+        deployment = replace(deployment, faults=faults, wiring=opened.wiring)
+        if deployment.roles.layers != opened.roles.layers:  # an earlier run lost a stage
+            dealt = replace(deployment.roles, pipelines=opened.roles.pipelines)
+            deployment = fit_to_memory(replace(deployment, roles=dealt))
         run = RunRequests(self.crew, deployment, self._sessions, progress)
         recovery = Recovery(self.crew, run)
         self._sessions += len(deployment.requests)
@@ -108,13 +105,13 @@ class Controller:
         return {name: lines.ask(name, Holdings).peak_memory_bytes for name in workers}
 
     def open_sessions(self) -> dict[str, int]:
-        """How many requests each worker holds state of."""
+        """Number of requests whose state each worker holds."""
         lines = self.crew.lines
         return {name: lines.ask(name, Holdings).sessions for name in lines}
 
 
 def _decode(run: RunRequests, recovery: Recovery) -> None:
-    """Serve until all requests are over, failures as planned included."""
+    """Serve until all requests are over, including planned failures."""
     run.begin()
     while not run.front.done:
         try:

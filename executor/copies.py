@@ -1,7 +1,6 @@
-"""Checkpoints of roles on other hosts: found there by the folder's name, and compared by a digest.
+"""Copies of checkpoints on other hosts, found by the folder's name and compared by a digest.
 
-The user copies the folders. What belongs here is how a worker finds its own copy, and how both
-sides know that it holds what the coordinator's folder holds.
+The user copies the folders.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from treepipe.files.outputs import cache_folder
 from treepipe.profiles.library import REFERENCE
 
 CHUNK_BYTES = 2**20
-"""Read and hashed at once."""
 DIGEST_BYTES = 32
 
 
@@ -36,18 +34,18 @@ class NeededCheckpoint:
 
     @classmethod
     def of(cls, directory: Path) -> NeededCheckpoint:
-        """Raises ``UserError`` as ``digest_of`` does."""
+        """Describe a folder. Raises ``UserError`` as ``digest_of``."""
         return cls(Path(os.path.normpath(directory.absolute())), digest_of(directory))
 
     def copy(self, models: Path | None, worker: str) -> Path:
-        """The folder on this host that holds the same: a bundled one, or one of its name.
+        """Find the folder with the same checkpoint on this host: a bundled one, or one of its name.
 
         Args:
-            models: this host's folder of checkpoints, if it has one.
-            worker: this host's address, as the scenario gives it.
+            models: this host's folder of checkpoints.
+            worker: this host's address in the scenario.
 
         Raises:
-            UserError: there is none; the sentence says which command copies it.
+            UserError: there is none; the sentence gives the command that copies it.
         """
         bundled = REFERENCE / self.directory.name
         if self._fault(bundled) is None:
@@ -69,10 +67,10 @@ class NeededCheckpoint:
 
 
 def digest_of(directory: Path) -> str:
-    """BLAKE2b's digest of a checkpoint's configuration and weights, in hexadecimal digits.
+    """BLAKE2b digest of a checkpoint's configuration and weights, in hexadecimal digits.
 
-    It is remembered in the user's cache folder as long as the files' sizes and times are the same.
-    Raises ``UserError`` if a file is missing or is none of weights.
+    The user's cache folder keeps it while the files' sizes and times are the same. Raises
+    ``UserError`` if a file is missing or holds no weights.
     """
     config = directory / "config.json"
     if not config.is_file():
@@ -82,7 +80,7 @@ def digest_of(directory: Path) -> str:
     stamps = [(name, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for name, s in stats]
     memory = cache_folder() / "digests" / blake2b(repr(stamps).encode(), digest_size=16).hexdigest()
     with suppress(OSError):
-        if len(known := memory.read_text()) == 2 * DIGEST_BYTES:  # else its writer was interrupted
+        if len(known := memory.read_text()) == 2 * DIGEST_BYTES:  # its writer may be interrupted
             return known
     whole = blake2b(digest_size=DIGEST_BYTES)
     for file, (_, size, *_times) in zip(files, stamps, strict=True):
@@ -90,7 +88,7 @@ def digest_of(directory: Path) -> str:
         with file.open("rb") as opened:
             while chunk := opened.read(CHUNK_BYTES):
                 whole.update(chunk)
-    with suppress(OSError):  # then it is read again the next time
+    with suppress(OSError):  # the next run computes it again
         memory.parent.mkdir(parents=True, exist_ok=True)
         memory.write_text(whole.hexdigest())
     return whole.hexdigest()

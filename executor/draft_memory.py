@@ -1,7 +1,7 @@
-"""A draft whose distributions are kept for the verification rules, and drawn from.
+"""A draft that draws its candidates and keeps its distributions for the verification rules.
 
-The rejection rule judges a drawn child by the distribution it was drawn from (SpecInfer, section
-5.2), the adaptive rule compares draft and target: both ask here.
+The rejection rule judges a drawn child by the distribution that it was drawn from (SpecInfer,
+section 5.2), and the adaptive rule compares draft and target.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from treepipe.executor.draft_source import DraftSource, Passes, best_candidates
 
 
 def stream(seed: int, session: int, concern: int) -> list[int]:
-    """What a session's random numbers grow from: others for each concern, and others again for a
-    request that was preempted, which draws anew what it had drawn and not emitted."""
+    """Seed of a session's random numbers for a concern; a preempted request has a new one."""
     again, number = numbered(session)
     return [seed, number, concern, *[again] * (again > 0)]
 
 
 class RememberingDraft(DraftSource):
-    """Another draft, with the distributions that it answered from."""
+    """Another draft that remembers its distributions."""
 
     def __init__(self, source: DraftSource, sampling: Sampling, seed: int) -> None:
         self._source, self._sampling, self._seed = source, sampling, seed
@@ -47,7 +46,7 @@ class RememberingDraft(DraftSource):
         return self._source.log_probs_batch(passes)
 
     def draft_batch(self, passes: Passes) -> list[Drafted]:
-        """Run the passes; draws in the order drawn, or the most probable candidates."""
+        """Run the passes; return candidates in the order drawn, or the most probable ones."""
         found = self.log_probs_batch(passes)
         return [self._answer(*each, rows) for each, rows in zip(passes, found, strict=True)]
 
@@ -68,16 +67,17 @@ class RememberingDraft(DraftSource):
     def distribution(
         self, session: int, text: Sequence[int], path: tuple[int, ...]
     ) -> npt.NDArray[np.float64] | None:
-        """[vocabulary] at the node below ``text`` (prompt and output, the root last); None if the
-        draft was never asked there. Texts grow: what is not below this one is forgotten."""
+        """Return the distribution [vocabulary] at the node below ``text`` (prompt and output, the
+        root last); None without a pass there. Texts only grow, so distributions off this text are
+        dropped."""
         return self._memories[session].find(text, path)
 
 
 class _Memory:
-    """One session's distributions, by tokens read and token path below them.
+    """One session's distributions, by the number of tokens read and the token path below them.
 
-    Those of a context are kept as long as the text may lead to one of its nodes: a tree is verified
-    while the draft has read on, in lock-step by as many tokens as the pipeline holds layers.
+    A context's distributions stay as long as the text may lead to one of its nodes, since a tree is
+    verified while the draft reads on.
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -101,7 +101,7 @@ class _Memory:
         return None
 
     def _forget(self, text: Sequence[int]) -> None:
-        """Keep what was answered at the text's last token or below it."""
+        """Keep the distributions at the text's last token or below it."""
         self._length = len(text)
         for read, context in [*self._contexts.items()]:
             above = tuple(text[read:])

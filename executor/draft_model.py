@@ -15,7 +15,7 @@ from treepipe.executor.stage_model import Part, StageModel, TargetEnds
 
 
 class LanguageModelDraft(DraftSource):
-    """The draft as a language model: the same token path always gets the same answer."""
+    """A language model as a draft; equal token paths always get equal answers."""
 
     def __init__(
         self,
@@ -30,8 +30,8 @@ class LanguageModelDraft(DraftSource):
 
     @classmethod
     def opened(cls, opening: Opening) -> LanguageModelDraft:
-        """The draft source ``model``."""
-        return cls(opening.checkpoint.open(), *opening.place)
+        """Open the draft source ``model``."""
+        return cls(Checkpoint.open(opening.directory), *opening.place)
 
     def open(self, session: int, capacity: int | None = None) -> None:
         self._model.open(session, capacity)
@@ -52,7 +52,7 @@ class LanguageModelDraft(DraftSource):
         return list(logits.split([len(rows) for rows in asked]))
 
     def _part(self, session: int, order: DraftPass) -> Part:
-        """The rows of one session's pass, its cache brought up to date."""
+        """Return the rows of one session's pass, after pruning its cache."""
         cache = self._model.cache(session)
         if order.cut is not None:
             cache.prune(*order.cut)

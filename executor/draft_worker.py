@@ -1,7 +1,6 @@
 """A draft server's process: draft model, schedules, and the target's ends if they are here.
 
-It is strictly sequential; what comes next is the choice of ``core/draft_desk.py``, as in the
-simulator.
+It is strictly sequential; ``core/draft_desk.py`` chooses the next work, as in the simulator.
 """
 
 from __future__ import annotations
@@ -13,51 +12,51 @@ import torch
 
 from treepipe.core.draft_book import DraftBook
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn, WarmUp
-from treepipe.core.messages import Beat, Close, Flight, Segment, Through, Verified
+from treepipe.core.messages import Beat, Flight, Segment, Through, Verified
 from treepipe.core.protocol import DraftPass, Offer
-from treepipe.core.recovery import Committed, Teller
+from treepipe.core.recovery import CommitReporter, Committed
 from treepipe.core.requests import RUN_ENDED, RequestTrace
 from treepipe.core.words import NodeNotes
-from treepipe.executor.computing import DTYPES, Ferry
+from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.computing import DTYPES, DeviceTransfer
 from treepipe.executor.control import ANSWERS, Finished, Open
 from treepipe.executor.draft_memory import RememberingDraft
+from treepipe.executor.mailbox import Received
 from treepipe.executor.sources import open_source
 from treepipe.executor.stage_model import TargetEnds
 from treepipe.executor.station import Station
-from treepipe.executor.transport import Received
-from treepipe.executor.verifier import Verifier
+from treepipe.executor.verifier import Verifier, answered_states
 from treepipe.results.recording import RecordedRequest, Recorder
+from treepipe.scenario.desks import draft_desk
 
 Observe: TypeAlias = Callable[[int, torch.Tensor], None]
-"""Session, and the target's final states [n, hidden] of its next n committed tokens."""
-
-
+"""Callback with a session and the target's final states [n, hidden] of its next n committed
+tokens."""
 Features: TypeAlias = NodeNotes[torch.Tensor | None]
-"""The target's final states of one request's tree nodes that came back; None: did not travel."""
-
+"""The target's final states of one request's tree nodes; None if a state did not travel."""
 NO_SESSION = 0
-"""Requests are counted from 1."""
+"""A session of no request."""
 IN_VAIN = DraftPass(1, (0, 0), (), (), True, 1)
-"""A head reads the target's state of the token before, so there is one."""
+"""A pass without effect; it has a token before it, whose state an EAGLE head reads."""
 
 
 class DraftWorker:
-    """Serves its requests; the controller opens them and hears when they are finished."""
+    """The server of the requests that the controller opens."""
 
     def __init__(self, station: Station) -> None:
         settings = station.settings
         self._station, self._deployment = station, settings.deployment
-        self._desk = settings.deployment.draft_desk(settings.number)
+        self._desk = draft_desk(settings.deployment, settings.number)
         self._stages = [
-            [stage.name for stage in stages] for stages in settings.deployment.pipelines
+            [stage.name for stage in stages] for stages in settings.deployment.roles.pipelines
         ]
-        target = settings.target.open() if settings.reads_target else None
+        target = Checkpoint.open(settings.target) if settings.reads_target else None
         drafts_with, compute = settings.drafts_with, settings.placed.compute
         sizes = settings.vocabulary, settings.capacity
         self._source = open_source(drafts_with, target, *sizes, compute)
-        self._ferry, self._ends = Ferry(compute), None
-        if target is not None and settings.deployment.ends == "draft":
-            dtype = DTYPES[settings.deployment.dtype]
+        self._transfer, self._ends = DeviceTransfer(compute), None
+        if target is not None and settings.deployment.roles.ends == "draft":
+            dtype = DTYPES[settings.deployment.roles.dtype]
             self._ends = TargetEnds(target, dtype, compute.device)
         self._verifier = None
         if self._ends is not None:
@@ -66,23 +65,21 @@ class DraftWorker:
             self._verifier = Verifier(self._ends, section, seed, remembers)
         observe: Observe | None = getattr(self._source, "observe", None)
         self._observe = observe
-        self._recorder, self._teller = Recorder(), Teller()
-        self._book = DraftBook[Features](self._desk, self._teller, self._finish, self._say)
+        self._recorder, self._reporter = Recorder(), CommitReporter()
+        self._book = DraftBook[Features](self._desk, self._reporter, self._finish, self._say)
 
     @property
     def open_sessions(self) -> int:
-        """Requests that are not finished."""
         return len(self._book.by_session)
 
     def open(self, order: Open) -> None:
-        """Take a request into the queue."""
         self._station.clock.wake(order.now_ms)
         stages = len(self._stages[order.held.assignment.pipeline])
         asked, make = order.spec.started, order.new_schedule
         self._book.open(order.held, asked, make, stages, order.now_ms)
 
     def lose(self, pipeline: int, worker: str) -> None:
-        """A pipeline is gone: its requests end with what they have."""
+        """End the requests of a lost pipeline with their committed texts."""
         self._carry_out(self._desk.lose(pipeline, worker))
 
     def take_turns(self) -> list[Turn]:
@@ -90,8 +87,8 @@ class DraftWorker:
         return turns
 
     def texts(self) -> list[Finished]:
-        """What the open requests have emitted so far, which is the last that is told of them."""
-        self._teller.end()
+        """Return the open requests' committed texts and stop reporting them."""
+        self._reporter.end()
         heard, now = self._recorder.recording.requests, self._station.clock.now_ms()
         found = []
         for request in self._book.by_session.values():
@@ -102,7 +99,7 @@ class DraftWorker:
         return found
 
     def serve(self) -> None:
-        """Serve turns until the controller calls."""
+        """Serve turns until the controller sends an order."""
         station, desk = self._station, self._desk
         while not station.called:
             while (received := station.due()) is not None:
@@ -126,7 +123,7 @@ class DraftWorker:
                     return
 
     def _begin(self, work: Begin) -> None:
-        """Caches are made, the request is begun (or begun again with what was emitted)."""
+        """Begin a request, or resume one with its emitted text."""
         request = self._book.begin(work.session)
         request.own = NodeNotes()
         self._source.open(work.session)
@@ -135,12 +132,9 @@ class DraftWorker:
         self._carry_out(self._desk.began(work))
 
     def _arrive(self, received: Received) -> None:
-        body, due_ms = received.message, received.envelope.due_ms
-        if isinstance(body, Through):
-            self._desk.through(body, due_ms)
-            return
-        assert isinstance(body, Flight | Verified)
-        self._desk.arrive(body if isinstance(body, Flight) else body.flight, received, due_ms)
+        message = received.message
+        assert isinstance(message, Flight | Verified | Through)
+        self._desk.receive(message, received, received.envelope.due_ms)
 
     def _warm_up(self) -> None:
         """Run the draft on a text that belongs to no request."""
@@ -148,7 +142,7 @@ class DraftWorker:
         with self._station.work("draft", NO_SESSION, 1, times.draft(1)):
             self._source.open(NO_SESSION)
             if self._observe is not None:
-                self._observe(NO_SESSION, torch.zeros(1, self._deployment.width))
+                self._observe(NO_SESSION, torch.zeros(1, self._deployment.roles.width))
             self._source.draft_batch([(NO_SESSION, IN_VAIN)])
             self._source.close(NO_SESSION)
 
@@ -164,7 +158,7 @@ class DraftWorker:
         self._carry_out(self._desk.drafted(answers))
 
     def _evaluate(self, work: Evaluate) -> None:
-        """Serve what came back; the target's tokens are taken here if the pipeline has not."""
+        """Serve an answer of the pipeline; choose the target's tokens unless it holds them."""
         received: Received = work.payload
         flight, body = work.flight, received.message
         if isinstance(body, Verified):
@@ -173,45 +167,32 @@ class DraftWorker:
             self._carry_out(self._desk.returned(flight, body.answers))
             return
         times, session = self._station.settings.placed.times, flight.session
-        hidden = None if received.hidden is None else self._ferry.aboard(received.hidden)
-        assert self._verifier is not None  # flights come back where nothing is verified before
+        hidden = None if received.hidden is None else self._transfer.to_device(received.hidden)
+        assert self._verifier is not None  # a pipeline without the ends sends flights back
         if self._observe is not None and hidden is not None:
             self._note_features(flight, hidden, self._observe)
-        segments = self._rows(flight, hidden)
+        empty = [torch.empty(0, 0)] * len(flight.segments)
+        split = empty if hidden is None else answered_states(flight, hidden)
+        segments = [*zip(flight.segments, split, strict=True)]
         open_ = self._book.by_session
         rows = sum(len(states) for segment, states in segments if segment.session in open_)
         answers: list[tuple[int, ...]] = [() for _ in segments]
         if rows:
             with self._station.work("evaluate", session, rows, times.evaluate(rows)):
-                answers = [
-                    self._answers(self._verifier, segment, states) for segment, states in segments
-                ]
+                answers = [self._answers(self._verifier, *segment) for segment in segments]
         with self._station.work("decide", session, rows, times.decide * len(segments)):
             orders = self._desk.returned(flight, answers)
         self._carry_out(orders)
 
-    def _rows(
-        self, flight: Flight, hidden: torch.Tensor | None
-    ) -> list[tuple[Segment, torch.Tensor]]:
-        """The states to be evaluated, a segment each: of rows at which the token is taken."""
-        if hidden is None:
-            return [(segment, torch.empty(0, 0)) for segment in flight.segments]
-        split = hidden.split([len(segment.tokens) for segment in flight.segments])
-        return [
-            (segment, states[segment.answered.start :])
-            for segment, states in zip(flight.segments, split, strict=True)
-        ]
-
     def _note_features(self, flight: Flight, hidden: torch.Tensor, observe: Observe) -> None:
-        """Show the target's states to a draft that reads them: those of committed tokens are
-        known now, those of tree nodes once a word accepts them."""
-        assert self._ends is not None  # as where the target's tokens are taken
+        """Pass states to a draft that reads them; tree nodes' states wait for their word."""
+        assert self._ends is not None  # only called with the target's ends
         split = self._ends.features(hidden).split([len(each.tokens) for each in flight.segments])
         for segment, features in zip(flight.segments, split, strict=True):
             self._note(segment, list(features), observe)
 
     def _note_accepted(self, body: Verified, features: torch.Tensor, observe: Observe) -> None:
-        """Do the same with the rows that the pipeline's end knows to be accepted."""
+        """Pass on the accepted rows that the pipeline's end sends, in the same way."""
         split = features.split([len(rows) for rows in body.states])
         for segment, rows, own in zip(body.flight.segments, body.states, split, strict=True):
             known = dict(zip(rows, own, strict=True))
@@ -229,13 +210,13 @@ class DraftWorker:
             request.own.write(segment, features)
 
     def _announced(self, beat: Beat, observe: Observe) -> None:
-        """Tell the draft the states of what the words accept."""
+        """Pass the states of the nodes that the words accept to the draft."""
         for word in beat.words:
             request = self._book.by_session.get(word.session)
             accepted = request.own.announce(word) if request is not None else []
             if accepted:
                 states = [each for each in accepted if each is not None]
-                assert len(states) == len(accepted)  # what is accepted travels with its states
+                assert len(states) == len(accepted)  # accepted rows travel with their states
                 observe(word.session, torch.stack(states))
 
     def _answers(
@@ -254,18 +235,12 @@ class DraftWorker:
 
     def _carry_out(self, orders: Orders) -> None:
         station, now = self._station, self._station.clock.now_ms()
-        for pipeline, message in orders.messages:
-            if isinstance(message, Flight):
-                tokens = [token for segment in message.segments for token in segment.tokens]
-                hidden = None
-                if self._ends is not None and tokens:
-                    hidden = self._ferry.ashore(self._ends.embed(tokens))
-                station.send(self._stages[pipeline][0], message, hidden)
-            elif isinstance(message, (Beat, Close)):
-                if self._observe is not None and isinstance(message, Beat):
-                    self._announced(message, self._observe)
-                for stage in self._stages[pipeline]:
-                    station.send(stage, message)
+        for receivers, message in orders.letters(self._stages):
+            hidden = self._embedded(message) if isinstance(message, Flight) else None
+            if self._observe is not None and isinstance(message, Beat):
+                self._announced(message, self._observe)
+            for stage in receivers:
+                station.send(stage, message, hidden)
         if self._verifier is not None:
             for session, text in orders.emitted:
                 self._verifier.emitted(session, text)
@@ -275,12 +250,19 @@ class DraftWorker:
                 self._verifier.close(session)
         self._book.carry_out(orders, now)
 
+    def _embedded(self, flight: Flight) -> torch.Tensor | None:
+        """Input of the first stage, if the target's ends are here."""
+        tokens = [token for segment in flight.segments for token in segment.tokens]
+        if self._ends is None or not tokens:
+            return None
+        return self._transfer.to_host(self._ends.embed(tokens))
+
     def _finish(self, trace: RequestTrace) -> None:
         self._recorder.finished(trace.session, trace.prompt_tokens, trace.tokens)
         recorded = self._recorder.recording.requests.pop(trace.session)
         self._say(Finished(trace, recorded))
 
     def _say(self, answer: Committed | Finished) -> None:
-        self._station.turn_to("control")
+        self._station.enter("control")
         self._station.control.send_bytes(ANSWERS.encoded(answer))
-        self._station.turn_to("desk")
+        self._station.enter("desk")

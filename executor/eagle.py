@@ -1,9 +1,9 @@
-"""An EAGLE head as a draft: it reads the target's states where they are known, and its own beyond.
+"""An EAGLE head as a draft (Li et al., EAGLE and EAGLE-2).
 
 The entry of a token at position p is made from its embedding and the state at p - 1; the prompt's
-first token has no state before it and no entry (the published code drops it, too). Candidates below
-committed tokens come from true states, below scratch nodes from the head's own predictions, so they
-get worse with every level below the last verified token.
+first token has no state before it and no entry (as in the published code). Candidates below
+committed tokens come from the target's states, below scratch nodes from the head's own, so they get
+worse with every level.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
+from pathlib import Path
 from typing import TypeAlias
 
 import torch
 
 from treepipe.core.protocol import DraftPass
 from treepipe.core.scratch import Scratch, ScratchNode
-from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
+from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_source import DraftSource, Opening, Passes
 from treepipe.executor.eagle_head import load_head
 from treepipe.executor.stage_model import LayerStack, Part, TargetEnds
 
 Node: TypeAlias = ScratchNode[torch.Tensor]
-"""A token, with the head's own state [hidden] at it once a pass has read it."""
+"""A token, with the head's own state [hidden] at it after a pass has read it."""
 
 
 @dataclass(slots=True)
 class _State:
-    """One session.
+    """The state of one session.
 
     Attributes:
-        tokens: committed tokens read.
-        features: true states by position, as far as they were observed.
+        tokens: committed tokens.
+        features: the target's states by position, as far as they were observed.
         newest: the newest committed token; unset before the first catch-up pass.
-        scratch: the scratch nodes.
-        true_entries: cache entries made from true states; those behind it were guessed.
+        true_entries: cache entries made from the target's states; the head guessed the others.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -50,14 +50,14 @@ class EagleDraft(DraftSource):
 
     def __init__(
         self,
-        source: CheckpointSource,
+        directory: Path,
         target: Checkpoint,
         capacity: int,
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
     ) -> None:
-        """Raises ``UserError`` if the head cannot be loaded or does not fit the target."""
-        head, self._embedding = load_head(source, target, dtype, device)
+        """Load the head. Raises ``UserError`` if it cannot be loaded or does not fit the target."""
+        head, self._embedding = load_head(directory, target, dtype, device)
         self._stack = LayerStack([head], head.rotary, head.config, capacity, dtype, device)
         self._ends = TargetEnds(target, dtype, device)
         self._dtype, self._device = dtype, device
@@ -65,9 +65,9 @@ class EagleDraft(DraftSource):
 
     @classmethod
     def opened(cls, opening: Opening) -> EagleDraft:
-        """The draft source ``eagle``."""
-        assert opening.target is not None  # as for every draft that borrows from it
-        return cls(opening.checkpoint, opening.target, *opening.place)
+        """Open the draft source ``eagle``."""
+        assert opening.target is not None  # the record of ``eagle`` borrows the target's ends
+        return cls(opening.directory, opening.target, *opening.place)
 
     def open(self, session: int) -> None:
         self._stack.open(session)
@@ -78,15 +78,15 @@ class EagleDraft(DraftSource):
         self._states.pop(session, None)
 
     def observe(self, session: int, features: torch.Tensor) -> None:
-        """The target's final states [n, hidden] of its next n committed tokens."""
+        """Store the target's final states [n, hidden] of its next n committed tokens."""
         self._states[session].features += list(features.to(self._device, self._dtype))
 
     @torch.inference_mode()
     def log_probs_batch(self, passes: Passes) -> list[torch.Tensor]:
-        """Run the passes, the first levels of all at once, then their second levels, and so on."""
+        """Run the passes level by level, each level of all passes at once."""
         asked = [self._follow(*each) for each in passes]
         levels = [self._levels(*each, nodes) for each, nodes in zip(passes, asked, strict=True)]
-        for found in zip_longest(*levels):  # a level is made when the one above it was run
+        for found in zip_longest(*levels):  # a level needs the states of the one above it
             parts, nodes = zip(*[level for level in found if level is not None], strict=True)
             for own, states in zip(nodes, self._stack.forward_batch(parts), strict=True):
                 for node, state in zip(own, states[-len(own) :], strict=True):
@@ -96,12 +96,12 @@ class EagleDraft(DraftSource):
         return list(log_probs.split([len(nodes) for nodes in asked]))
 
     def _follow(self, session: int, order: DraftPass) -> list[Node]:
-        """The nodes that a pass answers for; what it cuts is cut."""
+        """Prune as the pass requires; return the nodes that it answers for."""
         state = self._states[session]
         if order.cut is not None:
             self._stack.cache(session).prune(*order.cut)
         followed = state.scratch.follow(order)
-        for node in followed.committed:  # with guessed states; the next catch-up redoes them
+        for node in followed.committed:  # with guessed states, until the next catch-up
             state.tokens.append(node.token)
             state.newest = node
         if not order.catch_up:
@@ -112,10 +112,10 @@ class EagleDraft(DraftSource):
     def _levels(
         self, session: int, order: DraftPass, asked: Sequence[Node]
     ) -> Iterator[tuple[Part, Sequence[Node]]]:
-        """The levels of a pass, each with the nodes that receive the states of its last rows.
+        """Yield the levels of a pass, each with the nodes that receive the states of its last rows.
 
-        A new node is read with the head's own state at its parent, which may be a node of the same
-        pass (a whole tree that is run again); so a level is to be run before the next one is made.
+        A new node needs the head's own state at its parent, which may be a node of the same pass (a
+        whole tree that is run again).
         """
         state = self._states[session]
         if order.catch_up:
@@ -130,7 +130,7 @@ class EagleDraft(DraftSource):
             yield Part(session, inputs, positions, parents), nodes
 
     def _caught_up(self, session: int, tokens: Sequence[int]) -> Part:
-        """Committed tokens, from the first one whose entry is missing or was guessed."""
+        """Return the part from the first committed token whose entry is missing or guessed."""
         state = self._states[session]
         first = state.true_entries
         self._stack.cache(session).truncate(first)
@@ -140,7 +140,7 @@ class EagleDraft(DraftSource):
         return Part(session, inputs, range(first, last), None)
 
     def _inputs(self, tokens: Sequence[int], given: Sequence[torch.Tensor]) -> torch.Tensor:
-        """[n, 2 hidden]: the embeddings of the tokens, and the states [hidden] before them."""
+        """Inputs [n, 2 hidden]: the tokens' embeddings, and the states [hidden] before them."""
         return torch.cat((self._embed(tokens), torch.stack([*given])), -1)
 
     def _embed(self, tokens: Sequence[int]) -> torch.Tensor:

@@ -1,8 +1,8 @@
 """The EAGLE head as a module, and its published checkpoint layout.
 
-(EAGLE-1 and -2, section 4: ``fc`` joins a token's embedding with the target's final state at the
-position before it, one decoder layer of the target's family predicts the state at this position,
-and the target's own output projection reads tokens off it.) What drafts with it is in ``eagle.py``.
+EAGLE-1 and -2, section 4: ``fc`` joins a token's embedding with the target's final state at the
+position before it, one decoder layer predicts the state at this position, and the target's own
+output projection reads tokens off it.
 """
 
 from __future__ import annotations
@@ -14,27 +14,21 @@ import torch
 from torch import nn
 
 from treepipe.core.errors import UserError
-from treepipe.executor.checkpoint import (
-    Checkpoint,
-    CheckpointSource,
-    check_finite,
-    open_shard,
-    shards_of,
-)
+from treepipe.executor.checkpoint import Checkpoint, check_finite, read_tensors, shards_of
 from treepipe.executor.families import FAMILIES, fixed_rotary
 from treepipe.executor.packed import pack
 from treepipe.executor.supported import check_rope, reason_of
-from treepipe.files.json_file import read_json
+from treepipe.files.reading import read_json
 
 FAMILY = "LlamaForCausalLM"
-"""Of the head's layer, whatever the target is."""
+"""Architecture of the head's layer, for any target."""
 
 
 class EagleHead(nn.Module):  # type: ignore[misc]  # torch is untyped here
     """``fc`` and one decoder layer; embedding and output projection are the target's."""
 
     def __init__(self, config: Any, *, bias: bool, input_norm: bool) -> None:
-        """Args: ``input_norm``: whether the layer norms its input (the published heads do not)."""
+        """Build the module; published heads have no norm on the layer's input."""
         super().__init__()
         self.config = config
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=bias)
@@ -45,29 +39,28 @@ class EagleHead(nn.Module):  # type: ignore[misc]  # torch is untyped here
         self.rotary = fixed_rotary(FAMILY, config)
 
     def forward(self, states: torch.Tensor, **rest: Any) -> torch.Tensor:
-        """Predicted final states [batch, n, hidden]; called as a decoder layer is.
+        """Predict final states [batch, n, hidden].
 
         Args:
             states: [batch, n, 2 hidden] embeddings of the tokens, each joined with the final state
                 at the position before it.
-            rest: what a decoder layer takes besides (mask, position embeddings, cache).
+            rest: the other arguments of a decoder layer.
         """
         result: torch.Tensor = self.layers[0](self.fc(states), **rest)
         return result
 
 
 def load_head(
-    source: CheckpointSource,
+    directory: Path,
     target: Checkpoint,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
 ) -> tuple[EagleHead, torch.Tensor | None]:
-    """A head and its own embedding, if the checkpoint holds one; raises ``UserError``.
+    """Load a head and its own embedding, if the checkpoint holds one. Raises ``UserError``.
 
     ``config.json`` is a Llama configuration of one layer; the weights are ``model.safetensors`` or
     ``pytorch_model.bin`` with ``fc.weight``, perhaps ``fc.bias``, and ``layers.0.*``.
     """
-    directory = source.directory
     config, tensors = _config(directory, target), _tensors(directory)
     embedding = tensors.pop("embed_tokens.weight", None)
     if "fc.weight" not in tensors:
@@ -119,18 +112,13 @@ def _config(directory: Path, target: Checkpoint) -> Any:
 
 
 def _tensors(directory: Path) -> dict[str, torch.Tensor]:
-    """All of the head's weights; raises ``UserError`` if they cannot be read or are no numbers."""
+    """Read the head's weights. Raises ``UserError`` if they are unreadable or not finite."""
     pickled = directory / "pytorch_model.bin"
-    if not (directory / "model.safetensors").exists() and pickled.exists():
-        tensors, files = _unpickled(pickled), {}
-    else:
-        files, tensors = shards_of(directory, pickled.name), {}
-    for file in sorted(set(files.values())):
-        with open_shard(file) as opened:
-            names = [name for name, shard in files.items() if shard == file]
-            tensors |= {name: opened.get_tensor(name) for name in names}
+    if (directory / "model.safetensors").exists() or not pickled.exists():
+        return read_tensors(shards_of(directory, pickled.name))
+    tensors = _unpickled(pickled)
     for name, tensor in tensors.items():
-        check_finite(files.get(name, pickled), name, tensor)
+        check_finite(pickled, name, tensor)
     return tensors
 
 

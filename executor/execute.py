@@ -1,4 +1,4 @@
-"""Scenario -> traces of real runs: the executor's front door."""
+"""Scenario -> traces of real runs: the executor's entry point."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from treepipe.scenario.scenario import Scenario
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """All runs of a scenario, with what draft and target answered in each."""
+    """All runs of a scenario."""
 
     traces: list[Trace]
     recordings: list[Recording]
@@ -37,11 +37,11 @@ def execute(
     """Start the workers, run the workload ``runs`` times, end the workers.
 
     Args:
-        json, recording: the files that the user asked for. Only a run that fails writes them here,
-            with what was committed until then.
+        json, recording: the user's output files. Only a run that fails writes them here, with the
+            committed texts.
 
     Raises:
-        UserError: something the scenario names is wrong.
+        UserError: something in the scenario is wrong.
         RunError: a worker failed, died, or did not answer.
     """
     launch = prepare(scenario)
@@ -69,12 +69,11 @@ def execute(
 
 
 def run_warnings(scenario: Scenario, launch: Launch) -> list[str]:
-    """Say what a run's reader must know of its inputs, before it begins."""
+    """Return warnings about a run's inputs, before it begins."""
     return [*input_warnings(scenario, launch.deployment, run=True), *_left_out(scenario)]
 
 
 def _left_out(scenario: Scenario) -> Iterator[str]:
-    """Warnings of what the scenario says and a run does otherwise."""
     if not scenario.emulate:
         yield (
             "emulate = false: devices, links and hosts of the scenario are not imposed on the run, "
@@ -91,7 +90,7 @@ def _left_out(scenario: Scenario) -> Iterator[str]:
 def _keep(
     scenario: Scenario, done: int, ended: RunEndedError, json: str | None, recording: Path | None
 ) -> str:
-    """Save what a failed run had committed; says where, and how much it is."""
+    """Save the committed texts of a failed run; return a clause with their place and size."""
     texts = [request.tokens for request in ended.trace.requests]
     what = f"{sum(map(len, texts))} tokens of {len(texts)} requests were committed until then"
     content = make_incomplete_result(scenario.name, scenario.seed, done, str(ended), ended.trace)
@@ -111,6 +110,6 @@ def _keep(
 
 
 def _free_name(stem: str) -> str:
-    """A JSON file's name in this folder that nothing has yet."""
+    """Find an unused name for a JSON file in this folder."""
     names = (f"{stem}{tail}.json" for tail in chain([""], (f"-{n}" for n in count(2))))
     return next(name for name in names if not Path(name).exists())

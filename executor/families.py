@@ -1,7 +1,4 @@
-"""The layer classes of the supported architectures, imported where they are needed.
-
-Importing this file loads them all: the fork server does, so that its workers start quickly.
-"""
+"""The layer classes of the supported architectures; this import takes seconds."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from transformers.models.qwen3 import modeling_qwen3
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What a stage is built from, and the ``model_type`` that goes with its architecture."""
+    """An architecture's ``model_type`` and classes."""
 
     model_type: str
     layer: Any
@@ -26,48 +23,31 @@ class Family:
     norm: Any
 
 
+_MODULES = modeling_llama, modeling_mistral, modeling_qwen2, modeling_qwen3
 FAMILIES = {
-    "LlamaForCausalLM": Family(
-        "llama",
-        modeling_llama.LlamaDecoderLayer,
-        modeling_llama.LlamaRotaryEmbedding,
-        modeling_llama.LlamaRMSNorm,
-    ),
-    "MistralForCausalLM": Family(
-        "mistral",
-        modeling_mistral.MistralDecoderLayer,
-        modeling_mistral.MistralRotaryEmbedding,
-        modeling_mistral.MistralRMSNorm,
-    ),
-    "Qwen2ForCausalLM": Family(
-        "qwen2",
-        modeling_qwen2.Qwen2DecoderLayer,
-        modeling_qwen2.Qwen2RotaryEmbedding,
-        modeling_qwen2.Qwen2RMSNorm,
-    ),
-    "Qwen3ForCausalLM": Family(
-        "qwen3",
-        modeling_qwen3.Qwen3DecoderLayer,
-        modeling_qwen3.Qwen3RotaryEmbedding,
-        modeling_qwen3.Qwen3RMSNorm,
-    ),
+    f"{name}ForCausalLM": Family(
+        name.lower(),
+        getattr(module, f"{name}DecoderLayer"),
+        getattr(module, f"{name}RotaryEmbedding"),
+        getattr(module, f"{name}RMSNorm"),
+    )
+    for name, module in zip(("Llama", "Mistral", "Qwen2", "Qwen3"), _MODULES, strict=True)
 }
 """Supported architectures by the name in ``config.json``."""
 
 
 def layer_shapes(architecture: str, config: Any) -> dict[str, tuple[int, ...]]:
-    """Shape by name of a decoder layer's tensors; all layers of a model have the same."""
+    """Shapes of a decoder layer's tensors by name; a model's layers are alike."""
     with torch.device("meta"):
         layer = FAMILIES[architecture].layer(config, 0)
     return {name: tuple(tensor.shape) for name, tensor in layer.state_dict().items()}
 
 
 def fixed_rotary(architecture: str, config: Any) -> Any:
-    """The rotary embedding, its frequencies as they are at a text's beginning for good.
+    """Make the rotary embedding with the frequencies of a text's beginning.
 
-    Kinds that change them ("dynamic", "longrope") do so by the longest position in a pass, which
-    may be a drafted token's that is never committed. Texts end before they would change:
-    ``supported.max_positions``.
+    The kinds "dynamic" and "longrope" change them by the longest position in a pass, which may be a
+    drafted token's that is never committed. Texts end before that: ``supported.max_positions``.
     """
     rotary = FAMILIES[architecture].rotary(config=config)
     rotary.rope_type = "default"  # the kind that transformers leaves alone

@@ -1,7 +1,6 @@
-"""The other hosts of a run: met before it begins, told apart by address, and their clocks compared.
+"""The other hosts of a run: sessions with their daemons, their addresses, and their clocks.
 
-A controller asks here where a worker listens, by which address another one reaches it, and how far
-its clock is ahead. Without other hosts all of it is the loopback.
+Without other hosts every worker listens on the loopback.
 """
 
 from __future__ import annotations
@@ -10,33 +9,32 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from treepipe.core.errors import RunError, UserError
+from treepipe.core.errors import UserError
+from treepipe.executor.addresses import ANY_HOST, LOOPBACK, is_loopback, route, tcp
 from treepipe.executor.clock import now_ms
 from treepipe.executor.fork_server import fork_server, start_worker
-from treepipe.executor.keys import ANY_HOST, KeyPair, is_loopback, tcp
 from treepipe.executor.lines import ControlLines
-from treepipe.executor.remote import CONNECT_S, RemoteHost, SilentHostError
-from treepipe.executor.seeker import Seeker
+from treepipe.executor.remote import CONNECT_S, HostSearch, RemoteHost, SilentHostError
 from treepipe.executor.session import Versions
 from treepipe.executor.station import RoleSettings
-from treepipe.executor.transport import LOOPBACK
+from treepipe.executor.transport import KeyPair
 from treepipe.executor.worker import worker_main
 from treepipe.results.trace import Span
 from treepipe.scenario.schema import endpoint
 
 SPARE_S = 2.0
-"""How long a run waits for the first answer of a spare before it begins without it."""
+"""Limit of a spare's first answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """What the spans of a run are aligned by.
+    """The clocks of a run's hosts, by which its spans are aligned.
 
     Attributes:
-        start_ms, end_ms: of the run.
-        drifts_ms: by how much the clock of a worker's host got ahead of ours within it, where that
-            is more than is uncertain of it.
-        warnings: how well spans of other hosts are aligned.
+        start_ms, end_ms: the run's interval.
+        drifts_ms: per worker, the advance of its host's clock against ours within the run, if it
+            exceeds the uncertainty.
+        warnings: precision of the alignment of other hosts' spans, and other remarks on hosts.
     """
 
     start_ms: float
@@ -45,7 +43,6 @@ class Clocks:
     warnings: tuple[str, ...] = ()
 
     def aligned(self, worker: str, span: Span) -> Span:
-        """A span of that worker in our time."""
         drift = self.drifts_ms.get(worker)
         if drift is None:
             return span
@@ -58,7 +55,7 @@ class Clocks:
 
 
 class Fleet:
-    """The hosts that a deployment's roles name, and those that wait to take a lost one's place."""
+    """The hosts that a deployment's roles name, and its spares."""
 
     def __init__(
         self,
@@ -66,11 +63,11 @@ class Fleet:
         spares: Sequence[str] = (),
         others: Sequence[str] = (),
     ) -> None:
-        """Raises ``UserError`` if one of them is on a loopback that another one cannot reach.
+        """Collect addresses. Raises ``UserError`` if one is a loopback that another cannot reach.
 
         Args:
-            spares: addresses of workers that wait.
-            others: those of further workers that must be there.
+            spares: addresses of idle workers.
+            others: addresses of further workers that must answer.
         """
         self._places = {
             role.placed.name: role.placed.worker for role in roles if role.placed.worker is not None
@@ -89,20 +86,20 @@ class Fleet:
             )
         self._hosts: dict[str, RemoteHost] = {}
         self._key: KeyPair | None = None
-        self._sought: dict[str, Seeker] = {}
+        self._sought: dict[str, HostSearch] = {}
         self._gone_spares = list[str]()
         self._ahead: dict[str, tuple[float, float]] = {}
 
     def new_key(self) -> KeyPair | None:
-        """A run's own; None where nobody but this host can reach its ports."""
+        """Make a key for a run; None if only this host can reach its ports."""
         return KeyPair.new() if self._open else None
 
     def meet(self, key_file: Path | None) -> None:
-        """Open a session with every host; a spare that does not answer is looked for.
+        """Open a session with every host, and search for silent spares.
 
         Raises:
-            UserError: there is no key where one is needed, or it cannot be read.
-            RunError: a host that is needed does not answer, or any refuses.
+            UserError: a needed key is missing, or it cannot be read.
+            RunError: a needed host does not answer, or any host refuses.
         """
         if self._open and key_file is None:
             raise UserError(
@@ -123,23 +120,15 @@ class Fleet:
         self._spares = [each for each in self._spares if each in self._hosts]
 
     def start(self, address: str | None, name: str, lines: ControlLines) -> None:
-        """Start a worker there (None: on this host), which is told what it is by ``lines``.
+        """Start a worker at this address (None: on this host), and add its line to ``lines``.
         Raises ``RunError`` if it cannot be started."""
-        if address is not None:
-            try:
-                remote, line, look = self._hosts[address].start(name)
-            except OSError as error:
-                raise RunError(f"{name} cannot be started: {error.strerror}") from None
-            lines.add(name, remote, line)
-            lines.watch.add(name, look)
-            return
-        started = start_worker(fork_server(), worker_main, name)
-        lines.add(name, started.process, started.control)
-        lines.watch.add(name, started.look, started.process.pid)
+        if address is None:
+            lines.add(name, start_worker(fork_server(), worker_main, name))
+        else:
+            lines.add(name, self._hosts[address].start(name))
 
     def spares(self, within_ms: float) -> list[str]:
-        """Addresses of the workers that wait; one not heard of within this time waits no more until
-        it is found again."""
+        """Addresses of idle workers that answered within this time; searches for the others."""
         self.look()
         gone = [each for each in self._spares if not self._hosts[each].answers(within_ms)]
         self._spares = [each for each in self._spares if each not in gone]
@@ -149,8 +138,7 @@ class Fleet:
         return self._spares
 
     def move(self, names: Collection[str], address: str) -> None:
-        """These roles are at the worker of this address from their next start on; if it waited, it
-        waits no more."""
+        """Place these roles at the worker of this address at their next start."""
         self._places |= dict.fromkeys(names, address)
         if address in self._spares:
             self._spares.remove(address)
@@ -158,13 +146,13 @@ class Fleet:
     # --- hosts that do not answer ----------------------------------------------------------------
 
     def leave(self, names: Collection[str]) -> None:
-        """These roles are on this host from their next start on; theirs are looked for."""
+        """Place these roles on this host at their next start, and search for their hosts."""
         left = {self._places.pop(name) for name in names}
         for address in left - {*self._places.values()}:
             self._seek(address)
 
     def look(self) -> None:
-        """Take in the hosts that were found."""
+        """Add the sessions with hosts that were found."""
         for address, seeker in [*self._sought.items()]:
             if (host := seeker.take()) is not None:
                 del self._sought[address]
@@ -173,45 +161,51 @@ class Fleet:
                 self._gone_spares = [each for each in self._gone_spares if each != address]
 
     def answers(self, address: str | None) -> bool:
-        """Whether there is a session with this host (None: it is our own)."""
+        """Whether there is a session with this host (None: this host)."""
         return address is None or address in self._hosts
 
     def _seek(self, address: str) -> None:
         if (host := self._hosts.pop(address, None)) is not None:
             host.close()
-        self._sought[address] = Seeker(address, self._key)
+        self._sought[address] = HostSearch(address, self._key)
 
     # --- addresses -------------------------------------------------------------------------------
 
     def listens_on(self, address: str | None) -> str:
-        """The address to bind to, of a worker at ``address`` (None: on this host)."""
+        """Address that a worker at ``address`` (None: on this host) binds to."""
         if address is not None:
             return self._hosts[address].host
         return ANY_HOST if self._open else LOOPBACK
 
     def way(self, bound: str, sender: str | None) -> str:
-        """How a sender (None: on this host) reaches what is bound so."""
+        """Address by which a sender (None: on this host) reaches a bound port."""
         wildcard, _, port = bound.rpartition(":")
         if wildcard != f"tcp://{ANY_HOST}":
             return bound
-        return tcp(LOOPBACK if sender is None else self._hosts[sender].route(), port)
+        return tcp(LOOPBACK if sender is None else route(self._hosts[sender].host), port)
 
     # --- clocks ----------------------------------------------------------------------------------
 
-    def ahead(self, name: str) -> tuple[float]:
-        """How far the clock of a worker's host is ahead of ours, in ms."""
+    def ahead_ms(self, name: str) -> float:
+        """Advance of the clock of a worker's host against ours."""
         address = self._places.get(name)
-        return (0.0,) if address is None else self._hosts[address].clock.at(now_ms())[:1]
+        return 0.0 if address is None else self._hosts[address].clock.at(now_ms())[0]
 
     def run_begins(self) -> Iterator[tuple[str, float]]:
-        """How far each worker's clock is ahead; it is told so, and keeps to it in the run."""
+        """Fix each worker's clock advance for the run, and return them."""
         self._ahead = {a: host.clock.at(now_ms()) for a, host in self._hosts.items()}
         return ((name, self._ahead[address][0]) for name, address in self._places.items())
 
     def run_ends(self, start_ms: float) -> Clocks:
-        """What the spans of the run that began with ``run_begins`` are aligned by."""
+        """Compute the clocks of the run that began with ``run_begins``."""
         end_ms, drifts = now_ms(), dict[str, float]()
-        warnings = [*self._other_torches(), *self._absent()]
+        warnings = [
+            *self._other_torches(),
+            *(
+                f"worker {address} does not answer; it is a spare as soon as it does"
+                for address in dict.fromkeys(self._gone_spares)
+            ),
+        ]
         for address in sorted(set(self._places.values())):
             before, unsure = self._ahead[address]
             after, unsure_after = self._hosts[address].clock.at(end_ms)
@@ -233,12 +227,7 @@ class Fleet:
                     f"differ in the last bits, and a text where two tokens are almost as likely"
                 )
 
-    def _absent(self) -> Iterator[str]:
-        for address in dict.fromkeys(self._gone_spares):
-            yield f"worker {address} does not answer; it is a spare as soon as it does"
-
     def close(self) -> None:
-        """End all sessions."""
         for seeker in self._sought.values():
             seeker.close()
         self._sought.clear()

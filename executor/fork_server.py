@@ -1,11 +1,10 @@
-"""The process that workers are forked from (multiprocessing's fork server), and how it ends.
+"""The process that workers are forked from (multiprocessing's fork server), and its end.
 
-Law of this file: when the controller is gone, however it went, so are fork server, workers (stopped
-ones, too) and the folder of the fork server's socket. Multiprocessing lets every worker keep the
-fork server alive, which a stopped worker would do for ever; ``end_with_fork_server`` undoes that,
-and has the system kill the worker when the fork server ends.
-
-The fork server imports this module first. Its own atexit hook removes the folder.
+Invariant: when the controller ends, for any reason, so do fork server and workers (even stopped
+ones), and the folder of the fork server's socket is removed. Multiprocessing lets every worker keep
+the fork server alive, which a stopped worker would do forever. ``end_with_fork_server`` undoes
+that, and makes the system kill the worker when the fork server ends. The fork server imports this
+module first; its atexit hook removes the folder.
 """
 
 from __future__ import annotations
@@ -34,23 +33,22 @@ from treepipe.executor.frames import Frames
 from treepipe.interruption import children_shielded
 
 LIBRARIES = ("treepipe.executor.libraries",)
-"""What workers import. A process has one fork server, which imports when it starts and never after:
-what starts first has to ask for what all need, or each worker imports it itself, for seconds."""
+"""The imports of workers; a process has one fork server, which imports only when it starts."""
 START_S = 300.0
-"""How long the fork server, which may still import, gets to start a process."""
+"""Limit of the start of a process, during which the fork server may still import."""
 KILLED_S = 10.0
-"""How long a process that was killed may take to be gone."""
+"""Limit of the end of a killed process."""
 ENDINGS = (signal.SIGTERM, signal.SIGHUP)
-"""What a closed terminal or ``timeout`` sends to all processes of a command: the fork server stays
-to see the controller's end, as it alone tidies up then."""
+"""Signals of a closed terminal or ``timeout`` to all processes of a command. The fork server
+ignores them, since it alone removes the controller's leftovers."""
 PR_SET_PDEATHSIG = 1
-"""Of prctl(2): the signal that a process gets when its parent ends."""
+"""The option of prctl(2) for a signal at the parent's end."""
 FOLDER_PREFIX = "pymp-"
-"""Of the folder in which multiprocessing puts the fork server's socket."""
+"""Prefix of multiprocessing's folder for the fork server's socket."""
 
 
 def fork_server(preload: Sequence[str] = LIBRARIES) -> ForkServerContext:
-    """A context whose processes are forked from a server that has imported ``preload``.
+    """Return a context whose processes are forked from a server that has imported ``preload``.
 
     The server blocks Ctrl-C and ``ENDINGS`` from its first instruction on, and so do its children
     until ``end_with_fork_server``, which lets ``ENDINGS`` end them.
@@ -58,14 +56,14 @@ def fork_server(preload: Sequence[str] = LIBRARIES) -> ForkServerContext:
     Raises:
         RunError: this host has no room for it.
     """
-    # It hands its environment on: one thread per worker unless its role says more, and these sleep
-    # while they wait, since workers may have more threads than there are cores.
+    # Workers have one thread unless their role has more; waiting threads sleep, since there may
+    # be more of them than cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, *preload])
     try:
-        resource_tracker.ensure_running()  # before, since it unblocks signals
+        resource_tracker.ensure_running()  # first, since it unblocks signals
         with children_shielded(*ENDINGS):
             forkserver.ensure_running()
     except OSError as error:
@@ -74,7 +72,7 @@ def fork_server(preload: Sequence[str] = LIBRARIES) -> ForkServerContext:
 
 
 def import_ahead() -> None:
-    """Let the fork server import while this process does; one that has PyTorch need not hurry."""
+    """Let the fork server import while this process does, unless PyTorch is imported."""
     if "torch" not in sys.modules:
         fork_server()
 
@@ -94,14 +92,14 @@ def start(process: BaseProcess) -> None:
         fault = f"{process.name} cannot be started: {error.strerror}"
     finally:
         stuck.cancel()
-    raise RunError(fault)  # here, as the other error would keep the start's descriptors open
+    raise RunError(fault)  # outside, since the other error holds the start's descriptors open
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLines:
-    """A worker's process, our end of its control line, and that of its pulse."""
+    """A worker's process (or a ``RemoteProcess``), and our ends of its control line and pulse."""
 
-    process: BaseProcess
+    process: Any
     control: Frames
     look: Connection
 
@@ -109,8 +107,7 @@ class WorkerLines:
 def start_worker(
     context: Any, body: Callable[..., object], name: str, *more: object
 ) -> WorkerLines:
-    """Start a process of a context in ``body``, which gets its ends of two lines to us and then
-    ``more``. Raises as ``start``."""
+    """Start a process in ``body`` with its ends of the lines, and ``more``. Raises as ``start``."""
     with ExitStack() as ours, ExitStack() as theirs:
         try:
             near, far = socket.socketpair()
@@ -128,9 +125,9 @@ def start_worker(
 
 
 def end_process(process: BaseProcess) -> int:
-    """Kill a process if it still runs, and give its descriptors back; returns its exit code.
+    """Kill a process if it still runs, free its descriptors, and return its exit code.
 
-    A fork server that does not tell of the end of a process that is gone is stopped: it is killed.
+    A fork server that does not report the end of a process is stopped, and is killed, too.
     """
     if process.is_alive():
         process.kill()
@@ -146,28 +143,38 @@ def end_process(process: BaseProcess) -> int:
 
 
 def _is_gone(process: BaseProcess) -> bool:
-    """Whether a process that was killed has ended, and its parent was not told or does not ask."""
+    """Whether a killed process has ended, though its parent does not report it."""
+    return state_of(Path(f"/proc/{process.pid}/stat")) in (b"Z", b"")
+
+
+def state_of(file: Path) -> bytes:
+    """Read the state in a file ``stat`` of /proc: b"R" for running; empty without such a file."""
     try:
-        state = Path(f"/proc/{process.pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+        return file.read_bytes().rpartition(b")")[2].split()[0]
     except OSError:
-        return True
-    return state == b"Z"
+        return b""
 
 
 def _kill_fork_server() -> None:
-    """End a fork server that does not answer, so that whoever waits for it hears of its end."""
+    """Kill a fork server that does not answer, and wait until it has ended.
+
+    A server that is still ending would pass for a running one: the next start would replace it
+    later, by one that does not block Ctrl-C.
+    """
     pid = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
     if pid is not None:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(pid, signal.SIGKILL)
+            if hasattr(os, "waitid"):  # macOS has it since Python 3.13
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # multiprocessing reaps it
 
 
 def end_with_fork_server() -> None:
-    """Let this child end with the fork server, and not keep it alive; to be called first."""
+    """Make this child end with the fork server, and not keep it alive; must be called first."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    # Attributes that multiprocessing does not document; without them all is as it was.
+    # These attributes are not documented by multiprocessing.
     server = getattr(forkserver, "_forkserver", None)
     alive = getattr(server, "_forkserver_alive_fd", None)
     if alive is not None:
@@ -177,15 +184,15 @@ def end_with_fork_server() -> None:
 
 @atexit.register
 def _remove_socket_folder() -> None:
-    """Tidy up in the fork server; where the controller was killed, nobody else does it."""
+    """Remove the folder in the fork server, since a killed controller does not."""
     server = getattr(forkserver, "_forkserver", None)
     address = getattr(server, "_forkserver_address", None)
     if not isinstance(address, str) or getattr(server, "_forkserver_pid", None) is not None:
-        return  # a process that starts one, or knows of none
+        return  # this process is no fork server
     socket = Path(address)
     if socket.parent.name.startswith(FOLDER_PREFIX):
-        with contextlib.suppress(OSError):  # others may have something in there
-            for each in socket.parent.glob("listener-*"):  # one per fork server there was
+        with contextlib.suppress(OSError):  # the folder may hold other files
+            for each in socket.parent.glob("listener-*"):  # one per earlier fork server
                 each.unlink()
             socket.parent.rmdir()
     os._exit(0)  # taking the imported libraries down would last seconds, and changes nothing

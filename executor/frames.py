@@ -1,8 +1,8 @@
-"""Whole messages over a stream socket between a worker and whoever started it.
+"""Whole messages over a stream socket between a worker and the process that started it.
 
-Law of this file: a process that stops anywhere, in the middle of a message, too, blocks neither the
-reader nor the writer at the other end; only ``recv_bytes`` and ``send_bytes`` wait, and these look
-up every ``LOOK_MS`` (``pulse.py``).
+Invariant: a process that stops, even in the middle of a message, blocks neither the reader nor the
+writer at the other end. Only ``recv_bytes`` and ``send_bytes`` wait, and they wake every
+``LOOK_MS`` (``pulse.py``).
 """
 
 from __future__ import annotations
@@ -15,20 +15,19 @@ from contextlib import suppress
 from treepipe.executor.clock import LOOK_MS
 
 HEAD = struct.Struct("!Q")
-"""In front of a message: its length in bytes."""
+"""The length of a message in bytes, in front of it."""
 PIECE_BYTES = 2**20
-"""Most bytes that one look reads."""
+"""Upper bound on the bytes of one read."""
 
 
 class Frames:
-    """One end of a worker's control line.
+    """One end of a worker's control line; it owns the stream socket.
 
     Attributes:
         ended: whether the other end is closed.
     """
 
     def __init__(self, line: socket.socket) -> None:
-        """Take over a connected stream socket."""
         line.setblocking(False)
         self._line, self.ended = line, False
         self._coming, self._going = bytearray(), bytearray()
@@ -39,7 +38,7 @@ class Frames:
     # --- without waiting -------------------------------------------------------------------------
 
     def read(self) -> None:
-        """Read what has arrived."""
+        """Read the data that has arrived."""
         try:
             piece = self._line.recv(PIECE_BYTES)
         except BlockingIOError:
@@ -50,8 +49,7 @@ class Frames:
         self.ended = not piece
 
     def take(self) -> bytes | None:
-        """Return the next whole message that was read, None if there is none. Raises ``EOFError``
-        if there will be none."""
+        """Return the next whole message, or None. Raises ``EOFError`` after the last one."""
         if (size := self._size) is None:
             if self.ended:
                 raise EOFError
@@ -68,27 +66,26 @@ class Frames:
 
     @property
     def _size(self) -> int | None:
-        """The length of the next message in bytes; None if it is not whole."""
+        """Length of the next message in bytes; None while it is incomplete."""
         if len(self._coming) < HEAD.size:
             return None
         (size,) = HEAD.unpack_from(self._coming)
         return size if len(self._coming) >= HEAD.size + size else None
 
     def put(self, data: bytes) -> None:
-        """Send a message; what the line does not take now is left for ``flush``. Raises
+        """Send a message; ``flush`` sends the part that does not fit into the line now. Raises
         ``ConnectionError`` if the other end is closed."""
         self._going += HEAD.pack(len(data)) + data
         self.flush()
 
     def flush(self) -> None:
-        """Send what is left, as far as the line takes it; raises as ``put``."""
+        """Send as much of the rest as fits into the line. Raises as ``put``."""
         with suppress(BlockingIOError):
             while self._going:
                 del self._going[: self._line.send(self._going)]
 
     @property
     def left_bytes(self) -> int:
-        """Bytes that the line has not taken."""
         return len(self._going)
 
     def close(self) -> None:
@@ -100,15 +97,14 @@ class Frames:
     # --- waiting ---------------------------------------------------------------------------------
 
     def recv_bytes(self, look_ms: int | None = LOOK_MS) -> bytes:
-        """Wait for a message and return it; raises as ``take``. Args: ``look_ms``: None: it does
-        not look up."""
+        """Wait for a message, waking every ``look_ms`` (None: never). Raises as ``take``."""
         while (found := self.take()) is None:
             self._wait(select.POLLIN, look_ms)
             self.read()
         return found
 
     def send_bytes(self, data: bytes) -> None:
-        """Send a message; returns when the line has taken all of it. Raises as ``put``."""
+        """Send a message and wait until the line has taken all of it. Raises as ``put``."""
         self.put(data)
         while self._going:
             self._wait(select.POLLOUT, LOOK_MS)

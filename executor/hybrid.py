@@ -1,7 +1,4 @@
-"""Two drafts as one: their distributions are mixed, so both contribute to one tree.
-
-(SpecPipe, section 3.4, leaves hybrid prediction trees for future work.)
-"""
+"""A mixture of two drafts' distributions, as in the hybrid trees of SpecPipe, section 3.4."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from treepipe.executor.ngram import PromptLookupDraft
 
 
 class HybridDraft(DraftSource):
-    """``weight`` of the first source's distribution, the rest of the second's."""
+    """A mixture: ``weight`` of the first source's distribution, the rest of the second's."""
 
     def __init__(self, first: DraftSource, second: DraftSource, weight: float) -> None:
         self._sources = (first, second)
@@ -33,12 +30,11 @@ class HybridDraft(DraftSource):
             source.close(session)
 
     def _observe(self, session: int, features: torch.Tensor) -> None:
-        """Hand the target's states on to those sources that read them."""
+        """Pass the target's states to those sources that read them."""
         for observe in self._observers:
             observe(session, features)
 
     def log_probs_batch(self, passes: Passes) -> list[torch.Tensor]:
-        """Logs of the mixtures."""
         both = (source.log_probs_batch(passes) for source in self._sources)
         return [self._mixed(first, second) for first, second in zip(*both, strict=True)]
 
@@ -48,6 +44,6 @@ class HybridDraft(DraftSource):
 
 
 def model_and_lookup(opening: Opening) -> HybridDraft:
-    """The draft source ``hybrid``."""
+    """Open the draft source ``hybrid``."""
     model, lookup = LanguageModelDraft.opened(opening), PromptLookupDraft.opened(opening)
     return HybridDraft(model, lookup, opening.keys.weight)

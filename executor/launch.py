@@ -1,4 +1,4 @@
-"""Scenario -> roles: opens checkpoints, reads prompts, checks that everything fits, for a run."""
+"""Scenario -> roles of a run: opens checkpoints, reads prompts, and checks that they fit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from treepipe.core.errors import UserError
 from treepipe.core.verification import RULES
-from treepipe.executor.checkpoint import Checkpoint, CheckpointSource, check_same_vocabulary
+from treepipe.executor.checkpoint import Checkpoint, check_same_vocabulary
 from treepipe.executor.computing import fault_of
 from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.executor.sources import SourceSettings
@@ -18,7 +18,7 @@ from treepipe.profiles.library import checkpoint_directory
 from treepipe.profiles.shapes import BYTES, DType
 from treepipe.scenario.computing import COMPUTED, FULL, Computed, computed_in
 from treepipe.scenario.deployment import Deployment, Placed, RequestSpec
-from treepipe.scenario.fitting import batched, fitting, roomy
+from treepipe.scenario.fitting import fit_to_memory, with_batch, with_cache_room
 from treepipe.scenario.footprint import Footprint
 from treepipe.scenario.memory import cache_entries
 from treepipe.scenario.resolve import OpenedTarget, resolve
@@ -28,12 +28,8 @@ from treepipe.scenario.workload import draw_requests, run_seeds
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Everything a ``Controller`` is started with, and what it then runs.
-
-    Attributes:
-        runs: one deployment per run; they differ in what is asked, if that is drawn.
-        draft: None where no model drafts.
-    """
+    """The roles of a ``Controller``, one deployment per run, and the models; ``draft`` is None
+    without a draft model."""
 
     runs: tuple[Deployment, ...]
     roles: tuple[RoleSettings, ...]
@@ -42,31 +38,31 @@ class Launch:
 
     @property
     def deployment(self) -> Deployment:
-        """Give the deployment of the first run."""
         return self.runs[0]
 
 
 def prepare(scenario: Scenario) -> Launch:
-    """Open and check what the scenario names; raises ``UserError``."""
+    """Open and check everything that the scenario names. Raises ``UserError``."""
     _check_types(scenario)
-    target = _open_target(scenario)
+    where = _directory(scenario.target.checkpoint, "target", "target.checkpoint", scenario.path)
+    target = Checkpoint.open(where)
     sources = [
         _source_settings(scenario, index)
         for index, draft in enumerate(scenario.drafts)
         for _ in range(draft.count)
     ]
-    models = [each.model.open() for each in sources if each.whole and each.model is not None]
+    models = [Checkpoint.open(each.model) for each in sources if each.whole and each.model]
     for model in models:
         check_same_vocabulary(target, model)
     asked = _requests(scenario, target, models)
     deployment = resolve(scenario, _opened(target, computed_in(scenario.target.dtype)))
     _check_computing(deployment)
     own = (*target.warnings, *_type_warnings(scenario), *_thread_warnings(deployment))
-    deployment = replace(deployment, warnings=(*deployment.warnings, *own))
-    if deployment.central_transfers and not scenario.emulate:
+    deployment = deployment.warned(*own)
+    if deployment.wiring.central_transfers and not scenario.emulate:
         deployment = _without_scheduler(scenario, deployment)
-    deployment = roomy(batched(deployment, asked), asked)
-    runs = tuple(fitting(deployment.asked(requests)) for requests in asked)
+    deployment = with_cache_room(with_batch(deployment, asked), asked)
+    runs = tuple(fit_to_memory(deployment.asked(requests)) for requests in asked)
     _check_vocabulary(scenario, target)
     if scenario.emulate:
         _check_machines(deployment)
@@ -80,7 +76,6 @@ def prepare(scenario: Scenario) -> Launch:
 
 
 def _opened(target: Checkpoint, dtype: Computed) -> OpenedTarget:
-    """What a run needs to know of its target, computed in ``dtype``."""
     size, embedding = BYTES[dtype], target.embedding_parameters
     return OpenedTarget(
         target.layers,
@@ -97,7 +92,6 @@ def _opened(target: Checkpoint, dtype: Computed) -> OpenedTarget:
 
 
 def _types(scenario: Scenario) -> Iterator[tuple[str, DType]]:
-    """Key and value of the types that are given."""
     models = {f"drafts.{i}.model": draft.model for i, draft in enumerate(scenario.drafts)}
     for key, model in {"target": scenario.target, **models}.items():
         if model.dtype is not None:
@@ -105,7 +99,7 @@ def _types(scenario: Scenario) -> Iterator[tuple[str, DType]]:
 
 
 def _check_types(scenario: Scenario) -> None:
-    """A run computes in no quantized type; one that emulates devices has but their times."""
+    """Refuse quantized types, whose times a run can emulate but in which it cannot compute."""
     for key, dtype in _types(scenario):
         if dtype not in COMPUTED and not scenario.emulate:
             raise UserError(
@@ -127,20 +121,17 @@ def _type_warnings(scenario: Scenario) -> Iterator[str]:
 
 
 def _check_computing(deployment: Deployment) -> None:
-    """Every role's processor and threads are there, as far as it is on this host (a worker on
-    another one asks there); asked before any worker starts."""
+    """Check this host's processors and threads; a worker checks another host's."""
     for placed in _own(deployment):
         if (fault := fault_of(placed.compute)) is not None:
             raise UserError(f"{deployment.path}: the device of {placed.name} has {fault}")
 
 
 def _own(deployment: Deployment) -> list[Placed]:
-    """Roles of this host."""
-    return [each for each in deployment.placed if each.worker is None]
+    return [each for each in deployment.roles.placed if each.worker is None]
 
 
 def _thread_warnings(deployment: Deployment) -> Iterator[str]:
-    """Where roles have more threads than they can all have cores, each waits for its others."""
     placed, cores = _own(deployment), os.cpu_count() or 1
     threads = sum(each.compute.threads for each in placed)
     if threads > max(cores, len(placed)):
@@ -151,7 +142,7 @@ def _thread_warnings(deployment: Deployment) -> Iterator[str]:
 
 
 def _without_scheduler(scenario: Scenario, deployment: Deployment) -> Deployment:
-    """The deployment without central transfers, unless the scenario itself asks for them."""
+    """Turn off central transfers, unless the scenario itself requests them."""
     key = "schedule.central_transfers"
     if "central_transfers" in scenario.schedule.model_fields_set:
         raise UserError(
@@ -162,13 +153,13 @@ def _without_scheduler(scenario: Scenario, deployment: Deployment) -> Deployment
         f"{key} is off in a run without emulation, where links have no transfer times to schedule; "
         f"predictions of {scenario.schedule.name} have it on"
     )
-    warnings = (*deployment.warnings, warning)
-    return replace(deployment, central_transfers=False, warnings=warnings)
+    wiring = replace(deployment.wiring, central_transfers=False)
+    return replace(deployment, wiring=wiring).warned(warning)
 
 
 def _check_machines(deployment: Deployment) -> None:
-    """Workers that stand for devices do not wait for each other."""
-    for machine in deployment.machines:
+    """Refuse emulated devices that share a host of limited capacity."""
+    for machine in deployment.roles.machines:
         if machine.contended:
             raise UserError(
                 f"{deployment.path}: {', '.join(machine.roles)} share host {machine.name!r} of "
@@ -176,12 +167,6 @@ def _check_machines(deployment: Deployment) -> None:
                 f"it with treepipe simulate, or raise hosts.{machine.name}.capacity to "
                 f"{len(machine.roles)}"
             )
-
-
-def _open_target(scenario: Scenario) -> Checkpoint:
-    name = scenario.target.checkpoint
-    directory = _directory(name, "target", "target.checkpoint", scenario.path)
-    return Checkpoint.open(directory)
 
 
 def _directory(name: str | None, role: str, key: str, path: Path) -> Path:
@@ -194,14 +179,12 @@ def _source_settings(scenario: Scenario, index: int) -> SourceSettings:
     draft, sampling, model = scenario.drafts[index], scenario.sampling, None
     if (weights := draft.drafter.weights) is not None:
         key = f"drafts.{index}.{weights.key}"
-        directory = _directory(draft.checkpoint, weights.reference, key, scenario.path)
-        model = CheckpointSource(directory)
+        model = _directory(draft.checkpoint, weights.reference, key, scenario.path)
     remembers = RULES[sampling.rule].needs_draft
     return SourceSettings(draft.what, model, sampling, remembers, scenario.seed)
 
 
 def _check_vocabulary(scenario: Scenario, target: Checkpoint) -> None:
-    """More candidates than tokens cannot be asked for."""
     size = target.vocabulary
     for key, count in scenario.schedule.parameters.candidates().items():
         if count > size:
@@ -214,7 +197,7 @@ def _check_vocabulary(scenario: Scenario, target: Checkpoint) -> None:
 def _requests(
     scenario: Scenario, target: Checkpoint, models: list[Checkpoint]
 ) -> list[tuple[RequestSpec, ...]]:
-    """What each run is asked, with the workload's prompts as token ids instead of drawn ones."""
+    """Each run's requests, with the workload's prompts as token ids."""
     workload, parameters = scenario.workload, scenario.schedule.parameters
     path = scenario.path
     drawn = [draw_requests(scenario, seed) for seed in run_seeds(scenario.seed, scenario.runs)]
@@ -247,7 +230,6 @@ def _requests(
 
 
 def _check_positions(requests: tuple[RequestSpec, ...], limit: int, path: Path) -> None:
-    """Prompts and texts must fit the models."""
     for index, request in enumerate(requests):
         if len(request.prompt) + request.max_new_tokens > limit:
             raise UserError(
@@ -263,34 +245,25 @@ def _roles(
     sources: list[SourceSettings],
 ) -> tuple[RoleSettings, ...]:
     base, deployment = scenario.base_port, runs[0]
-    tree = max(cache_entries(each, deployment.bounds.tree_tokens) for each in runs)
-    scratch = max(cache_entries(each, deployment.bounds.scratch_tokens) for each in runs)
-
-    def settings(
-        placed: Placed, kind: WorkerKind, number: int, pipeline: int | None = None
-    ) -> RoleSettings:
-        return RoleSettings(
-            placed,
-            kind,
-            number,
-            pipeline,
-            deployment,
-            target.source,
-            sources[number if kind == "draft" else 0],
-            scratch if kind == "draft" else tree,
-            0,
-            scenario.emulate,
-            scenario.check_causality,
-            scenario.faults.timeout_ms,
-            target.vocabulary,
-        )
-
-    roles = [settings(placed, "draft", number) for number, placed in enumerate(deployment.drafts)]
-    roles += [
-        settings(placed, "stage", number, pipeline)
-        for pipeline, stages in enumerate(deployment.pipelines)
-        for number, placed in enumerate(stages, start=1)
+    tree = max(cache_entries(each, deployment.service.bounds.tree_tokens) for each in runs)
+    scratch = max(cache_entries(each, deployment.service.bounds.scratch_tokens) for each in runs)
+    places: list[tuple[Placed, WorkerKind, int, int | None]] = [
+        (placed, "draft", number, None) for number, placed in enumerate(deployment.roles.drafts)
     ]
-    if base:
-        roles = [replace(role, port=base + place) for place, role in enumerate(roles)]
-    return tuple(roles)
+    for pipeline, stages in enumerate(deployment.roles.pipelines):
+        places += [(placed, "stage", n, pipeline) for n, placed in enumerate(stages, start=1)]
+    return tuple(
+        RoleSettings(
+            *place,
+            deployment,
+            target.directory,
+            sources[place[2] if place[1] == "draft" else 0],
+            capacity=scratch if place[1] == "draft" else tree,
+            port=base + at if base else 0,
+            emulate=scenario.emulate,
+            check_causality=scenario.check_causality,
+            timeout_ms=scenario.faults.timeout_ms,
+            vocabulary=target.vocabulary,
+        )
+        for at, place in enumerate(places)
+    )

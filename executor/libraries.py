@@ -1,7 +1,7 @@
-"""All that workers import, imported by the fork server: they share it, and look through none of it.
+"""The imports of all workers, which the fork server shares with them.
 
-Imports make a million objects that stay. Looking for garbage among them again and again takes a
-quarter of the time of the imports, and would make each worker a copy of the memory they are in.
+They make a million permanent objects, among which garbage collection would take a quarter of the
+imports' time, and copy their memory for each worker.
 """
 
 from __future__ import annotations

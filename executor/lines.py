@@ -1,7 +1,7 @@
-"""The workers' control lines: what each is told and what it answers, while all are watched.
+"""The workers' control lines: the controller's orders and their answers.
 
-Law of this file: whoever waits for one worker hears of the end, the failure or the silence of any
-other; no worker is waited for in the middle of a message, to read it or to write it.
+Invariant: a caller that waits for one worker learns of the end, failure or silence of any other,
+and never waits in the middle of a message, neither reading nor writing.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from treepipe.core.errors import UserError
 from treepipe.executor.clock import now_ms
 from treepipe.executor.codec import BrokenRecordError
 from treepipe.executor.control import ANSWERS, ORDERS, Ask, Failed, Holdings, Notes, Order
-from treepipe.executor.fork_server import end_process
+from treepipe.executor.fork_server import WorkerLines, end_process
 from treepipe.executor.frames import Frames
 from treepipe.executor.pulse import LostWorkerError, Watch, WorkerError
-from treepipe.executor.remote import CONNECT_S, Line, RemoteProcess
+from treepipe.executor.remote import CONNECT_S, RemoteProcess
 
 Process: TypeAlias = BaseProcess | RemoteProcess
 Asked = TypeVar("Asked", Notes, Holdings)
-Said = TypeVar("Said")
+Answer = TypeVar("Answer")
 END_S = 1.0
-"""How long a worker gets to end by itself before it is killed."""
+"""Time for a worker to end by itself before it is killed."""
 
 
 class ControlLines:
-    """One line per worker, by its name; those that are iterated over are still told what to do.
+    """One line per worker by name; iteration yields the workers that still receive orders.
 
     Attributes:
-        processes: all that were started, those of no more use, too.
-        watch: looks at their pulses.
+        processes: processes of all workers that were started, forgotten ones included.
+        watch: the watch of their pulses.
     """
 
     def __init__(self, timeout_ms: float, news: Mapping[type, Callable[[str, Any], None]]) -> None:
-        """Args: ``news``: what is done at once with a record that answers nothing, by its kind."""
+        """Create lines; ``news`` holds callbacks, by kind, for records that answer no question."""
         self.processes: dict[str, Process] = {}
         self.watch = Watch(timeout_ms)
         self._news = news
-        self._controls: dict[str, Frames | Line] = {}
+        self._controls: dict[str, Frames] = {}
         self._kept: dict[str, list[Any]] = {}
 
     def __iter__(self) -> Iterator[str]:
@@ -51,33 +51,35 @@ class ControlLines:
     def __contains__(self, name: str) -> bool:
         return name in self._controls
 
-    def add(self, name: str, process: Process, control: Frames | Line) -> None:
-        """A worker is to be started; it is watched when its pulse is."""
-        self.processes[name], self._controls[name], self._kept[name] = process, control, []
+    def add(self, name: str, started: WorkerLines) -> None:
+        """Add a worker, and watch its pulse."""
+        process = started.process
+        self.processes[name], self._controls[name], self._kept[name] = process, started.control, []
+        self.watch.add(name, started.look, getattr(process, "pid", None))
 
     def forget(self, name: str) -> None:
-        """A worker is of no more use: it is told nothing, and ends."""
+        """Close a worker's line, upon which the worker ends."""
         control = self._controls.pop(name, None)
         if control is not None:
             control.close()  # a worker ends when its control line does
         self.watch.forget(name)
 
     def close(self) -> None:
-        """No worker is of use any more."""
+        """Forget all workers."""
         for name in [*self]:
             self.forget(name)
 
     def end(self, patience_ms: float = inf) -> list[str]:
-        """End all processes; returns when they are gone, and names those whose hosts do not tell
-        of it, or are of no use.
+        """End all processes; return when they are gone, with the names of those whose hosts do not
+        confirm it.
 
-        Args: ``patience_ms``: a host that is silent for longer is waited for no more.
+        ``patience_ms`` is the longest silence of a host that is still waited for.
         """
         self.close()
         _join(self.processes.values(), END_S)
         for process in self.processes.values():
             if process.is_alive():
-                process.kill()  # all first: one on a host that is gone is waited for in vain
+                process.kill()  # all first: waiting for a host that is gone takes long
         there = {n: each for n, each in self.processes.items() if isinstance(each, RemoteProcess)}
         answering = [each for each in there.values() if each.answers(patience_ms)]
         _join(answering, CONNECT_S)
@@ -88,30 +90,31 @@ class ControlLines:
         return [n for n, each in there.items() if each not in answering or each.is_alive()]
 
     def ask(self, name: str, kind: type[Asked]) -> Asked:
-        """Ask a worker for a record of this kind."""
         self.order(name, Ask(kind.__name__))  # type: ignore[arg-type]  # one of the two
         return self.answer(name, kind)
 
-    def answer(self, name: str, kind: type[Said]) -> Said:
+    def answer(self, name: str, kind: type[Answer]) -> Answer:
         """Wait for one worker's answer while watching all of them."""
         while (found := self.take(name, kind)) is None:
             self.listen()
         return found
 
-    def take(self, name: str, kind: type[Said]) -> Said | None:
-        """The first record of that kind that a worker has sent, None if there is none."""
+    def take(self, name: str, kind: type[Answer]) -> Answer | None:
+        """Return the first record of that kind that a worker has sent, or None."""
         kept = self._kept.get(name, [])
         place = next((i for i, said in enumerate(kept) if isinstance(said, kind)), None)
         return None if place is None else kept.pop(place)
 
     def order(self, name: str, order: Order) -> None:
-        """Tell a worker something; what its line does not take now, ``listen`` sends. That a worker
-        is gone ``listen`` says, too, since the worker may have said why."""
+        """Send an order to a worker; ``listen`` sends the part that does not fit into its line now.
+
+        The loss of a worker is raised by ``listen``, since the worker may have reported the reason.
+        """
         with suppress(ConnectionError):
             self._controls[name].put(ORDERS.encoded(order))
 
     def listen(self, until_ms: float | None = None) -> None:
-        """Read every line that is ready by then, or soon; what belongs to a later turn is kept."""
+        """Read every line that is ready by then, or soon, and keep the answers for ``take``."""
         left_ms = self.watch.look_ms
         if until_ms is not None:
             left_ms = min(left_ms, max(0.0, until_ms - now_ms()))
@@ -122,11 +125,11 @@ class ControlLines:
                 self._news.get(type(said), self._keep)(name, said)
 
     def _exchange(self, within_ms: float) -> None:
-        """Read what arrives first within this time, and send what was left."""
+        """Read what arrives first within this time, and send the rest of earlier orders."""
         poll, lines = select.poll(), {each.fileno(): each for each in self._controls.values()}
         for control in lines.values():
             poll.register(control, select.POLLIN | (select.POLLOUT if control.left_bytes else 0))
-            if control.holds:  # what was read before a failure of another worker
+            if control.holds:  # it was read before the failure of another worker
                 within_ms = 0.0
         for descriptor, events in poll.poll(ceil(within_ms)):
             lines[descriptor].read()
@@ -137,15 +140,14 @@ class ControlLines:
     def _keep(self, name: str, said: Any) -> None:
         self._kept[name].append(said)
 
-    def _said(self, name: str, control: Frames | Line) -> Any:
-        """The next record that was read; None if there is none."""
+    def _said(self, name: str, control: Frames) -> Any:
         try:
             data = control.take()
             said = None if data is None else ANSWERS.decoded(data)
         except EOFError:
             raise self._died(name) from None
         except BrokenRecordError:
-            raise WorkerError(name, "said what no worker says") from None
+            raise WorkerError(name, "sent something that is no answer") from None
         if not isinstance(said, Failed):
             return said
         if said.by_user:
@@ -161,7 +163,6 @@ class ControlLines:
 
 
 def _join(processes: Iterable[Process], within_s: float) -> None:
-    """Wait for the ends of all."""
     deadline = now_ms() + 1e3 * within_s
     for process in processes:
         process.join(max(0.0, (deadline - now_ms()) / 1e3))

@@ -1,10 +1,9 @@
-"""Messages of every link in the order in which they were sent, each once, however they come.
+"""Delivery of every link's messages in order, each once.
 
-A transport that connects again may bring what it held back behind what came later. Every message
-says how many were sent on its link before it, so who receives can tell.
+A transport that reconnects may deliver older messages after later ones, so each has a number.
 
-Law of this file: of each link the messages 0, 1, 2, ... are let in, in this order and once each;
-one that stays away is named, and nothing behind it is let in.
+Invariant: the messages 0, 1, 2, ... of a link are admitted in this order and once each; a missing
+one is reported, and none after it is admitted.
 """
 
 from __future__ import annotations
@@ -13,20 +12,18 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 LATE_MS = 250.0
-"""How long a message may stay away while later ones of its link are there."""
+"""Longest wait of a link's later messages for a missing one."""
 MOST_EARLY = 1024
-"""Messages of one link that are held back at most."""
+"""Limit of the waiting messages of one link."""
 TWICE, FAR = "has come before", "is numbered beyond what can be under way"
-"""Why a message is not let in."""
-
+"""Reasons to drop a message."""
 Link = tuple[str, str]
-"""Sender and receiver."""
 Kept = TypeVar("Kept")
 
 
 @dataclass(slots=True)
 class _Early(Generic[Kept]):
-    """What came before its turn, by number, and since when the next one has been missing."""
+    """Waiting messages by number, and the time since when the next one has been missing."""
 
     held: dict[int, Kept]
     since_ms: float
@@ -35,13 +32,13 @@ class _Early(Generic[Kept]):
 
 @dataclass(slots=True)
 class LinkOrder(Generic[Kept]):
-    """The receiving ends of some links."""
+    """The receiving ends of links, which are named by sender and receiver."""
 
     _next: dict[Link, int] = field(default_factory=dict)
     _early: dict[Link, _Early[Kept]] = field(default_factory=dict)
 
     def take(self, link: Link, number: int, message: Kept, now_ms: float) -> list[Kept] | str:
-        """Those whose turn it is now that this one came, or why it is not let in."""
+        """Return the messages whose turn comes with this one, or the reason to drop it."""
         due, early = self._next.get(link, 0), self._early.get(link)
         held = {} if early is None else early.held
         if number < due or number in held:
@@ -62,7 +59,7 @@ class LinkOrder(Generic[Kept]):
         return found
 
     def missing(self, now_ms: float) -> list[tuple[Link, int]]:
-        """The links whose next message stays away, with its number; each is named once."""
+        """Return links with an overdue message, and its number; each once."""
         found = []
         for link, early in self._early.items():
             if not early.named and now_ms - early.since_ms > LATE_MS:

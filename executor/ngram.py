@@ -1,8 +1,8 @@
-"""Prompt lookup: a draft without a model, which continues as the text itself did before.
+"""Prompt lookup (Saxena): a draft without a model, which repeats earlier continuations of the text.
 
-(SpecPipe, section 3.4, names n-grams as a token source; the idea is Saxena's prompt lookup.) After
-the last n tokens the draft proposes what followed the same n tokens earlier in prompt and output,
-for the longest n that occurs, backed off to shorter ones.
+The draft proposes the tokens that followed the same last n tokens earlier in prompt and output, for
+the longest n that occurs, backed off to shorter ones. SpecPipe, section 3.4, names n-grams as a
+token source.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from treepipe.core.scratch import Scratch
 from treepipe.executor.draft_source import DraftSource, Opening, Passes
 
 BACKOFF = 0.5
-"""Counts that the shorter suffix's distribution weighs, in every step of the interpolation."""
+"""The weight of the shorter suffix's distribution, in counts, in each interpolation."""
 
 
 class PromptLookupDraft(DraftSource):
-    """Proposes by counting; the same text and path always get the same answer."""
+    """A draft that counts; equal texts and paths always get equal answers."""
 
     def __init__(self, vocabulary: int, longest: int) -> None:
-        """Args: ``longest``: most tokens of a suffix that is looked up."""
+        """Prepare counts of suffixes of up to ``longest`` tokens."""
         self._vocabulary, self._longest = vocabulary, longest
         self._texts: dict[int, _Text] = {}
 
     @classmethod
     def opened(cls, opening: Opening) -> PromptLookupDraft:
-        """The draft source ``ngram``."""
+        """Open the draft source ``ngram``."""
         return cls(opening.vocabulary, opening.keys.ngram)
 
     def open(self, session: int) -> None:
@@ -52,7 +52,7 @@ class PromptLookupDraft(DraftSource):
 
 
 class _Text:
-    """One session's committed tokens, and what followed every suffix in them."""
+    """One session's committed tokens, and the tokens that followed every suffix in them."""
 
     def __init__(self, longest: int) -> None:
         self._tokens: list[int] = []
@@ -63,14 +63,14 @@ class _Text:
         ]
 
     def follow(self, order: DraftPass) -> list[tuple[int, ...]]:
-        """Read what the pass commits; returns the token paths that it asks about."""
+        """Read the pass's committed tokens; return the token paths that it asks for."""
         followed = self._scratch.follow(order)
         for token in (*[node.token for node in followed.committed], *order.catch_up):
             self._read(token)
         return followed.asked
 
     def distribution(self, path: Sequence[int], vocabulary: int) -> npt.NDArray[np.float64]:
-        """[vocabulary] behind the committed tokens and ``path``; every token has some share."""
+        """Distribution [vocabulary] after the committed tokens and ``path``, above 0 everywhere."""
         longest = len(self._followers) - 1
         context = [*self._tokens[-longest:], *path][-longest:]
         p = np.full(vocabulary, 1.0 / vocabulary)

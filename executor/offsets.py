@@ -1,8 +1,7 @@
-"""How far another host's clock is ahead of ours, and how well we know: measured by asking the time.
+"""Offset of another host's clock against ours, measured by asking for its time (like NTP).
 
-Law of this file: an answer that was ``round_trip_ms`` on its way says the difference to within half
-of that, whatever the network did; so the quickest answer of late is believed, and its uncertainty
-stated. Clocks drift apart, so an old answer is worth ``DRIFT`` less for every moment since.
+Invariant: an answer gives the difference to within half of its round trip, for any network. The
+quickest recent answer counts; its uncertainty grows by ``DRIFT`` with its age.
 """
 
 from __future__ import annotations
@@ -11,14 +10,14 @@ from collections import deque
 from dataclasses import dataclass
 
 DRIFT = 1e-4
-"""Two boards' clocks differ by up to 100 parts in a million."""
+"""Relative drift between two boards' clocks, at most 100 parts in a million."""
 KEPT = 120
-"""Readings of the last minute."""
+"""Number of readings kept, those of the last minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One answer: asked at ``sent_ms``, back at ``back_ms`` (our clock), ``theirs_ms`` (theirs)."""
+    """One answer: ``theirs_ms`` by their clock, between ``sent_ms`` and ``back_ms`` by ours."""
 
     sent_ms: float
     theirs_ms: float
@@ -29,12 +28,11 @@ class Reading:
         return self.theirs_ms - (self.sent_ms + self.back_ms) / 2
 
     def uncertainty_ms(self, now_ms: float) -> float:
-        """At most so far from the truth at ``now_ms``."""
         return (self.back_ms - self.sent_ms) / 2 + DRIFT * abs(now_ms - self.back_ms)
 
 
 class Offset:
-    """What is known of one host's clock.
+    """The readings of one host's clock.
 
     >>> clock = Offset()
     >>> clock.note(Reading(0.0, 1_000.5, 1.0))
@@ -50,7 +48,6 @@ class Offset:
         self._readings.append(reading)
 
     def at(self, now_ms: float) -> tuple[float, float]:
-        """How far their clock is ahead of ours, and how wrong that can be, in ms; at least one
-        reading is known."""
+        """Advance of their clock against ours, and its uncertainty, in ms."""
         best = min(self._readings, key=lambda reading: reading.uncertainty_ms(now_ms))
         return best.ahead_ms, best.uncertainty_ms(now_ms)

@@ -1,12 +1,9 @@
-"""Linear layers packed for passes over a few rows, where the processor has a library for that.
+"""Linear layers packed for passes over a few rows, on processors with a library for that.
 
-Law of this file: a packed layer gives the same product, summed in another order; what it is packed
-for and how is no other file's matter.
-
-A product of a few rows is bound by reading the matrix. The library that ``torch`` asks for float32
-rearranges it at every call; oneDNN keeps it in the order in which it is read. Measured on a core of
-an AMD EPYC with matrices of 4.5 MiB, a stage's pass takes 0.9 times as long over 1 row, 0.5 times
-over 3 to 8 and 0.65 times over 32.
+A packed layer gives the same product, summed in another order. A product of a few rows is bound by
+reading the matrix, which the library that ``torch`` calls for float32 rearranges every time. oneDNN
+keeps it in the order of reading. On a core of an AMD EPYC with matrices of 4.5 MiB, a stage's pass
+takes 0.9 times as long over 1 row, 0.5 times over 3 to 8 and 0.65 times over 32.
 """
 
 from __future__ import annotations
@@ -18,14 +15,14 @@ import torch
 from torch import nn
 
 X86 = ("x86_64", "AMD64")
-"""Elsewhere this has not been tried."""
+"""Architectures on which this was measured."""
 LEAST_BYTES = 1 << 20
-"""Of a matrix that is packed: smaller ones stay in a core's own cache, and the packed call costs
-some microseconds more."""
+"""Size below which a matrix stays in a core's own cache, so that the packed call's added
+microseconds do not pay."""
 
 
 class PackedLinear(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """A linear layer in oneDNN's own order; its values cannot be read any more."""
+    """A linear layer in oneDNN's own order; its values cannot be read."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -34,7 +31,7 @@ class PackedLinear(nn.Module):  # type: ignore[misc]  # torch is untyped here
         self.bias = linear.bias
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """[..., in] -> [..., out]."""
+        """Multiply [..., in] -> [..., out]."""
         found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
             rows, self.packed, self.bias, "none", [], ""
         )
@@ -42,7 +39,7 @@ class PackedLinear(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
 
 def linear(weight: torch.Tensor) -> Any:
-    """The linear layer [..., in] -> [..., out] of a matrix [out, in], packed if it can be."""
+    """Make the linear layer [..., in] -> [..., out] of a matrix [out, in], packed if possible."""
     rows, columns = weight.shape
     layer = nn.Linear(columns, rows, bias=False, device="meta")
     layer.weight = nn.Parameter(weight, requires_grad=False)
@@ -50,7 +47,7 @@ def linear(weight: torch.Tensor) -> Any:
 
 
 def pack(module: Any) -> None:
-    """Pack all linear layers below this module that can be, each in its place."""
+    """Replace all linear layers below this module that can be packed."""
     large = [
         (parent, name, child)
         for parent in module.modules()
@@ -59,13 +56,13 @@ def pack(module: Any) -> None:
     ]
     for parent, name, child in large:
         setattr(parent, name, PackedLinear(child))
-    if large:  # what is left is small, and would keep the file mapped with all that was read of it
+    if large:  # the rest is small, and would keep the whole file mapped
         for left in module.parameters():
             left.data = left.data.clone()
 
 
 def can_pack(weight: torch.Tensor) -> bool:
-    """Whether this processor has a packed product of the matrix's type, and it pays."""
+    """Whether this processor has a faster packed product for the matrix."""
     if weight.nbytes < LEAST_BYTES:
         return False
     if weight.device.type != "cpu" or platform.machine() not in X86 or not _has_library():

@@ -1,7 +1,4 @@
-"""This host's processor: what it is called, and how many cores it has.
-
-Law of this file: it loads no PyTorch, as a daemon tells it, too.
-"""
+"""This host's processor, described without PyTorch."""
 
 from __future__ import annotations
 
@@ -13,13 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """A host's processor.
-
-    Attributes:
-        name: as the system tells it.
-        cores: that processes of the host share.
-        architecture: for example x86_64.
-    """
+    """A host's processor: the system's name of it, its cores, and its architecture (x86_64)."""
 
     name: str
     cores: int
@@ -30,12 +21,11 @@ class Processor:
         return cls(_name(), os.cpu_count() or 1, platform.machine())
 
     def described(self, threads: int) -> str:
-        """It, and how many of its cores compute."""
         return f"{self.name}, {threads} of {self.cores} cores, {self.architecture}"
 
 
 def _name() -> str:
-    """The processor's name; Arm boards name themselves in the device tree instead."""
+    """Name of the processor; Arm boards have theirs in the device tree instead."""
     fields = _first_processor(Path("/proc/cpuinfo"))
     board = Path("/proc/device-tree/model")
     if "model name" in fields:

@@ -13,13 +13,13 @@ from treepipe.files.reading import UNREADABLE, read_text, reading_fault
 from treepipe.profiles.library import REFERENCE, REFERENCE_SET
 
 if TYPE_CHECKING:
-    from treepipe.executor.checkpoint import Checkpoint  # with PyTorch behind it
+    from treepipe.executor.checkpoint import Checkpoint  # it imports PyTorch
 
 
 def load_texts(name: str, base: Path, asked_by: str = "key workload.prompts") -> list[str]:
-    """``reference:SET[:KIND]`` or a file with a JSON list of strings.
+    """Load ``reference:SET[:KIND]`` or a file with a JSON list of strings.
 
-    All kinds of a reference set come interleaved, so that any first few hold every kind.
+    All kinds of a reference set are interleaved, so that the first texts hold every kind.
 
     Raises:
         UserError: there is no such set, or the file does not hold such a list.
@@ -56,11 +56,11 @@ def _reference_texts(name: str, asked_by: str) -> list[str]:
 def tokenize(
     checkpoint: Checkpoint, texts: list[str], asked_by: str = "key workload.prompts"
 ) -> list[tuple[int, ...]]:
-    """Token ids per text by the checkpoint's ``tokenizer.json``.
+    """Compute the token ids per text with the checkpoint's ``tokenizer.json``.
 
     Raises:
         UserError: there is no such file, it is broken or belongs to another model, or a text has
-            no tokens, so that there is nothing to continue.
+            no tokens.
     """
     path = checkpoint.directory / "tokenizer.json"
     if not path.exists():

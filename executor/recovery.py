@@ -1,7 +1,6 @@
-"""A run goes on without the workers that it loses.
+"""Recovery of a run that loses workers.
 
-Law of this file: it carries out what ``core/failover.py`` decides; the open requests go on by the
-rule of ``core/recovery.py``.
+``core/failover.py`` decides what happens, and ``core/recovery.py`` how the open requests go on.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from treepipe.core.failover import (
     GiveUp,
     Replace,
     Spare,
-    take_spare,
 )
 from treepipe.core.losses import drafts_again
 from treepipe.executor import clock
@@ -32,13 +30,13 @@ from treepipe.executor.run_requests import RunRequests
 from treepipe.scenario.redeal import shares_of
 
 LOOK_MS = 200.0
-"""Between two looks for a draft server that is away."""
+"""Time between two checks for a lost draft server's return."""
 HERE = Spare()
-"""Whoever starts anew does so on the host that it was on."""
+"""A restart on the same host."""
 
 
 class Recovery:
-    """Goes on with one run's requests when workers are lost.
+    """The continuation of one run's requests when workers are lost.
 
     Attributes:
         injection: the faults of the run.
@@ -49,10 +47,10 @@ class Recovery:
         spares = Counter(run.deployment.faults.all_spares) - Counter(crew.replaced.values())
         self._failover = Failover(run.deployment, run.front, spares.elements())
         self.injection = Injection(crew, run.deployment, run.trace.faults)
-        self._over = list[Finished]()  # requests that ended before the run knew of it
+        self._over = list[Finished]()  # requests that ended before a restart was complete
         self._next_look_ms = 0.0
         if run.deployment.plain:
-            run.recording.complete = False  # nobody drafts at first
+            run.recording.complete = False  # no draft server drafts at first
         run.trace.warnings += [
             f"{lost} before the run began; a spare took its place" for lost in crew.replaced
         ]
@@ -63,14 +61,14 @@ class Recovery:
 
     @property
     def next_ms(self) -> float | None:
-        """When ``act`` is to be called next, from the run's start; None: not any more."""
+        """Time of the next call of ``act``, from the run's start; None: never."""
         if not self._run.deployment.plain:
             return self.injection.next_ms
         failing_ms = self.injection.next_ms
         return self._next_look_ms if failing_ms is None else min(self._next_look_ms, failing_ms)
 
     def act(self, now_ms: float) -> None:
-        """Do what is due by now: let workers fail, or a draft server draft again."""
+        """Inject the faults that are due, and let a draft server that is back draft again."""
         self.injection.act(now_ms)
         if self._run.deployment.plain and now_ms >= self._next_look_ms:
             self._look()
@@ -79,7 +77,7 @@ class Recovery:
             self._next_look_ms = min([self._run.now_ms + LOOK_MS, *later])
 
     def lose(self, death: LostWorkerError) -> None:
-        """Go on without a worker; raises the loss itself if there is nothing to go on with."""
+        """Recover from the loss of a worker. Raises the loss if that is impossible."""
         crew, run, name = self._crew, self._run, death.name
         order = self._failover.lost(name, crew.waiting(), crew.unreached)
         self._follow()
@@ -101,7 +99,6 @@ class Recovery:
                 raise death
 
     def _give_up(self, death: LostWorkerError, pipeline: int) -> None:
-        """Go on without the pipeline of a lost stage."""
         crew, run = self._crew, self._run
         crew.give_up(pipeline)
         self.injection.noticed(death, run.now_ms, None)
@@ -113,7 +110,7 @@ class Recovery:
         )
 
     def end(self) -> None:
-        """All requests are over: take what the workers noted."""
+        """Collect the workers' spans after the last request."""
         self.injection.resume()
         try:
             self._crew.collect(self._run.trace, self._run.start_ms)
@@ -122,7 +119,7 @@ class Recovery:
         self.injection.end()
 
     def salvage(self, error: RunError, at_ms: float) -> None:
-        """Note what is left of a run that failed then."""
+        """Record the rest of a run that failed at ``at_ms``."""
         if isinstance(error, WorkerError):
             self._crew.lines.forget(error.name)
         if isinstance(error, LostWorkerError):
@@ -131,20 +128,15 @@ class Recovery:
         self._run.salvage()
 
     def _take_up(self, death: LostWorkerError, how: str, spare: Spare = HERE) -> None:
-        """Go on with the committed texts, all workers started anew.
-
-        Args:
-            how: without the lost one.
-            spare: takes its place.
-        """
+        """Restart all workers and continue from the committed texts; ``how`` is for the warning."""
         crew, run = self._crew, self._run
         noticed_ms = run.now_ms
         crew.lines.forget(death.name)
         if death.name in crew.drafts:
-            run.recording.complete = False  # it lacks what that draft had answered
+            run.recording.complete = False  # it lacks the answers of that draft
         try:
             recovered_ms = self._restart(partial(crew.start_anew, death, spare.address))
-        except UserError as refused:  # the spare lacks what the lost one had
+        except UserError as refused:  # the spare lacks a checkpoint or a device
             crew.lines.close()
             raise RunError(f"{death}, and nothing took its place: {refused}") from None
         plain = death.name in run.deployment.plain
@@ -156,26 +148,18 @@ class Recovery:
         self._finish()
 
     def _restart(self, start: Callable[[], None]) -> float:
-        """Hand the open requests over to workers that are started anew, with a spare for each one
-        that is lost meanwhile; returns when that was."""
+        """Restart the workers, with a spare for each worker lost meanwhile, and send them the open
+        requests; return the time of completion."""
         crew, run = self._crew, self._run
         self._over += run.heard()
         try:
             crew.collect(run.trace, run.start_ms)
         except LostWorkerError as other:
             run.trace.warnings.append(f"{other}, too; not all of what workers did is known")
-        lost_again = list[tuple[LostWorkerError, float]]()
-
-        def replaced(lost: LostWorkerError) -> str | None:
-            spare = take_spare(self._failover.spares, crew.waiting())
-            if spare is None:
-                raise lost
-            lost_again.append((lost, run.now_ms))
-            return spare.address
-
-        crew.persist(start, replaced)
+        lost_again = crew.persist(start, self._failover.spares)
         recovered_ms = run.now_ms
-        for lost, noticed_ms in lost_again:
+        for lost, at_ms, _ in lost_again:
+            noticed_ms = at_ms - run.start_ms
             self.injection.noticed(lost, noticed_ms, recovered_ms)
             run.trace.warnings.append(
                 f"{lost} after {noticed_ms:.0f} ms, while workers started anew; a spare took its "
@@ -187,17 +171,17 @@ class Recovery:
         return recovered_ms
 
     def _finish(self) -> None:
-        """Some requests were over before all workers started anew."""
+        """Finish the requests that were over before the restart."""
         over, self._over = self._over, []
         for found in over:
             self._run.finished(found)
 
     def _follow(self, spare: Spare = HERE) -> None:
-        """Have the crew start its workers as it is decided. Args: ``spare``: the place of a draft
-        server that drafts again."""
+        """Apply the failover's deployment to the crew; ``spare`` is the place of a draft server
+        that drafts again."""
         before, after = self._run.deployment, self._failover.deployment
         self._run.deployment = after
-        if (before.plain, before.layers) != (after.plain, after.layers):
+        if (before.plain, before.roles.layers) != (after.plain, after.roles.layers):
             self._crew.make_anew(after)
         for draft in before.plain - after.plain:
             self._crew.return_to(draft, spare.address)
@@ -205,7 +189,7 @@ class Recovery:
     # --- a draft server that is away -------------------------------------------------------------
 
     def _look(self) -> None:
-        """Let one draft server draft again that is back, or has a spare now."""
+        """Let one draft server that is back, or has a spare now, draft again."""
         crew = self._crew
         crew.look()
         if self.injection.fails:
@@ -216,8 +200,7 @@ class Recovery:
             self._draft_again(again)
 
     def _draft_again(self, again: DraftAgain) -> None:
-        """Go on with the committed texts and a draft server that drafts; if it does not start, it
-        is lost once more."""
+        """Restart with a draft server that drafts again; if it does not start, it is lost."""
         crew, run, draft, spare = self._crew, self._run, again.draft, again.spare
         how = "was back" if spare is None else f"was replaced by a spare{_at(spare)}"
         back_ms = run.now_ms
@@ -239,5 +222,4 @@ class Recovery:
 
 
 def _at(spare: Spare) -> str:
-    """Where a spare is, in words."""
     return "" if spare.address is None else f" at {spare.address}"

@@ -1,135 +1,53 @@
-"""The coordinator's side of a worker on another host: its processes look as those of this one do.
+"""The coordinator's side of a worker on another host, whose processes look like local ones.
 
-A thread keeps the session with the host's daemon: it hands on what the controller and the processes
-say to each other, shows that the coordinator lives, and asks the host's time.
+A thread keeps the session with the host's daemon: it forwards messages between the controller and
+the processes, sends signs of life, and reads the host's clock. The controller and this thread hold
+the two ends of each process's control line.
 
-Law of this file: the controller never waits for the network; a host that is gone is silent, which
-``pulse.py`` notices, or its line ends.
+The controller never waits for the network: a host that is gone is silent, which ``pulse.py``
+notices, or its line ends.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import secrets
-import socket as sockets
+import socket
 import threading
-from collections import deque
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from queue import SimpleQueue
-from typing import Any, TypeVar
-
-import zmq
+from typing import TypeVar
 
 from treepipe.core.errors import RunError, UserError
+from treepipe.executor import session
+from treepipe.executor.addresses import tcp
 from treepipe.executor.clock import now_ms
 from treepipe.executor.codec import BrokenRecordError
-from treepipe.executor.keys import KeyPair, tcp
+from treepipe.executor.fork_server import WorkerLines
+from treepipe.executor.frames import Frames
 from treepipe.executor.offsets import Offset, Reading
-from treepipe.executor.session import (
-    ALIVE_S,
-    FROM_COORDINATOR,
-    FROM_DAEMON,
-    MOST_ANSWER_BYTES,
-    Alive,
-    Beats,
-    Declined,
-    Ended,
-    EndProcess,
-    FromCoordinator,
-    FromDaemon,
-    Hello,
-    HowAreYou,
-    Leave,
-    Said,
-    Start,
-    Status,
-    TimeIs,
-    Told,
-    Versions,
-    Welcome,
-)
+from treepipe.executor.transport import Channel, ClosedError, KeyPair, Transport, ZeroMQ
 from treepipe.scenario.schema import endpoint
 
 CONNECT_S = 10.0
-"""How long a host may take to answer for the first time."""
+"""Limit of a host's first answer."""
 LOOK_S, REFUSALS = 0.5, 3
-"""How often a silent host is asked for a plain connection, and how many times it may refuse one
-before no worker is taken to be there; one that is being started has that long."""
+"""Time between two tests whether a silent host refuses connections, and the limit of refusals."""
 FIRST_READINGS = 9
-"""Of its clock, before work begins."""
-Wanted = TypeVar("Wanted", bound=FromDaemon)
+"""Readings of the host's clock before work begins."""
+SEEK_S = 0.5
+"""Time between two attempts to find a host."""
+Wanted = TypeVar("Wanted", bound=session.FromDaemon)
 
 
 class SilentHostError(RunError):
     """A host does not answer."""
 
 
-class Line:
-    """The control line of a process on another host, as the controller holds it.
-
-    It has what the controller uses of ``Frames``; while records wait there is a byte in a socket,
-    which a poll finds.
-    """
-
-    left_bytes = 0
-    """The host's thread takes all at once."""
-
-    def __init__(self, host: RemoteHost, name: str) -> None:
-        self._host, self._name = host, name
-        self._arrived: deque[bytes | None] = deque()
-        self._guard = threading.Lock()  # of the records and the byte together
-        self._ready, self._bell = sockets.socketpair()
-        self._bell.setblocking(False)
-
-    def fileno(self) -> int:
-        return self._ready.fileno()
-
-    def put(self, data: bytes) -> None:
-        self._host.say(Told(self._name, data))
-
-    def flush(self) -> None:
-        """Nothing is ever left."""
-
-    def read(self) -> None:
-        """The host's thread has."""
-
-    @property
-    def holds(self) -> bool:
-        return bool(self._arrived)
-
-    def take(self) -> bytes | None:
-        """Return the next record, None if there is none; raises ``EOFError`` when the process is
-        over."""
-        with self._guard:
-            if not self._arrived:
-                return None
-            found = self._arrived[0]
-            if found is None:
-                raise EOFError  # and stays over
-            self._arrived.popleft()
-            if not self._arrived:
-                self._ready.recv(1)
-        return found
-
-    def arrive(self, data: bytes | None) -> None:
-        """The process said this; None: it is over. Called by the host's thread."""
-        with self._guard, suppress(OSError):  # the controller may have closed it
-            self._arrived.append(data)
-            if len(self._arrived) == 1:
-                self._bell.send(b"!")
-
-    def close(self) -> None:
-        self._host.say(EndProcess(self._name, now=False))
-        self._ready.close()
-        self._bell.close()
-
-
 class RemoteProcess:
-    """A process on another host, with what the controller uses of a ``BaseProcess``."""
+    """A process on another host, with the part of ``BaseProcess`` that the controller uses."""
 
     def __init__(self, host: RemoteHost, name: str) -> None:
         self._host, self._name = host, name
@@ -137,218 +55,254 @@ class RemoteProcess:
         self.exitcode: int | None = None
 
     def kill(self) -> None:
-        self._host.say(EndProcess(self._name, now=True))
+        self._host.say(session.EndProcess(self._name, now=True))
 
     def join(self, timeout: float | None = None) -> None:
-        """Args: ``timeout``: None: as long as the host answers at all."""
+        """Wait for the end; without a timeout as long as the host answers."""
         self._over.wait(self._host.patience_s if timeout is None else timeout)
 
     @property
     def why(self) -> str:
-        """Why it is over where it has no exit code."""
+        """Reason of an end without an exit code."""
         return f"worker {self._host.address} ended the session, since {self._host.refusal}"
 
     def is_alive(self) -> bool:
         return not self._over.is_set()
 
     def answers(self, within_ms: float) -> bool:
-        """Whether its host was heard of within this time."""
         return self._host.answers(within_ms)
 
     def ended(self, exit_code: int | None) -> None:
-        """Called by the host's thread."""
         self.exitcode = exit_code
         self._over.set()
 
 
 @dataclass(slots=True)
-class _Lines:
-    line: Line
-    pulse: Connection
+class _Role:
+    """A process on the host, our end of its control line, and the writing end of its pulse."""
+
     process: RemoteProcess
+    control: Frames
+    pulse: Connection
 
 
 class RemoteHost:
     """A session with one daemon.
 
     Attributes:
-        address: as the scenario gives it.
-        host: of it.
-        versions: what it has.
-        clock: how far it is ahead of ours.
+        address: the host's address in the scenario.
+        clock: offset of the host's clock to ours.
+        refusal: the daemon's reason for ending the session.
     """
 
     def __init__(self, address: str, key: KeyPair | None, within_s: float = CONNECT_S) -> None:
-        """Raises ``SilentHostError`` if it does not answer ``within_s``, ``RunError`` if it
-        refuses."""
+        """Open the session. Raises ``SilentHostError`` without an answer ``within_s``, ``RunError``
+        if the host refuses."""
         self.address, (self.host, _) = address, endpoint(address)
         self.clock = Offset()
-        self._context = zmq.Context()
-        self._orders: SimpleQueue[FromCoordinator] = SimpleQueue()
-        self._lines: dict[str, _Lines] = {}
+        self._transport = ZeroMQ(key)
+        self._roles: dict[str, _Role] = {}
         self.refusal: str | None = None
         self._heard_ms = now_ms()
         self._thread = threading.Thread(target=self._attend, name=f"host {address}", daemon=True)
         try:
-            self._socket = connection(self._context, address, key)
+            self._channel = connection(self._transport, address)
             self.versions = self._meet(within_s)
         except BaseException:
-            self._context.destroy(linger=0)
+            self._transport.close()
             raise
-        self._woken, self._bell = sockets.socketpair()
-        self._bell.setblocking(False)
+        # Orders of the controller to the thread.
+        self._said, self._orders = map(Frames, socket.socketpair())
         self._thread.start()
 
-    def _meet(self, within_s: float) -> Versions:
-        ours = Versions.here()
-        welcome = ask(self._socket, self.address, Hello(ours), Welcome, within_s)
+    def _meet(self, within_s: float) -> session.Versions:
+        ours = session.Versions.here()
+        welcome = ask(self._channel, self.address, session.Hello(ours), session.Welcome, within_s)
         for _ in range(FIRST_READINGS):
             asked = now_ms()
-            self._note(ask(self._socket, self.address, Alive(asked), TimeIs))
+            self._note(ask(self._channel, self.address, session.Alive(asked), session.TimeIs))
         return welcome.versions
 
-    def start(self, name: str) -> tuple[RemoteProcess, Line, Connection]:
-        """Start a process there; gives its handle, its control line, and the end of its pulse."""
-        process, line = RemoteProcess(self, name), Line(self, name)
-        look, beat = Pipe(duplex=False)
-        os.set_blocking(beat.fileno(), False)
-        self._lines[name] = _Lines(line, beat, process)
-        self.say(Start(name))
-        return process, line, look
-
-    def say(self, record: FromCoordinator) -> None:
-        """Tell the daemon; returns at once."""
-        self._orders.put(record)
+    def start(self, name: str) -> WorkerLines:
+        """Start a process there. Raises ``RunError`` if this host has no room for its lines."""
         try:
-            self._bell.send(b"!")
-        except BlockingIOError:
-            return  # it will look anyway
-        except OSError:
-            return  # the session is over
+            near, far = map(Frames, socket.socketpair())
+            look, beat = Pipe(duplex=False)
+        except OSError as error:
+            raise RunError(f"{name} cannot be started: {error.strerror}") from None
+        os.set_blocking(beat.fileno(), False)
+        process = RemoteProcess(self, name)
+        self._roles[name] = _Role(process, far, beat)
+        self.say(session.Start(name))
+        return WorkerLines(process, near, look)
+
+    def say(self, record: session.FromCoordinator) -> None:
+        with suppress(OSError):  # the session is over
+            self._said.put(session.FROM_COORDINATOR.encoded(record))
 
     @property
     def patience_s(self) -> float:
-        """How much longer it may be silent before it is given up."""
+        """Seconds for which the controller still waits for the host."""
         return max(0.0, CONNECT_S - (now_ms() - self._heard_ms) / 1e3)
 
     def answers(self, within_ms: float) -> bool:
-        """Whether the session goes on, and the host was heard of within this time."""
+        """Whether the session is open and the host sent a message within this time."""
         return self.refusal is None and now_ms() - self._heard_ms < within_ms
 
-    def route(self) -> str:
-        """Our address on the way to this host."""
-        return route(self.host)
-
     def close(self) -> None:
-        """End the session; its processes end with it."""
-        if self._thread.is_alive():
-            self.say(Leave())
-            self._thread.join(CONNECT_S)
-        for each in self._lines.values():
-            each.pulse.close()
-        self._lines.clear()
-        self._woken.close()
-        self._bell.close()
-        self._context.destroy(linger=500)
+        """End the session and its processes."""
+        self._said.close()
+        self._thread.join(CONNECT_S)
+        self._orders.close()
+        for role in self._roles.values():
+            role.control.close()
+            role.pulse.close()
+        self._roles.clear()
+        self._transport.close(linger_ms=500)
 
     # --- the thread ------------------------------------------------------------------------------
 
     def _attend(self) -> None:
-        with suppress(zmq.ZMQError):  # ``close`` has waited in vain, since the host takes nothing
+        with suppress(ClosedError):  # ``close`` has waited in vain, since the host takes nothing
             self._serve()
 
     def _serve(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._woken.fileno(), zmq.POLLIN)
         next_ms = now_ms()
         while True:
-            ready = dict(poller.poll(max(0, math.ceil(next_ms - now_ms()))))
-            if self._woken.fileno() in ready:
-                self._woken.recv(4096)
-            while not self._orders.empty():
-                order = self._orders.get()
-                self._socket.send(FROM_COORDINATOR.encoded(order))
-                if isinstance(order, Leave):
-                    return
-            if self._socket in ready:
-                self._read()
+            lines = {each.control.fileno(): name for name, each in [*self._roles.items()]}
+            lines.pop(-1, None)  # lines of ended processes
+            full = [each for each, name in lines.items() if self._roles[name].control.left_bytes]
+            within_ms = max(0, math.ceil(next_ms - now_ms()))
+            ready = self._channel.poll(within_ms, [self._orders.fileno(), *lines], full)
+            try:
+                self._forward()
+            except EOFError:
+                self._send(session.Leave())
+                return
+            self._read()
+            for name in {lines[each] for each in ready if each in lines}:
+                self._hear(name)
             if now_ms() >= next_ms:
-                next_ms = now_ms() + 1e3 * ALIVE_S
-                self._socket.send(FROM_COORDINATOR.encoded(Alive(now_ms())))
+                next_ms = now_ms() + 1e3 * session.ALIVE_S
+                self._send(session.Alive(now_ms()))
+
+    def _send(self, record: session.FromCoordinator) -> None:
+        self._channel.send(session.FROM_COORDINATOR.encoded(record))
+
+    def _forward(self) -> None:
+        """Forward the controller's own orders, before those to the processes that they start.
+
+        Raises ``EOFError`` after the last one.
+        """
+        self._orders.read()
+        while (order := self._orders.take()) is not None:
+            self._channel.send(order)
+
+    def _hear(self, name: str) -> None:
+        """Forward the controller's orders to a process, and send the rest of its answers."""
+        role = self._roles[name]
+        try:
+            role.control.flush()
+            role.control.read()
+            while (order := role.control.take()) is not None:
+                self._send(session.ForwardOrder(name, order))
+            self._close_line(role)
+        except (EOFError, OSError):  # the controller has closed the line
+            self._send(session.EndProcess(name, now=False))
+            role.control.close()
+
+    def _close_line(self, role: _Role) -> None:
+        """Close the line of an ended process, after its last answer."""
+        if not role.process.is_alive() and not role.control.left_bytes:
+            role.control.close()
 
     def _read(self) -> None:
-        while True:
-            try:
-                data = self._socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            try:
-                self._take(FROM_DAEMON.decoded(data))
-            except BrokenRecordError:
-                continue  # no daemon of ours says this
-            self._heard_ms = now_ms()
+        while (frames := self._channel.receive()) is not None:
+            with suppress(BrokenRecordError):  # it comes from no daemon of this version
+                self._take(session.FROM_DAEMON.decoded(frames[0]))
+                self._heard_ms = now_ms()
 
-    def _take(self, record: FromDaemon) -> None:
+    def _take(self, record: session.FromDaemon) -> None:
         match record:
-            case Said(name, data):
-                if name in self._lines:
-                    self._lines[name].line.arrive(data)
-            case Beats(name, data):
-                if name in self._lines:
-                    try:
-                        os.write(self._lines[name].pulse.fileno(), data)
-                    except OSError:
-                        return  # nobody looks, or not any more
-            case Ended(name, exit_code):
+            case session.ForwardAnswer(name, data) if name in self._roles:
+                with suppress(OSError):  # the controller has closed the line
+                    self._roles[name].control.put(data)
+            case session.Beats(name, data) if name in self._roles:
+                with suppress(OSError):  # the watch has closed the pipe, or does not read it
+                    os.write(self._roles[name].pulse.fileno(), data)
+            case session.Ended(name, exit_code):
                 self._end(name, exit_code)
-            case TimeIs():
+            case session.TimeIs():
                 self._note(record)
-            case Declined(sentence):
+            case session.Declined(sentence):
                 self.refusal = sentence
-                for name in [*self._lines]:  # the controller may be starting more
+                for name in [*self._roles]:  # the controller may be starting more
                     self._end(name, None)
 
     def _end(self, name: str, exit_code: int | None) -> None:
-        found = self._lines.get(name)
-        if found is not None and found.process.is_alive():
-            found.process.ended(exit_code)
-            found.line.arrive(None)
+        role = self._roles.get(name)
+        if role is not None and role.process.is_alive():
+            role.process.ended(exit_code)
+            self._close_line(role)
 
-    def _note(self, time: TimeIs) -> None:
+    def _note(self, time: session.TimeIs) -> None:
         self.clock.note(Reading(time.sent_ms, time.here_ms, now_ms()))
 
 
-def connection(context: Any, address: str, key: KeyPair | None) -> Any:
-    """A socket to a daemon; connecting is done behind our back. The name by which it knows us is a
-    secret of this session. Raises ``UserError`` if there can be no such host."""
-    socket, (host, port) = context.socket(zmq.DEALER), endpoint(address)
-    socket.setsockopt(zmq.ROUTING_ID, secrets.token_bytes(32))
-    socket.setsockopt(zmq.MAXMSGSIZE, MOST_ANSWER_BYTES)
-    socket.setsockopt(zmq.IPV6, ":" in host)
-    if key is not None:
-        key.enter(socket)
+class HostSearch:
+    """A thread that requests a session from a silent host until the host answers."""
+
+    def __init__(self, address: str, key: KeyPair | None) -> None:
+        self._found: RemoteHost | None = None
+        self._guard, self._over = threading.Lock(), threading.Event()
+        seek = threading.Thread(target=self._seek, args=(address, key), daemon=True)
+        seek.start()
+
+    def take(self) -> RemoteHost | None:
+        """Return the session once, when there is one; else None."""
+        with self._guard:
+            found, self._found = self._found, None
+        return found
+
+    def close(self) -> None:
+        self._over.set()
+        if (found := self.take()) is not None:
+            found.close()
+
+    def _seek(self, address: str, key: KeyPair | None) -> None:
+        while not self._over.wait(SEEK_S):
+            try:
+                found = RemoteHost(address, key)
+            except (RunError, UserError):
+                continue
+            with self._guard:
+                if not self._over.is_set():
+                    self._found = found
+                    return
+            found.close()
+
+
+def connection(transport: Transport, address: str) -> Channel:
+    """Connect to a daemon. Raises ``UserError`` if there can be no such host."""
     try:
-        socket.connect(tcp(host, port))
-    except zmq.ZMQError as error:
-        socket.close(linger=0)  # or the context waits for it without end
-        raise UserError(f"worker {address}: {zmq.strerror(error.errno or 0)}") from None
-    return socket
+        return transport.connect(tcp(*endpoint(address)), session.MOST_ANSWER_BYTES, asks=True)
+    except OSError as error:
+        raise UserError(f"worker {address}: {error.strerror}") from None
 
 
 def ask(
-    socket: Any,
+    channel: Channel,
     address: str,
-    question: FromCoordinator,
+    question: session.FromCoordinator,
     answer: type[Wanted],
     within_s: float = CONNECT_S,
 ) -> Wanted:
-    """What a daemon answers. Raises ``RunError`` if it refuses, ``SilentHostError`` if it says
-    nothing, or nobody listens at its address."""
-    socket.send(FROM_COORDINATOR.encoded(question))
+    """Return a daemon's answer. Raises ``RunError`` on refusal, ``SilentHostError`` on silence."""
+    channel.send(session.FROM_COORDINATOR.encoded(question))
     until, refused = now_ms() + 1e3 * within_s, 0
     while (left_ms := until - now_ms()) > 0:
-        if not socket.poll(min(left_ms, 1e3 * LOOK_S)):
+        channel.poll(math.ceil(min(left_ms, 1e3 * LOOK_S)))
+        if (frames := channel.receive()) is None:
             refused += now_ms() < until and _refuses(address)
             if refused == REFUSALS:
                 raise SilentHostError(
@@ -357,10 +311,10 @@ def ask(
                 )
             continue
         try:
-            found = FROM_DAEMON.decoded(socket.recv())
+            found = session.FROM_DAEMON.decoded(frames[0])
         except BrokenRecordError:
             raise RunError(f"worker {address} answers as no treepipe worker does") from None
-        if isinstance(found, Declined):
+        if isinstance(found, session.Declined):
             raise RunError(f"worker {address} refuses: {found.sentence}")
         if isinstance(found, answer):
             return found
@@ -371,9 +325,9 @@ def ask(
 
 
 def _refuses(address: str) -> bool:
-    """Whether nobody listens there: ZeroMQ tries again and again without a word."""
+    """Whether the host refuses connections to the port, which a channel does not report."""
     try:
-        sockets.create_connection(endpoint(address), LOOK_S).close()
+        socket.create_connection(endpoint(address), LOOK_S).close()
     except ConnectionRefusedError:
         return True
     except OSError:
@@ -381,23 +335,8 @@ def _refuses(address: str) -> bool:
     return False
 
 
-def status(address: str, key: KeyPair | None, within_s: float = CONNECT_S) -> Status:
-    """How a daemon is. Raises ``RunError`` if it does not answer."""
-    with zmq.Context() as context:
-        socket = connection(context, address, key)
-        socket.setsockopt(zmq.LINGER, 0)
-        try:
-            return ask(socket, address, HowAreYou(), Status, within_s)
-        finally:
-            socket.close()
-
-
-def route(host: str) -> str:
-    """The address of this host that another one sees. Raises ``UserError`` if there is no way."""
-    try:
-        family, kind, _, _, there = sockets.getaddrinfo(host, 9, type=sockets.SOCK_DGRAM)[0]
-        with sockets.socket(family, kind) as probe:
-            probe.connect(there)  # sends nothing
-            return str(probe.getsockname()[0])
-    except OSError as error:
-        raise UserError(f"there is no way from this host to {host}: {error.strerror}") from None
+def status(address: str, key: KeyPair | None, within_s: float = CONNECT_S) -> session.Status:
+    """Return a daemon's state. Raises ``RunError`` if it does not answer."""
+    with closing(ZeroMQ(key)) as transport:
+        channel = connection(transport, address)
+        return ask(channel, address, session.HowAreYou(), session.Status, within_s)

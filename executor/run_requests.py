@@ -1,7 +1,7 @@
 """The requests of one run by a deployment's workers: a closed loop, or requests that arrive.
 
-Law of this file: times count from the run's start and requests from 1 here; the workers know the
-controller's clock, and sessions of all runs.
+Times count from the run's start here, and requests from 1; the workers use the controller's clock
+and number the sessions of all runs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from treepipe.core.errors import RunError
-from treepipe.core.recovery import Held
+from treepipe.core.recovery import OpenRequestState
 from treepipe.core.requests import RUN_ENDED, Assignment, RequestTrace
 from treepipe.executor.clock import now_ms
 from treepipe.executor.control import Ask, Finished, Open, OpenTexts
@@ -19,51 +19,49 @@ from treepipe.executor.pulse import WorkerError
 from treepipe.results.recording import RecordedRequest, Recording
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.desks import front_desk
 
 SALVAGE_MS = 5000.0
-"""How long draft servers get to hand over the open texts of a run that failed."""
+"""Time for draft servers to send the open texts of a run that failed."""
 
 
 class RunRequests:
-    """What is asked in a run, from the front desk to the trace.
+    """The requests of a run, from the front desk to the trace.
 
     Attributes:
-        deployment: the workers', asked for these requests.
-        front: says who is served when and where.
-        trace, recording: of the requests that are over.
+        front: decides which request is served when and where.
+        trace, recording: results of the finished requests.
     """
 
     def __init__(
         self, crew: Crew, deployment: Deployment, base: int, progress: Callable[[], None]
     ) -> None:
-        """The run begins now. Args: ``base``: sessions before this run."""
+        """Begin the run, after ``base`` sessions of earlier runs."""
         self.deployment = deployment
         self._crew, self._base, self._progress = crew, base, progress
-        self._over = 0  # so many requests were reported as progress
-        self.front = deployment.front_desk()
+        self._over = 0  # requests that were reported as progress
+        self.front = front_desk(deployment)
         for pipeline in crew.given_up:
             self.front.lose(pipeline)
         self.trace = Trace(
-            deployment.devices,
-            machines=deployment.machines,
+            deployment.roles.devices,
+            machines=deployment.roles.machines,
             requests=self.front.over,
-            paged=deployment.serving.cache == "paged",
-            slo=deployment.serving.slo,
+            paged=deployment.service.cache == "paged",
+            slo=deployment.service.slo,
         )
         self.recording = Recording()
         self.start_ms = crew.run_begins()
 
     @property
     def now_ms(self) -> float:
-        """The time since the run's start."""
         return now_ms() - self.start_ms
 
     def begin(self) -> None:
-        """Ask for the first ones."""
         self._open(self.front.start(0.0), 0.0)
 
     def next_finished(self, until_ms: float | None) -> Finished | None:
-        """Wait until then, or until the next request arrives, for any draft server to finish one.
+        """Wait until then, or until the next arrival, for a draft server to finish a request.
 
         Raises:
             WorkerError: a worker is lost, or failed.
@@ -87,20 +85,20 @@ class RunRequests:
                 )
 
     def finished(self, found: Finished) -> None:
-        """A request is over; what follows from it."""
+        """Record a finished request, and open the next ones."""
         request = self.note(found)
         self.arrivals(request.finished_ms)
         self._open(self.front.finished(request), request.finished_ms)
 
     def arrivals(self, until_ms: float) -> None:
-        """Take in what has arrived by then, each request at its own time."""
+        """Open the requests that have arrived by then."""
         while (at := self.front.next_arrival_ms) is not None and at <= until_ms:
             self._open(self.front.arrive(), at)
 
-    def hand_over(self, held: Held, at_ms: float) -> None:
-        """Give an open request to its draft server."""
+    def hand_over(self, held: OpenRequestState, at_ms: float) -> None:
+        """Send an open request to its draft server."""
         spec, draft = self.deployment.requests[held.assignment.request], held.assignment.draft
-        assert draft is not None  # it is served
+        assert draft is not None  # the front desk has assigned one
         order = Open(held, self.deployment.schedule_of(draft), spec, at_ms + self.start_ms)
         self._crew.lines.order(self._crew.drafts[draft], order)
 
@@ -114,20 +112,20 @@ class RunRequests:
             held = self._crew.journal.open(self._base + session, len(spec.prompt), given)
             self.hand_over(held, at_ms)
 
-    # --- what is known of them -------------------------------------------------------------------
+    # --- recording -------------------------------------------------------------------------------
 
     def note(self, found: Finished) -> RequestTrace:
-        """Take a request into the recording; returns it as this run counts."""
+        """Record a request; return its trace with this run's times and numbers."""
         self._crew.journal.closed(found.trace.session)
         number = self._record(found)
         return replace(found.trace.shifted(-self.start_ms), session=number)
 
     def heard(self) -> list[Finished]:
-        """Requests that are over by now; the journal knows the others as well as any draft."""
+        """Return the requests that are over by now; the open ones go to the journal."""
         over = []
         for found in self._told():
             if found.trace.session <= self._base:
-                continue  # of a run that ended before
+                continue  # it belongs to an earlier run
             if found.trace.reason == RUN_ENDED:
                 self._crew.journal.known(found.trace)
                 self._record(found)
@@ -137,17 +135,16 @@ class RunRequests:
         return over
 
     def salvage(self) -> None:
-        """The run has failed: note what is committed of the requests that were open."""
+        """Record the committed part of the open requests of a run that failed."""
         self.trace.requests += [self.note(found) for found in self.heard()]
-        # What is left is open; draft servers that do not answer had told a part of it.
+        # The draft servers of these open requests are silent; the journal holds part of the texts.
         for text in self._crew.journal.texts(now_ms()):
             known = RecordedRequest(text.prompt_tokens, text.tokens)
             self.trace.requests.append(self.note(Finished(text, known)))
         self.trace.complete = self.recording.complete = False
 
     def _told(self) -> list[Finished]:
-        """What the draft servers that still answer have committed of their open requests, and
-        what they finished that nobody took yet."""
+        """Collect the open and the finished requests of the draft servers that answer."""
         lines, drafts = self._crew.lines, self._crew.drafts
         until_ms, found = now_ms() + SALVAGE_MS, list[Finished]()
         asked = [name for name in drafts if name in lines]
@@ -171,7 +168,7 @@ class RunRequests:
         return found
 
     def _record(self, found: Finished) -> int:
-        """What was recorded of a request before is not told again; returns its number here."""
+        """Append the answers to those recorded before; return the request's number in this run."""
         number = found.trace.session - self._base
         before = self.recording.requests.get(number, RecordedRequest(0)).answers
         answers = [*before, *found.recorded.answers]

@@ -1,8 +1,7 @@
-"""What a coordinator and a worker's daemon on another host say to each other, and the first words.
+"""The records that a coordinator and a daemon on another host exchange.
 
-Law of this file: a daemon has one session at a time, of the coordinator who opened it, until that
-one leaves or is silent; who else asks hears that it is busy. Both compare who they are before any
-work is given.
+A daemon has one session at a time, with the coordinator that opened it, until the coordinator
+leaves or is silent. The two compare their versions first.
 """
 
 from __future__ import annotations
@@ -11,31 +10,30 @@ import importlib.metadata
 import platform
 import re
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 from treepipe.executor.codec import Codec
 from treepipe.executor.processor import Processor
 
-PROTOCOL = 6
-"""Of these records and of those in ``control.py``; changed with any of them."""
+PROTOCOL = 8
+"""Version of the records here and in ``control.py``, increased with any change of them."""
 ALIVE_S = 0.5
-"""Between two signs of life of a coordinator."""
+"""Time between two signs of life of a coordinator."""
 SILENT_S = 5.0
-"""A coordinator that shows none for so long is gone, and its session is ended."""
+"""Silence of a coordinator after which the daemon ends its session."""
 MOST_ROLES = 64
-"""Processes of one session on one host."""
+"""Limit of the processes of one session on one host."""
 MOST_ORDER_BYTES, MOST_ANSWER_BYTES = 2**26, 2**30
-"""Of one message to a daemon, and from one (all spans of a long run); a connection that announces
-more is cut."""
+"""Limits of one message to a daemon, and from one (all spans of a long run)."""
 MOST_ORDERS = 16
-"""Messages of one connection that wait in a daemon's memory; more stay with the coordinator."""
+"""Limit of one connection's unread messages in a daemon's memory."""
 NAME = re.compile(r"[a-z0-9.]{1,40}")
-"""Of a role."""
+"""Pattern of the names of roles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """What is installed; two hosts of a run must agree on the first two."""
+    """Installed versions; the hosts of a run must agree on the first two."""
 
     treepipe: str
     protocol: int
@@ -49,14 +47,13 @@ class Versions:
 
     @property
     def described(self) -> str:
-        """All of them, in a sentence's words."""
         return (
             f"treepipe {self.treepipe} (protocol {self.protocol}), torch {self.torch}, Python "
             f"{self.python}"
         )
 
     def fault(self, other: Versions) -> str | None:
-        """Why the two cannot work together, naming both sides; None if they can."""
+        """Return the reason why the two cannot work together, or None."""
         if (self.treepipe, self.protocol) == (other.treepipe, other.protocol):
             return None
         return (
@@ -65,12 +62,12 @@ class Versions:
         )
 
 
-# --- what a coordinator says ---------------------------------------------------------------------
+# --- records of a coordinator --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Asks for a session."""
+    """Open a session."""
 
     versions: Versions
 
@@ -83,8 +80,8 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """An order for a process, as ``control.py`` writes it."""
+class ForwardOrder:
+    """An order for a process, encoded by ``control.py``."""
 
     name: str
     data: bytes = field(repr=False)
@@ -100,22 +97,22 @@ class EndProcess:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """The coordinator lives; the daemon answers with its time."""
+    """The coordinator is alive; the daemon answers with its time."""
 
     sent_ms: float
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The session is over."""
+    """End the session."""
 
 
 @dataclass(frozen=True, slots=True)
 class HowAreYou:
-    """Asks for a ``Status``; needs no session."""
+    """Answer with a ``Status``; this needs no session."""
 
 
-# --- what a daemon says --------------------------------------------------------------------------
+# --- records of a daemon -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +124,14 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Declined:
-    """There is no session, or none any more; the sentence says why."""
+    """There is no session, or it has ended; the sentence gives the reason."""
 
     sentence: str
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What a process answers, as ``control.py`` writes it."""
+class ForwardAnswer:
+    """An answer of a process, encoded by ``control.py``."""
 
     name: str
     data: bytes = field(repr=False)
@@ -142,7 +139,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Beats:
-    """A process's signs of life since the last ones (``pulse.py``)."""
+    """A process's signs of life since the last record (``pulse.py``)."""
 
     name: str
     data: bytes
@@ -150,7 +147,7 @@ class Beats:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A process is over."""
+    """A process has ended."""
 
     name: str
     exit_code: int
@@ -158,7 +155,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class TimeIs:
-    """The answer to ``Alive``: its own time, and that of the daemon's host."""
+    """The answer to ``Alive``: the time of that record, and the time of the daemon's host."""
 
     sent_ms: float
     here_ms: float
@@ -166,15 +163,14 @@ class TimeIs:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What a daemon is at.
+    """The state of a daemon.
 
     Attributes:
-        processor: of its host.
-        up_s: how long it has been up.
-        sessions: how many it has had, the present one included.
-        roles: names of its processes; none where it waits for a coordinator.
-        refused: strangers turned away, since they hold another key or none.
-        dropped: messages that were none, or of nobody's session.
+        up_s: time since its start.
+        sessions: number of sessions, including the present one.
+        roles: names of its processes.
+        refused: number of connections without the key.
+        dropped: number of messages that were unreadable or belong to no session.
     """
 
     versions: Versions
@@ -186,7 +182,7 @@ class Status:
     dropped: int
 
 
-FromCoordinator: TypeAlias = Hello | Start | Told | EndProcess | Alive | Leave | HowAreYou
-FROM_COORDINATOR = Codec((Hello, Start, Told, EndProcess, Alive, Leave, HowAreYou))
-FromDaemon: TypeAlias = Welcome | Declined | Said | Beats | Ended | TimeIs | Status
-FROM_DAEMON = Codec((Welcome, Declined, Said, Beats, Ended, TimeIs, Status))
+FromCoordinator: TypeAlias = Hello | Start | ForwardOrder | EndProcess | Alive | Leave | HowAreYou
+FROM_COORDINATOR = Codec(get_args(FromCoordinator))
+FromDaemon: TypeAlias = Welcome | Declined | ForwardAnswer | Beats | Ended | TimeIs | Status
+FROM_DAEMON = Codec(get_args(FromDaemon))

@@ -1,7 +1,4 @@
-"""Decoder layers with a cache per session, and a model's two ends (embedding, projection).
-
-Only the asked layers are ever built or read; no process holds the whole target.
-"""
+"""A model's decoder layers with a cache per session, and its ends (embedding, projection)."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ class Part:
     """One session's rows of a pass.
 
     Attributes:
-        hidden: [n, hidden], or what the first layer reads (an EAGLE head: [n, 2 hidden]).
+        hidden: [n, hidden] (for an EAGLE head [n, 2 hidden]).
         positions: position id per row.
         parents: index of each row's parent in the tree part; None for committed rows.
     """
@@ -40,10 +37,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class OpenedPass:
-    """What is known of a pass before its first layer.
+    """The inputs of a pass.
 
     Attributes:
-        caches: per part, opened for its rows.
+        caches: a cache per part, opened for its rows.
         place: [1, all rows] position ids.
         mask: [1, 1, all rows, all entries]; None where every row may attend to everything.
     """
@@ -59,17 +56,14 @@ class OpenedPass:
 
 
 class Rotations:
-    """Cosines and sines of every position, computed once by the model's own rotary embedding.
-
-    Their frequencies do not depend on what else is in a pass (``families.fixed_rotary``).
-    """
+    """Cosines and sines of every position, from ``families.fixed_rotary``."""
 
     def __init__(self, rotary: Any, dtype: torch.dtype, device: str) -> None:
         self._rotary, self._like = rotary, torch.empty(0, dtype=dtype, device=device)
         self._tables: tuple[torch.Tensor, ...] = ()
 
     def at(self, place: torch.Tensor, below: int) -> tuple[torch.Tensor, ...]:
-        """[1, rows, head] each, of positions [1, rows] that are less than ``below``."""
+        """Return [1, rows, head] each, for positions [1, rows] that are less than ``below``."""
         if not self._tables or len(self._tables[0]) < below:
             known = torch.arange(2 * below, device=self._like.device)[None]
             self._tables = tuple([table[0] for table in self._rotary(self._like, known)])
@@ -77,11 +71,11 @@ class Rotations:
 
 
 class LayerStack:
-    """Decoder layers, with one cache per session; a pass runs the rows of several sessions.
+    """Decoder layers with one cache per session; a pass runs the rows of several sessions.
 
     Attributes:
         check_causality: assert at every pass that each row attends to the committed entries,
-            its ancestors and itself, and to nothing else (slow; for tests).
+            its ancestors and itself, and to nothing else (slow).
     """
 
     def __init__(
@@ -93,7 +87,7 @@ class LayerStack:
         dtype: torch.dtype,
         device: str,
     ) -> None:
-        """Args: ``rotary``: of ``families.fixed_rotary``; ``capacity``: entries per session."""
+        """Prepare layers whose caches hold ``capacity`` entries per session."""
         self.check_causality = False
         self._config = config
         self._capacity, self._dtype, self._device = capacity, dtype, device
@@ -102,7 +96,7 @@ class LayerStack:
         self._caches: dict[int, TreeCache] = {}
 
     def open(self, session: int, capacity: int | None = None) -> None:
-        """Give the session an empty cache; ``capacity`` if it is not to be as all others."""
+        """Create the session's empty cache, of the default capacity unless one is given."""
         heads = self._config.num_key_value_heads
         size = head_size(self._config)
         self._caches[session] = TreeCache(
@@ -115,7 +109,6 @@ class LayerStack:
 
     @property
     def sessions(self) -> int:
-        """How many sessions hold a cache."""
         return len(self._caches)
 
     def cache(self, session: int) -> TreeCache:
@@ -128,16 +121,16 @@ class LayerStack:
         positions: Sequence[int],
         parents: Sequence[int] | None,
     ) -> torch.Tensor:
-        """One session's rows; see ``forward_batch``."""
+        """Run one session's rows; see ``forward_batch``."""
         return self.forward_batch([Part(session, hidden, positions, parents)])[0]
 
     def forward_batch(self, parts: Sequence[Part]) -> list[torch.Tensor]:
-        """[n, hidden] per session, in and out, in one pass; appends n entries to each cache."""
+        """Map [n, hidden] per session in one pass, appending n entries to each cache."""
         behind: list[torch.Tensor] = self.run(self.begin(parts))
         return behind
 
     def begin(self, parts: Sequence[Part]) -> OpenedPass:
-        """Open a pass, which is to be run next: its masks and positions, and room in the caches."""
+        """Open the next pass: its masks and positions, and room in the caches."""
         caches = [self._caches[part.session] for part in parts]
         masks = [
             cache.begin(len(part.positions), part.parents)
@@ -149,7 +142,7 @@ class LayerStack:
         whole = len(parts) == 1
         positions = np.fromiter(chain.from_iterable([part.positions for part in parts]), np.int64)
         place = torch.from_numpy(positions)[None].to(self._device)
-        # A single committed row sees everything: no mask spares the layers its work.
+        # A single committed row attends to everything, and needs no mask.
         if whole and len(positions) == 1 and parts[0].parents is None:
             return OpenedPass(parts, caches, place, None)
         mask = (masks[0] if whole else RaggedCache.mask(masks))[None, None]
@@ -157,7 +150,7 @@ class LayerStack:
 
     @torch.inference_mode()
     def run(self, opened: OpenedPass) -> list[torch.Tensor]:
-        """[n, hidden] per part behind the last layer."""
+        """Return [n, hidden] per part after the last layer."""
         parts, caches, rows = opened.parts, opened.caches, opened.rows
         states = torch.cat([part.hidden for part in parts])[None]
         below = 1 + max([max(part.positions) for part in parts])
@@ -188,11 +181,7 @@ class StageModel(LayerStack):
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
     ) -> None:
-        """Args: ``capacity``: cache entries per session.
-
-        Raises:
-            UserError: a layer's tensors hold values that are no numbers.
-        """
+        """Load the layers, for ``capacity`` cache entries per session. Raises as ``load_layer``."""
         loaded = [load_layer(checkpoint, number, dtype, device) for number in layers]
         for place, layer in enumerate(loaded):
             layer.self_attn.layer_idx = place  # the cache counts this stage's layers only
@@ -201,7 +190,7 @@ class StageModel(LayerStack):
 
 
 def load_layer(checkpoint: Checkpoint, number: int, dtype: torch.dtype, device: str) -> Any:
-    """One decoder layer with its weights; raises ``UserError`` if they hold no numbers."""
+    """Load one decoder layer. Raises ``UserError`` if a weight is no finite number."""
     with torch.device("meta"):
         layer = FAMILIES[checkpoint.architecture].layer(checkpoint.config, number)
     found = checkpoint.tensors(f"model.layers.{number}.")
@@ -224,11 +213,7 @@ class TargetEnds:
         embeds: bool = True,
         projects: bool = True,
     ) -> None:
-        """Args: ``embeds``, ``projects``: which ends are read; the other's methods are not for use.
-
-        Raises:
-            UserError: a tensor holds values that are no numbers.
-        """
+        """Load the selected ends. Raises ``UserError`` if a weight is no finite number."""
         config = checkpoint.config
 
         def read(prefix: str) -> torch.Tensor:
@@ -241,7 +226,7 @@ class TargetEnds:
             norm = FAMILIES[checkpoint.architecture].norm
             self._norm = norm(checkpoint.hidden_size, config.rms_norm_eps)
             self._norm.weight = torch.nn.Parameter(read("model.norm."), requires_grad=False)
-            if checkpoint.tied and embeds:  # not a second time, in another order
+            if checkpoint.tied and embeds:  # it is not copied in another order
                 self._project = partial(torch.nn.functional.linear, weight=self._embedding)
             else:
                 name = "model.embed_tokens." if checkpoint.tied else "lm_head."
@@ -249,25 +234,25 @@ class TargetEnds:
 
     @torch.inference_mode()
     def embed(self, tokens: Sequence[int]) -> torch.Tensor:
-        """[n] token ids -> [n, hidden]."""
+        """Embed [n] token ids -> [n, hidden]."""
         return self._embedding[
             torch.tensor(tokens, dtype=torch.long, device=self._embedding.device)
         ]
 
     @torch.inference_mode()
     def features(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[n, hidden] after the final norm: what the projection, and an EAGLE head, reads."""
+        """Apply the final norm to [n, hidden], for the projection or an EAGLE head."""
         result: torch.Tensor = self._norm(hidden)
         return result
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[n, hidden] -> [n, vocabulary]."""
+        """Compute [n, hidden] -> [n, vocabulary]."""
         return self.project(self.features(hidden))
 
     @torch.inference_mode()
     def project(self, features: torch.Tensor) -> torch.Tensor:
-        """[n, hidden] final states -> [n, vocabulary]."""
+        """Project [n, hidden] final states -> [n, vocabulary]."""
         found: torch.Tensor = self._project(features)
         return found
 
@@ -279,7 +264,7 @@ class TargetEnds:
 def _assert_causal(cache: TreeCache, mask: torch.Tensor, parents: Sequence[int] | None) -> None:
     """Recompute each row's allowed entries from its chain of parents, and compare.
 
-    Called between ``begin`` and ``finish`` of a pass.
+    Must be called between ``begin`` and ``finish`` of a pass.
     """
     before = cache.length
     nodes = before - cache.committed

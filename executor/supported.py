@@ -1,7 +1,7 @@
-"""What a checkpoint's ``config.json`` and ``generation_config.json`` may ask of the executor.
+"""The supported settings of a checkpoint's ``config.json`` and ``generation_config.json``.
 
-Law of this file: what is accepted gives the same text as ``generate()`` of transformers; everything
-else is refused by its name, or warned of.
+Invariant: an accepted checkpoint gives the same text as ``generate()`` of transformers; any other
+setting raises an error that names it, or a warning.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from treepipe.core.errors import UserError
-from treepipe.files.json_file import read_json
+from treepipe.files.reading import read_json
 from treepipe.profiles.model_config import read_config as read_sizes
 
 ROPE_TYPES = ("default", "linear", "llama3", "yarn", "proportional", "dynamic", "longrope")
-"""Rotary embeddings whose frequencies do not depend on what else is in a pass. Those of the last
-two grow with the longest position, so texts end where the first frequencies do: ``max_positions``.
-"""
+"""Rotary embeddings whose frequencies do not depend on the other rows of a pass. Those of the last
+two change with the longest position, so texts end before: ``max_positions``."""
 LAYER_TYPES = ("full_attention", "sliding_attention")
 REFUSED = ("quantization_config", "per_layer_config", "kv_sharing_modes", "attention_chunk_size")
-"""Keys that change how layers compute or attend; only None is accepted."""
+"""Keys that change the layers; only None is accepted."""
 NEUTRAL = {
     "repetition_penalty": 1.0,
     "encoder_repetition_penalty": 1.0,
@@ -38,16 +37,16 @@ NEUTRAL = {
     "exponential_decay_length_penalty": None,
     "stop_strings": None,
 }
-"""Keys by which ``generate()`` changes or ends even a greedy text, where they are not this."""
+"""Keys by which ``generate()`` changes or ends even a greedy text, and their neutral values."""
 
 
 def read_config(path: Path) -> tuple[Any, str]:
-    """A ``config.json`` as a transformers configuration, and its architecture.
+    """Read a ``config.json`` as a transformers configuration and its architecture.
 
     Raises:
-        UserError: it cannot be read, or asks for something that is not supported.
+        UserError: it cannot be read, or holds an unsupported setting.
     """
-    from treepipe.executor.families import FAMILIES  # with torch and transformers behind it
+    from treepipe.executor.families import FAMILIES  # it imports torch and transformers
 
     content = read_json(path)
     listed = content.get("architectures")
@@ -63,7 +62,7 @@ def read_config(path: Path) -> tuple[Any, str]:
             f"{path}: key model_type = {content.get('model_type')!r} does not belong to {named}, "
             f"which is {family.model_type!r}"
         )
-    read_sizes(path)  # which are there, whole numbers, and fit each other
+    read_sizes(path)  # raises where one is missing or wrong
     config = _config(path)
     for key in REFUSED:
         if getattr(config, key, None) is not None and key in content:
@@ -87,13 +86,13 @@ def _config(path: Path) -> Any:
 
 
 def reason_of(error: Exception) -> str:
-    """What a library's exception says, in one line."""
+    """Format a library's exception as one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def check_rope(config: Any, path: Path) -> None:
-    """Raises ``UserError`` unless the rotary embedding is of a supported kind."""
+    """Raise ``UserError`` unless the rotary embedding is of a supported kind."""
     rope = config.rope_parameters or {}
     kind = rope.get("rope_type", "default")
     if any(isinstance(value, dict) for value in rope.values()):
@@ -128,16 +127,15 @@ def _check_layer_types(config: Any, path: Path) -> None:
 
 
 def head_size(config: Any) -> int:
-    """Width of an attention head of a transformers configuration, which need not name it."""
+    """Width of an attention head, which a configuration need not name."""
     named = getattr(config, "head_dim", None)
     return int(named or config.hidden_size // config.num_attention_heads)
 
 
 def max_positions(config: Any) -> int:
-    """Positions up to which every row attends to all before it, with the same frequencies.
+    """Length of the longest text whose rows attend to all before them, with fixed frequencies.
 
-    A sliding window ends the first, the original context of ``longrope`` the second (behind it
-    every row of a pass has other frequencies, and ``dynamic`` does so behind the last position).
+    A sliding window limits the former, the original context of ``longrope`` the latter.
     """
     limits = [config.max_position_embeddings]
     window, types = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
@@ -149,12 +147,12 @@ def max_positions(config: Any) -> int:
     return int(min(limits))
 
 
-# --- what generate() would do --------------------------------------------------------------------
+# --- as generate() does --------------------------------------------------------------------------
 
 
 def end_tokens(directory: Path) -> frozenset[int]:
-    """Tokens that end a text, as ``generate()`` takes them: those of ``generation_config.json``
-    where there is one (none, if it names none), else those of ``config.json``.
+    """Tokens that end a text in ``generate()``: those of ``generation_config.json`` if the file
+    exists (even if it names no token), else those of ``config.json``.
 
     Raises:
         UserError: they are neither a token id, a list of token ids, nor null.
@@ -170,7 +168,7 @@ def end_tokens(directory: Path) -> frozenset[int]:
 
 
 def generation_warnings(directory: Path) -> list[str]:
-    """What ``generate()`` would do to a greedy text and the executor does not."""
+    """Warnings of changes by ``generate()`` to a greedy text that the executor does not make."""
     path, content = _generation(directory)
     asked = {
         key: content[key]
@@ -184,7 +182,7 @@ def generation_warnings(directory: Path) -> list[str]:
 
 
 def _generation(directory: Path) -> tuple[Path, dict[str, Any]]:
-    """The file that ``generate()`` takes its defaults from, and its content."""
+    """Return the file of ``generate()``'s defaults, and its content."""
     own = directory / "generation_config.json"
     path = own if own.exists() else directory / "config.json"
     return path, read_json(path)

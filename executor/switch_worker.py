@@ -1,8 +1,7 @@
-"""The process that all messages go through where transfers wait for each other.
+"""The process that forwards all messages if transfers wait for each other.
 
-It stands for no device (PipeDec's central scheduler, half duplex, shared media): it holds a message
-back until all that its transfer needs is free, and hands it on with the time at which the emulated
-link then delivers it.
+(PipeDec's central scheduler, half duplex, shared media.) It holds a message until its transfer can
+begin, and forwards it with the emulated link's delivery time.
 """
 
 from __future__ import annotations
@@ -12,25 +11,25 @@ from collections import defaultdict
 
 import numpy as np
 
+from treepipe.executor.mailbox import Received
 from treepipe.executor.station import Station
-from treepipe.executor.transport import Received
-from treepipe.physics.transfers import Held, Port, TransferQueue, Wire
+from treepipe.physics.transfers import Port, Resources, TransferQueue, Wire
 
 
 class SwitchWorker:
-    """Starts transfers in the order of the emulated devices' time."""
+    """A server of transfers in the order of the emulated devices' time."""
 
     open_sessions = 0
 
     def __init__(self, station: Station) -> None:
         self._station = station
         self._queue: TransferQueue[Received] = TransferQueue()
-        self._ends: list[tuple[float, Held]] = []
+        self._ends: list[tuple[float, Resources]] = []
         self._wires: dict[tuple[str, str, bool], Wire] = {}
         self._sending: defaultdict[str, Port] = defaultdict(Port)
 
     def serve(self) -> None:
-        """Serve until the controller calls."""
+        """Serve until the controller sends an order."""
         station = self._station
         while not station.called:
             until = self._ends[0][0] if self._ends else None
@@ -39,7 +38,7 @@ class SwitchWorker:
                 station.clock.wake(received.envelope.due_ms)
                 envelope = received.envelope
                 deployment, ends = station.settings.deployment, (envelope.sender, envelope.receiver)
-                unscheduled = deployment.unscheduled(received.message)
+                unscheduled = deployment.wiring.unscheduled(received.message)
                 held = deployment.held(*ends, unscheduled=unscheduled)
                 self._begin(self._queue.ask(held, received))
             elif self._ends and station.clock.reached(self._ends[0][0]):
@@ -47,25 +46,24 @@ class SwitchWorker:
                 station.clock.wake(end_ms)
                 self._begin(self._queue.end(held))
 
-    def _begin(self, transfers: list[tuple[Held, Received]]) -> None:
+    def _begin(self, transfers: list[tuple[Resources, Received]]) -> None:
         deployment, now = self._station.settings.deployment, self._station.clock.now_ms()
         for held, received in transfers:
             envelope = received.envelope
-            size = received.message.size_bytes(deployment.sent_row_bytes(envelope.sender))
-            unscheduled = deployment.unscheduled(received.message)
+            size = received.message.size_bytes(deployment.roles.sent_row_bytes(envelope.sender))
+            unscheduled = deployment.wiring.unscheduled(received.message)
             wire = self._wire(envelope.sender, envelope.receiver, unscheduled=unscheduled)
             begin, free, due = wire.transfer(now, size)
-            scheduled = deployment.central_transfers and not unscheduled
+            scheduled = deployment.wiring.central_transfers and not unscheduled
             heapq.heappush(self._ends, (due if scheduled else free, held))
             self._station.outboxes[envelope.receiver].hand_on(received, begin, due)
 
     def _wire(self, sender: str, receiver: str, *, unscheduled: bool) -> Wire:
-        """One per link, with random numbers of its own."""
         wire = self._wires.get((sender, receiver, unscheduled))
         if wire is None:
             deployment = self._station.settings.deployment
             seed = [deployment.seed, *f"{sender}->{receiver}".encode()]
-            port = None if deployment.is_local(sender, receiver) else self._sending[sender]
+            port = None if deployment.roles.is_local(sender, receiver) else self._sending[sender]
             link = deployment.link_for(sender, receiver, unscheduled=unscheduled)
             wire = Wire(link, np.random.default_rng(seed), port)
             self._wires[sender, receiver, unscheduled] = wire

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from treepipe.core.errors import ProtocolError
-from treepipe.core.messages import NO_TOKEN
+from treepipe.core.messages import NO_TOKEN, Flight
 from treepipe.core.protocol import Offer
 from treepipe.core.verification import (
     Adaptive,
@@ -28,7 +28,7 @@ from treepipe.scenario.schema import SamplingSection
 
 
 def new_rule(section: SamplingSection, rng: np.random.Generator) -> Rule:
-    """The scenario's rule, for one request."""
+    """Make the scenario's rule for one request."""
     if section.rule == "rejection":
         return MultiCandidate(rng)
     exact = Exact(rng, greedy=section.temperature == 0)
@@ -42,18 +42,25 @@ def new_rule(section: SamplingSection, rng: np.random.Generator) -> Rule:
 
 
 ALONE = Offer((), 0, ())
-"""What a rule is told of a row that can run away from the tree: nothing."""
+"""The offer of a row without a tree."""
+
+
+def answered_states(flight: Flight, hidden: torch.Tensor) -> list[torch.Tensor]:
+    """Return, per segment, the states of the rows at which the target's token is chosen."""
+    split = hidden.split([len(segment.tokens) for segment in flight.segments])
+    pairs = zip(flight.segments, split, strict=True)
+    return [states[segment.answered.start :] for segment, states in pairs]
 
 
 class Remembers(Protocol):
-    """A draft that knows what it answered from."""
+    """A draft that keeps its distributions."""
 
     def distribution(self, session: int, text: Sequence[int], path: tuple[int, ...]) -> Any: ...
 
 
 @dataclass(slots=True)
 class _Judge:
-    """One session's rule, its text, and where its tokens lead below the text so far."""
+    """One session's rule, its text, and the tokens chosen after it so far."""
 
     rule: Rule
     text: list[int]
@@ -61,17 +68,16 @@ class _Judge:
 
 
 class Verifier:
-    """Reads the target's tokens off hidden states, session by session.
+    """A chooser of the target's tokens from hidden states, session by session.
 
-    Plain greedy decoding needs no rule: one argmax over all rows. Any other rule is asked along the
-    walk from the root only: no other row's token is ever looked at, and to make a distribution of
-    the logits of a large vocabulary takes as long as a small projection.
+    Plain greedy decoding takes one argmax over all rows. Any other rule chooses tokens along the
+    walk from the root only, since a distribution over a large vocabulary is expensive.
     """
 
     def __init__(
         self, ends: TargetEnds, section: SamplingSection, seed: int, draft: Remembers | None
     ) -> None:
-        """Args: ``draft``: None if the rule does not want its distributions."""
+        """Prepare a rule; ``draft`` is None if the rule does not need its distributions."""
         self._ends, self._section, self._seed, self._draft = ends, section, seed, draft
         self._sampling = judged_sampling(section)
         self._judges: dict[int, _Judge] = {}
@@ -81,7 +87,7 @@ class Verifier:
         return self._section.rule == "exact" and not self._section.temperature
 
     def open(self, session: int, prompt: Sequence[int] = ()) -> None:
-        """A request begins; its prompt matters to rules that want the draft's distributions."""
+        """Begin a request; the prompt is for rules that need the draft's distributions."""
         rng = np.random.default_rng(stream(self._seed, session, 0))
         self._judges[session] = _Judge(new_rule(self._section, rng), [*prompt])
 
@@ -89,7 +95,7 @@ class Verifier:
         self._judges.pop(session, None)
 
     def emitted(self, session: int, tokens: Sequence[int]) -> None:
-        """These tokens are final: the text that paths hang below grows."""
+        """Append final tokens to the session's text."""
         judge = self._judges[session]
         judge.text += tokens
         judge.walk = judge.walk[len(tokens) :]
@@ -97,8 +103,7 @@ class Verifier:
     def next_tokens(
         self, session: int, hidden: torch.Tensor, offers: Sequence[Offer | None]
     ) -> tuple[int, ...]:
-        """Token per row of [n, hidden]; ``NO_TOKEN`` at rows that were pruned meanwhile, and at
-        those that the tokens above them do not lead to."""
+        """Choose a token per row of [n, hidden]; ``NO_TOKEN`` at rows pruned or off the walk."""
         if self.greedy:
             return self._ends.next_tokens(hidden)
         token_at = self.tokens(session, hidden)
@@ -112,8 +117,7 @@ class Verifier:
         return tuple(found)
 
     def tokens(self, session: int, hidden: torch.Tensor) -> Callable[..., int]:
-        """The token at a row of [n, hidden], given its offer; a row that is asked about twice is
-        drawn twice."""
+        """Return a function that chooses the token at a row of [n, hidden], drawing anew."""
         if self.greedy:
             argmax = self._ends.next_tokens(hidden)
             return lambda row, offer=ALONE: argmax[row]

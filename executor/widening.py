@@ -1,11 +1,10 @@
-"""Writing a checkpoint that is heavier and says the same, to try passes of many milliseconds with a
-small model. Nothing else knows of it: what it writes is a checkpoint like any other.
+"""A command that writes a wider checkpoint with the same output, for passes of many milliseconds.
 
     python -m treepipe.executor.widening DIRECTORY TIMES OUT
 
-Law of this file: a layer that is K times as wide computes what it computed. Its feed-forward part
-is K times as wide. The further rows of the gate and up projections are random, so that their work
-is real; the columns of the down projection that would read them are zero.
+A layer with a feed-forward part of K times the width computes the same: the added rows of the gate
+and up projections are random, so that their work is real, and the columns of the down projection
+that read them are zero.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from safetensors.torch import save_file
 
 from treepipe.core.errors import UserError
 from treepipe.executor.checkpoint import open_shard, shards_of
-from treepipe.files.json_file import read_json
+from treepipe.files.reading import read_json
 
 SEED = 0
-"""Of the random rows of each file."""
+"""Seed of the random rows of each file."""
 CONFIG, WIDTH = "config.json", "intermediate_size"
 WEIGHTS = (".safetensors", ".bin")
 
@@ -35,14 +34,11 @@ def write_wider(directory: Path, times: int, out: Path) -> Path:
 
     Args:
         directory: holds ``config.json`` and safetensors; its other files but weights are copied.
-        out: the folder that is made; it may not be there yet.
-
-    Returns:
-        ``out``.
+        out: the new folder, which is returned.
 
     Raises:
-        UserError: the checkpoint cannot be read, ``times`` is below 1, or ``out`` is there or
-            cannot be written.
+        UserError: the checkpoint cannot be read, ``times`` is below 1, or ``out`` exists or cannot
+            be written.
     """
     if times < 1:
         raise UserError(f"times = {times}: layers can be 1, 2, ... times as wide")
@@ -77,10 +73,10 @@ def _write_shard(shard: Path, times: int, out: Path) -> None:
 
 
 def _widened(name: str, tensor: torch.Tensor, times: int, random: torch.Generator) -> torch.Tensor:
-    """The tensor of the wider model.
+    """Widen a tensor.
 
-    New rows are normal with the deviation of the old ones, so that no state leaves the range that
-    a type of 16 bits has, and none is so small that processors slow down (denormal).
+    New rows are normal with the old ones' standard deviation, so that no state leaves the range of
+    16 bits, and none is denormal, which would slow processors down.
     """
     axis = {"gate_proj": 0, "up_proj": 0, "down_proj": 1}.get(name.split(".")[-2:][0])
     if axis is None or axis >= tensor.dim():  # another part, or the bias of the down projection
@@ -95,7 +91,7 @@ def _widened(name: str, tensor: torch.Tensor, times: int, random: torch.Generato
 
 
 def main(given: list[str] | None = None) -> None:
-    """Write what the command line asks for; bad input ends in one sentence and exit code 2."""
+    """Run the command; bad input ends in one sentence and exit code 2."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

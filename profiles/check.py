@@ -1,4 +1,4 @@
-"""What is odd about a valid profile: allowed, but worth a sentence."""
+"""Oddities of a valid profile: allowed, but worth a sentence."""
 
 from __future__ import annotations
 
@@ -18,15 +18,11 @@ from treepipe.profiles.schema import (
 )
 
 FALL = 0.02
-"""Times that fall by less than this share are taken for noise."""
+"""Relative fall of times below which it counts as noise."""
 
 
 def check_file(path: Path) -> tuple[str, list[str]]:
-    """The kind of a profile file, and what is odd about it.
-
-    Raises:
-        UserError: it is not valid, or names a model or a file that does not exist.
-    """
+    """Return a file's kind and oddities. Raises ``UserError`` if it is not valid."""
     kind, profile = load_any(path)
     return kind, list(_oddities(profile, path))
 
@@ -70,7 +66,7 @@ def _measured(entry: MeasuredTime, key: str, path: Path) -> Iterator[str]:
 
 
 def _falls(times: Mapping[int, float], where: str, unit: str) -> Iterator[str]:
-    """One sentence on the deepest fall."""
+    """Yield one sentence on the deepest fall."""
     falls = [
         (1.0 - times[after] / times[before], before, after)
         for before, after in itertools.pairwise(sorted(times))

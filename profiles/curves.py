@@ -1,7 +1,7 @@
-"""The times a profile holds as curves, and what of each was measured.
+"""The times of a profile as curves, and the sizes between which each was measured.
 
-Law of this file: a time counts as measured only between the sizes that were; what is extrapolated
-beyond, or computed from peak figures, is told apart by whoever shows it.
+Invariant: a time counts as measured only between measured sizes, not beyond them, where it is
+extrapolated, nor where it is computed from peak figures.
 """
 
 from __future__ import annotations
@@ -25,22 +25,21 @@ from treepipe.profiles.service import Remark, ServedModel, ServiceTimes, Tables
 
 TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256, 512, 1024, 2048)
 SIZES = tuple(2**power for power in range(10, 27, 2))
-"""Bytes. These are shown, whatever was measured."""
+"""Sizes of shown messages in bytes, for any profile."""
 EXAMPLE = "llama-2-7b"
-"""Whose layer is shown on a device where none was measured."""
+"""The model whose layer is shown for a device without a measured one."""
 MEAN, BARE = "mean, with jitter and losses", "without jitter and losses"
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Milliseconds against tokens or bytes.
+    """Milliseconds against tokens or bytes of a kind of work.
 
     Attributes:
-        what: the kind of work.
-        context: tokens cached before the pass; None where only one context is known.
+        context: tokens cached before the pass; None if only one context is known.
         points: sizes that were measured or given, ascending; empty for a formula.
-        known: between these sizes the times rest on measurements, or are given by definition;
-            None: none does, all are computed from peak figures.
+        known: sizes between which the times are measured, or given by definition; None: all times
+            are computed from peak figures.
     """
 
     what: str
@@ -58,18 +57,17 @@ class Curve:
 
 
 Curves: TypeAlias = dict[str, list[Curve]]
-"""By what belongs together, such as a model's name."""
+"""Curves by a title, such as a model's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """All times of a profile.
+    """All times of a profile, against "tokens" or "bytes".
 
     Attributes:
-        unit: what they are against, "tokens" or "bytes".
-        uncertainty: relative, of a profile that is an estimate as a whole.
-        basis: what ``Curve.known`` rests on: "measured", "given" (by definition) or "estimated".
-        notes: what they rest on besides measurements.
+        uncertainty: relative uncertainty of a profile that is an estimate as a whole.
+        basis: basis of ``Curve.known``: "measured", "given" (by definition) or "estimated".
+        notes: sentences on the basis of the times besides measurements.
     """
 
     curves: Curves
@@ -80,7 +78,7 @@ class Shown:
 
     @property
     def unmeasured(self) -> str:
-        """What the other times are, in words; empty if there are none."""
+        """Description of the times that were not measured, or an empty text."""
         curves = [curve for group in self.curves.values() for curve in group]
         last = (TOKENS if self.unit == "tokens" else SIZES)[-1]
         parts = []
@@ -92,7 +90,7 @@ class Shown:
 
 
 def curves_of(profile: AnyProfile, name: str) -> Shown:
-    """All times of a profile; without curves where it holds none."""
+    """Collect all times of a profile; without curves if it holds none."""
     uncertainty = profile.origin.uncertainty if profile.origin.estimate else None
     basis = "given" if uncertainty is None else "estimated"
     if isinstance(profile, DeviceProfile):
@@ -115,13 +113,13 @@ def curves_of(profile: AnyProfile, name: str) -> Shown:
 
 
 def _given(what: str, points: dict[int, float]) -> Curve:
-    """A table that defines its times; of one point alone it does so for any size."""
+    """Make the curve of a table that defines its times, one point alone for any size."""
     known = (1, max(points) if len(points) > 1 else math.inf)
     return Curve(what, TimeTable(points), None, tuple(sorted(points)), known)
 
 
 def _device_curves(profile: DeviceProfile, name: str, remarks: list[Remark]) -> Curves:
-    """One layer of each measured model, with attention, and everything else as measured."""
+    """Collect one layer of each measured model, with attention, and all else as measured."""
     service = ServiceTimes(name, profile, shape_of, remarks)
     models = [ServedModel(e.model, shape_of(e), e.dtype) for e in profile.layer]
     if not models and profile.roofline is not None:
@@ -142,22 +140,18 @@ def _device_curves(profile: DeviceProfile, name: str, remarks: list[Remark]) -> 
 
 
 def _layer_curves(tables: Tables, own: Sequence[LayerTime], estimate: bool) -> list[Curve]:
-    """Contexts of ``own`` were measured if attention was; else it is computed and added.
+    """Make a layer's curves; contexts of ``own`` are measured if attention was, else computed.
 
-    Args:
-        estimate: the whole profile is one, so that nothing in it is told apart.
+    In a profile that is an estimate as a whole, all times have the same standing.
     """
+    if estimate:
+        return [Curve("layer", TimeTable(times), c) for c, times in sorted(tables.items())]
     measured = {context for entry in own if entry.attention for context in entry.ms}
     found = []
     for context, times in sorted(tables.items()):
-        points = tuple(sorted(times))
-        if estimate:
-            found.append(Curve("layer", TimeTable(times), context))
-        elif context in measured:
-            known = (points[0], points[-1])
-            found.append(Curve("layer", TimeTable(times), context, points, known))
-        else:
-            found.append(Curve("layer", TimeTable(times), context, (), None))
+        points = tuple(sorted(times)) if context in measured else ()
+        known = (points[0], points[-1]) if points else None
+        found.append(Curve("layer", TimeTable(times), context, points, known))
     return found
 
 
@@ -171,7 +165,7 @@ def _measured(what: str, entry: MeasuredTime) -> list[Curve]:
 
 
 def _link_curves(link: LinkProfile) -> list[Curve]:
-    """A message's mean time on a link that is free, and its time without jitter and losses."""
+    """Make the curves of a message's mean time on a free link, and without jitter and losses."""
     times = link.times
     points: tuple[int, ...] = ()
     known = (0.0, float(link.measured_to_bytes or math.inf))

@@ -1,8 +1,7 @@
 """Hit ratios: shares of positions whose target token is among the draft's first k candidates.
 
-A share is one number, or one for each depth of a round: at the first token that is drafted below
-what is verified, at the second if the first was right, and so on (the last share holds below). How
-they are counted in recorded texts is here, too.
+A share is one number, or one for each depth of a round: at the first token below the verified ones,
+at the second if the first was right, and so on (the last share holds below).
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from pydantic import Field
 
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Shares: TypeAlias = Share | Annotated[tuple[Share, ...], Field(min_length=1, max_length=64)]
-"""The same at every depth, or by depth."""
+"""One share for all depths, or shares by depth."""
 CHAIN = 5
-"""Tokens of the chain whose rounds sum a pool up."""
+"""Length of the chain by whose rounds a pool is summarized, in tokens."""
 Ranks: TypeAlias = npt.NDArray[np.int64]
-"""[1 + guessed depths, positions]: the target's token's place among the draft's candidates."""
+"""Ranks [1 + guessed depths, positions] of the target's tokens among the draft's candidates."""
 
 
 def at_depth(shares: float | Sequence[float], depth: int) -> float:
-    """The share at a depth (0: right below what is verified).
+    """Share at a depth (0: right below the verified tokens).
 
     >>> at_depth(0.8, 3), at_depth((0.8, 0.7), 1), at_depth((0.8, 0.7), 5)
     (0.8, 0.7, 0.7)
@@ -34,7 +33,7 @@ def at_depth(shares: float | Sequence[float], depth: int) -> float:
 
 
 def said(shares: float | Sequence[float]) -> str:
-    """Give shares in words.
+    """Write shares as text.
 
     >>> said(0.81), said((0.81, 0.7))
     ('0.81', '0.81, 0.7 by depth')
@@ -45,13 +44,13 @@ def said(shares: float | Sequence[float]) -> str:
 
 
 def depths_of(table: Mapping[int, float | Sequence[float]]) -> int:
-    """How many depths a table of shares by k tells apart (1: none)."""
+    """Number of depths with their own shares in a table by k."""
     lengths = (1 if isinstance(each, float | int) else len(each) for each in table.values())
     return max(lengths, default=1)
 
 
 def check_rising(table: Mapping[int, float | Sequence[float]], key: str) -> None:
-    """Raises ``ValueError`` if a share falls with k at some depth."""
+    """Raise ``ValueError`` if a share falls with k at some depth."""
     for depth in range(depths_of(table)):
         shares = [(k, at_depth(table[k], depth)) for k in sorted(table)]
         for (low, less), (high, more) in itertools.pairwise(shares):
@@ -68,7 +67,7 @@ class Rounds(NamedTuple):
 
     Attributes:
         asked: rounds in which all tokens above that depth were right.
-        hits: of these, rounds in which the token there was right, too.
+        hits: rounds among these in which the token at that depth was right, too.
     """
 
     asked: tuple[int, ...]
@@ -82,17 +81,15 @@ class Rounds(NamedTuple):
 
     @property
     def tokens(self) -> float:
-        """Mean tokens per round, with the target's own behind the accepted ones: 1 + p1 + p1 p2
-        + ..."""
+        """Mean tokens per round with the target's own: 1 + p1 + p1 p2 + ..."""
         return 1 + sum(self.hits) / self.asked[0] if self.asked[0] else 1.0
 
 
 def chain_rounds(ranks: Ranks, pieces: Iterable[tuple[int, int]], k: int, gamma: int) -> Rounds:
     """Replay recorded positions in rounds of ``gamma`` drafted tokens, a hit among the first ``k``.
 
-    Only whole rounds are counted: one that the end of a piece would cut is left out.
-
-    Args: ``pieces``: (first, stop) of positions that follow each other.
+    Pieces are (first, stop) of consecutive positions. A round that the end of its piece would cut
+    is left out.
     """
     hits = (ranks < k).tolist()
     deepest = len(hits) - 1

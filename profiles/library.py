@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from treepipe.core.errors import UserError
+from treepipe.files.section import Section
 from treepipe.files.toml_file import read_toml, validated
 from treepipe.profiles.model_config import read_config
 from treepipe.profiles.schema import (
@@ -36,15 +37,15 @@ AnyProfile: TypeAlias = (
 )
 
 Loaded = TypeVar("Loaded")
+Profile = TypeVar("Profile", bound=Section)
 
 LIBRARY = Path(__file__).parent
 REFERENCE = LIBRARY.parent / "executor" / "reference"
-"""The bundled checkpoints."""
+"""Folder of the bundled checkpoints."""
 REFERENCE_SET = "reference:"
-"""The beginning of the names of bundled prompts."""
-KINDS = ("devices", "links", "models", "acceptance", "hosts")
+"""Prefix of the names of bundled prompts."""
 _RATES = {"bandwidth_mbit_s", "transfer_ms"}
-"""Two ways to say the same of a link."""
+"""The two keys that state a link's rate."""
 
 
 def profile_names(kind: str) -> list[str]:
@@ -53,11 +54,11 @@ def profile_names(kind: str) -> list[str]:
 
 
 def profile_path(kind: str, name: str, asked_by: str, base: Path = Path()) -> Path:
-    """The file that a name means: one of the library, or a path.
+    """Find the file of a name: a profile of the library, or a path.
 
     Args:
         asked_by: start of the error's sentence, naming file and key.
-        base: relative paths count from here (the scenario's folder).
+        base: folder that relative paths count from (the scenario's).
 
     Raises:
         UserError: there is no such profile.
@@ -82,34 +83,32 @@ def profile_path(kind: str, name: str, asked_by: str, base: Path = Path()) -> Pa
 
 
 def is_path(name: str) -> bool:
-    """Whether a name is meant as a file rather than a profile of the library."""
+    """Whether a name is a path rather than a profile of the library."""
     return "/" in name or "\\" in name or name.endswith((".toml", ".json"))
 
 
 def find_device(name: str, asked_by: str, base: Path = Path()) -> Device | Hardware:
-    """Raises ``UserError`` if there is none of that name, or it is not valid."""
+    """Load a device profile. Raises ``UserError`` if it does not exist or is not valid."""
     return load_device(profile_path("devices", name, asked_by, base))
 
 
 def find_link(name: str, asked_by: str, base: Path = Path()) -> LinkProfile:
-    """Raises ``UserError`` as ``find_device`` does."""
+    """Load a link profile. Raises as ``find_device``."""
     return load_link(profile_path("links", name, asked_by, base))
 
 
 def profile_name(section: AnyDevice | AnyLink) -> str | None:
-    """The profile that a device or link names, whatever keys stand beside it; None for a table."""
+    """Name of a device's or link's profile, alone or with overriding keys; None for a table."""
     if isinstance(section, ExtendedDevice | ExtendedLink):
         return section.profile
     return section if isinstance(section, str) else None
 
 
 def resolve_device(device: AnyDevice, asked_by: str, base: Path = Path()) -> Device | Hardware:
-    """What a scenario writes for a device: a table as it is, a profile with the keys beside it.
-
-    A key given beside ``profile`` replaces the profile's as a whole.
+    """Resolve a scenario's device: a table stays, a key beside ``profile`` replaces the profile's.
 
     Raises:
-        UserError: as ``find_device``, or a key is none of this profile's way to say times.
+        UserError: as ``find_device``, or a key belongs to another way to state times.
     """
     if isinstance(device, str):
         return find_device(device, asked_by, base)
@@ -128,10 +127,10 @@ def resolve_device(device: AnyDevice, asked_by: str, base: Path = Path()) -> Dev
 
 
 def resolve_link(link: AnyLink, asked_by: str, base: Path = Path()) -> Link:
-    """What a scenario writes for a link, as ``resolve_device`` does for a device.
+    """Resolve a scenario's link as ``resolve_device`` does a device.
 
-    A rate that is given (``bandwidth_mbit_s`` or ``transfer_ms``) replaces the profile's, however
-    that is said, and a family of jitter replaces the profile's with its ``jitter_cv``.
+    A given rate (``bandwidth_mbit_s`` or ``transfer_ms``) replaces the profile's in either form,
+    and a given ``jitter`` also replaces the profile's ``jitter_cv``.
     """
     if isinstance(link, str):
         return find_link(link, asked_by, base)
@@ -148,26 +147,25 @@ def resolve_link(link: AnyLink, asked_by: str, base: Path = Path()) -> Link:
 
 
 def find_model(name: str, asked_by: str, base: Path = Path()) -> ModelProfile:
-    """A profile, or what a ``config.json`` says; raises ``UserError`` as ``find_device`` does."""
+    """Load a model profile or a ``config.json``. Raises as ``find_device``."""
     return load_model(profile_path("models", name, asked_by, base))
 
 
 def find_acceptance(
     name: str, asked_by: str, base: Path = Path()
 ) -> tuple[AcceptanceProfile, Path]:
-    """Recorded acceptance and its file; raises ``UserError`` as ``find_device`` does."""
+    """Load an acceptance profile; return it with its file. Raises as ``find_device``."""
     path = profile_path("acceptance", name, asked_by, base)
-    return validated(AcceptanceProfile, read_toml(path), path), path
+    return load_acceptance(path), path
 
 
 def find_host(name: str, asked_by: str, base: Path = Path()) -> HostProfile:
-    """Raises ``UserError`` as ``find_device`` does."""
+    """Load a host profile. Raises as ``find_device``."""
     return load_host(profile_path("hosts", name, asked_by, base))
 
 
 def remembered(load: Callable[[Path], Loaded]) -> Callable[[Path], Loaded]:
-    """The same, but a file that has not changed is read once: a search asks for the same profiles
-    with every candidate."""
+    """Cache ``load`` by path, mtime and size; a search loads each profile many times."""
 
     @lru_cache
     def unchanged(path: Path, modified_ns: int, size: int) -> Loaded:
@@ -178,27 +176,25 @@ def remembered(load: Callable[[Path], Loaded]) -> Callable[[Path], Loaded]:
         try:
             stat = path.stat()
         except OSError:
-            return load(path)  # which says what is wrong
+            return load(path)  # which raises the error
         return unchanged(path, stat.st_mtime_ns, stat.st_size)
 
     return loaded
 
 
-@remembered
-def load_link(path: Path) -> LinkProfile:
-    """Raises ``UserError`` if the file is not valid."""
-    return validated(LinkProfile, read_toml(path), path)
+def loader(profile: type[Profile]) -> Callable[[Path], Profile]:
+    """Make a function that loads a file. It raises ``UserError`` if the file is not valid."""
+    return remembered(lambda path: validated(profile, read_toml(path), path))
 
 
-@remembered
-def load_host(path: Path) -> HostProfile:
-    """Raises ``UserError`` if the file is not valid."""
-    return validated(HostProfile, read_toml(path), path)
+load_link = loader(LinkProfile)
+load_host = loader(HostProfile)
+load_acceptance = loader(AcceptanceProfile)
 
 
 @remembered
 def load_device(path: Path) -> DeviceProfile | EmulatedProfile:
-    """Raises ``UserError`` if the file is not valid."""
+    """Load a device profile. Raises ``UserError`` if the file is not valid."""
     data = read_toml(path)
     if device_kind(data) == "device-hardware":
         return validated(DeviceProfile, data, path)
@@ -207,62 +203,57 @@ def load_device(path: Path) -> DeviceProfile | EmulatedProfile:
 
 @remembered
 def load_model(path: Path) -> ModelProfile:
-    """Raises ``UserError`` if the file is not valid."""
+    """Load a model profile. Raises ``UserError`` if the file is not valid."""
     if path.suffix == ".json":
         return read_config(path)
     return validated(ModelProfile, read_toml(path), path)
 
 
+LOADERS: dict[str, Callable[[Path], AnyProfile]] = {
+    "devices": load_device,
+    "links": load_link,
+    "models": load_model,
+    "acceptance": load_acceptance,
+    "hosts": load_host,
+}
+"""Loaders by the library's folders, one per kind of profile."""
+KINDS = tuple(LOADERS)
+_KEYS: dict[str, set[str]] = {
+    "devices": {*DeviceProfile.model_fields, *EmulatedProfile.model_fields},
+    "links": set(LinkProfile.model_fields),
+    "models": set(ModelProfile.model_fields),
+    "acceptance": set(AcceptanceProfile.model_fields),
+    "hosts": set(HostProfile.model_fields),
+}
+
+
 def load_any(path: Path) -> tuple[str, AnyProfile]:
-    """The kind of a file, told by its keys, and the profile in it. Raises ``UserError``."""
-    if path.suffix == ".json":
-        return "models", load_model(path)
-    data = read_toml(path)
-    kind = _kind(data, path)
-    if kind == "devices":
-        return kind, load_device(path)
-    if kind == "links":
-        return kind, load_link(path)
-    if kind == "models":
-        return kind, load_model(path)
-    if kind == "hosts":
-        return kind, load_host(path)
-    return kind, validated(AcceptanceProfile, data, path)
+    """Return the kind of a file, detected by its keys, and its profile. Raises ``UserError``."""
+    kind = "models" if path.suffix == ".json" else _kind(read_toml(path), path)
+    return kind, LOADERS[kind](path)
 
 
 def checkpoint_directory(name: str, role: str, base: Path) -> Path:
-    """The directory a scenario names; "reference" is the bundled one of that role.
-
-    Args:
-        role: "target", "draft" or "eagle".
-        base: relative names count from here (the scenario's folder).
-    """
+    """Directory that a scenario in folder ``base`` names, or the role's bundled one."""
     return REFERENCE / role if name == "reference" else base / name
 
 
 def shape_of(entry: MeasuredTime) -> Shape:
-    """Sizes of the model that was measured. Raises ``UserError`` if nothing tells them."""
+    """Sizes of the measured model. Raises ``UserError`` if they are unknown."""
     if entry.shape is not None:
         return entry.shape
     return find_model(entry.model, "a measured table without a shape has model")
 
 
 def _kind(data: Mapping[str, Any], path: Path) -> str:
-    """The kind of profile whose keys the file's are, or are most like."""
-    fields: dict[str, set[str]] = {
-        "devices": {*DeviceProfile.model_fields, *EmulatedProfile.model_fields},
-        "links": set(LinkProfile.model_fields),
-        "models": set(ModelProfile.model_fields),
-        "acceptance": set(AcceptanceProfile.model_fields),
-        "hosts": set(HostProfile.model_fields),
-    }
+    """Kind of profile whose keys are most like the file's."""
     keys = [key for key in data if key != "origin"]
     likeness = {
         kind: sum(
             1.0 if key in names else 0.5 * bool(difflib.get_close_matches(key, names, 1))
             for key in keys
         )
-        for kind, names in fields.items()
+        for kind, names in _KEYS.items()
     }
     kind = max(likeness, key=lambda kind: (likeness[kind], kind == path.parent.name))
     if not likeness[kind]:

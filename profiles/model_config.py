@@ -1,4 +1,4 @@
-"""A Hugging Face ``config.json`` read as a model profile; only sizes are read, never weights."""
+"""Reading a Hugging Face ``config.json`` as a model profile: sizes, never weights."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from treepipe.core.errors import UserError
-from treepipe.files.json_file import read_json
+from treepipe.files.reading import read_json
 from treepipe.profiles.schema import ModelProfile
 from treepipe.profiles.shapes import BYTES
 
@@ -22,11 +22,7 @@ REQUIRED = {
 
 
 def read_config(path: Path) -> ModelProfile:
-    """The profile that a ``config.json`` describes.
-
-    Raises:
-        UserError: no such file, no JSON object, or a size is missing or makes no sense.
-    """
+    """Read a model's sizes. Raises ``UserError`` if one is missing or makes no sense."""
     config = read_json(path)
     config = {**config, **(config.get("text_config") or {})}
     sizes = {ours: _size(config, theirs, path) for ours, theirs in REQUIRED.items()}

@@ -1,7 +1,4 @@
-"""The file of an acceptance pool (``docs/files.md``): read, checked, written; nobody else knows it.
-
-What records one is in ``treepipe.executor.measure``, what draws from one in ``treepipe.sim``.
-"""
+"""The file of an acceptance pool (``docs/files.md``): read, checked and written."""
 
 from __future__ import annotations
 
@@ -26,52 +23,49 @@ Floats = npt.NDArray[np.float64]
 
 
 class Table(NamedTuple):
-    """Answers for successive positions of a text.
+    """Log probabilities [positions, candidates], descending, and ranks of the target's tokens.
 
-    Attributes:
-        vectors: [positions, candidates] log probabilities, descending.
-        ranks: of the target's token; ``candidates`` if it is not among them.
+    A token outside the candidates has their number as its rank.
     """
 
     vectors: Floats
     ranks: Sequence[int]
 
     def beginning(self, length: int) -> Table:
-        """The first ``length`` positions."""
         return Table(self.vectors[:length], self.ranks[:length])
 
     def content(self) -> dict[str, Any]:
-        """Give it as the file says it."""
         return {"log_probs": self.vectors.tolist(), "ranks": list(self.ranks)}
 
 
 class Prompt(NamedTuple):
-    """A recorded text: answers when all before a position is verified, and when the last 1, 2, ...
-    tokens are not (none if that makes no difference to the draft)."""
+    """A recorded text's answers at each position, given that all before the position is verified.
+
+    ``guessed`` holds the answers with the last 1, 2, ... tokens unverified, if that affects the
+    draft.
+    """
 
     known: Table
     guessed: Sequence[Table] = ()
 
     def beginning(self, length: int) -> Prompt:
-        """The first ``length`` positions, at every depth."""
         return Prompt(
             self.known.beginning(length), tuple(each.beginning(length) for each in self.guessed)
         )
 
     def content(self) -> dict[str, Any]:
-        """Give it as the file says it."""
         guessed = [each.content() for each in self.guessed]
         return self.known.content() | ({"guessed": guessed} if guessed else {})
 
 
 @dataclass(frozen=True)
 class Made:
-    """How a pool was recorded (``treepipe.scenario.making`` holds it against a scenario).
+    """A pool's recording settings (``treepipe.scenario.making`` compares them with a scenario).
 
     Attributes:
-        sampling: keys of a scenario's table ``[sampling]`` that matter, with their values.
-        draft: keys of its draft, ``source`` among them; empty where a file does not say it.
-        prompts: that were continued, as the command line names them.
+        sampling: relevant keys of a scenario's table ``[sampling]``, with their values.
+        draft: keys of its draft, including ``source``; empty where a file lacks them.
+        prompts: name of the prompts on the command line.
     """
 
     sampling: dict[str, Any]
@@ -80,7 +74,7 @@ class Made:
 
     @classmethod
     def from_content(cls, content: Mapping[str, Any]) -> Made:
-        """Read it off a pool's file; older ones say the temperature alone."""
+        """Read the settings from a pool's file; older files have the temperature alone."""
         older = {"temperature": content.get("temperature", 0), "rule": "exact"}
         made = cls(
             dict(content.get("sampling", older)),
@@ -95,15 +89,14 @@ class Made:
 
 @dataclass(frozen=True)
 class PoolFile:
-    """What a pool file holds.
+    """The content of a pool file.
 
     Attributes:
         candidates: log probabilities per position.
         prompts: recorded texts, with equally many guessed depths each.
-        off_path: [n, candidates] log probabilities by steps (1, 2, ...) off the target's text;
-            recorded ones text after text, one beside every second token.
-        target, draft: names of who was recorded; empty where a file does not say it.
-        made: how it was recorded.
+        off_path: [n, candidates] log probabilities by steps (1, 2, ...) off the target's text,
+            text after text, one beside every second token.
+        target, draft: names; empty where a file lacks them.
     """
 
     candidates: int
@@ -115,15 +108,15 @@ class PoolFile:
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks of the target's tokens, text after text, where all is verified."""
+        """Ranks of the target's tokens, text after text, with all tokens before them verified."""
         return [int(rank) for prompt in self.prompts for rank in prompt.known.ranks]
 
     def beginnings(self, length: int) -> PoolFile:
-        """The same of each text's first ``length`` tokens; what is off the text stays whole."""
+        """Keep each text's first ``length`` tokens; vectors off the texts stay whole."""
         return replace(self, prompts=[prompt.beginning(length) for prompt in self.prompts])
 
     def of_texts(self, numbers: Sequence[int]) -> PoolFile:
-        """The same of these recorded texts alone, with the vectors that were recorded off them."""
+        """Keep these texts alone, with the vectors that were recorded off them."""
         counts = [-(-len(prompt.known.ranks) // 2) for prompt in self.prompts]
         owners = np.repeat(np.arange(len(counts)), counts)
         off_path = {
@@ -133,7 +126,7 @@ class PoolFile:
         return replace(self, prompts=[self.prompts[n] for n in numbers], off_path=off_path)
 
     def content(self) -> dict[str, Any]:
-        """Give it as JSON; ``from_content`` reads it back."""
+        """Return the pool as JSON; ``from_content`` reads it back."""
         return {
             "schema": SCHEMA,
             "target": self.target,
@@ -147,12 +140,12 @@ class PoolFile:
         }
 
     def save(self, path: Path, asked_by: str) -> None:
-        """Write it whole or not at all; ``asked_by`` is the option that names the file."""
+        """Write the file whole or not at all; ``asked_by`` is the option that names it."""
         write_file(path, json.dumps(self.content()), asked_by)
 
     @classmethod
     def load(cls, path: Path) -> PoolFile:
-        """Raises ``UserError`` if the file (JSON, or that in gzip) is missing or no pool."""
+        """Read a file (JSON, or gzipped JSON). Raises ``UserError`` if it is missing or no pool."""
         try:
             raw = read_bytes(path)
             raw = gzip.decompress(raw) if path.suffix == ".gz" else raw
@@ -169,7 +162,7 @@ class PoolFile:
 
     @classmethod
     def from_content(cls, content: Mapping[str, Any]) -> PoolFile:
-        """Raises ``ValueError`` or ``KeyError`` naming the key that is wrong."""
+        """Parse a pool. Raises ``ValueError`` or ``KeyError`` naming the key that is wrong."""
         if content.get("schema") != SCHEMA:
             raise ValueError(f"key schema = {content.get('schema')!r}, not {SCHEMA!r}")
         width = int(content["candidates"])
@@ -195,7 +188,7 @@ class PoolFile:
 
 
 def ranks_of(prompts: Sequence[Prompt]) -> Ranks:
-    """[1 + guessed depths, positions] of the target's tokens, text after text."""
+    """Ranks of the target's tokens [1 + guessed depths, positions], text after text."""
     tables = [(prompt.known, *prompt.guessed) for prompt in prompts]
     return np.array([[rank for t in depth for rank in t.ranks] for depth in zip(*tables)])  # noqa: B905
 
@@ -222,7 +215,7 @@ def _table(entry: Mapping[str, Any], key: str, width: int) -> Table:
 
 
 def _vectors(rows: Any, key: str, width: int) -> Floats:
-    """[n, width] log probabilities, checked."""
+    """Check log probabilities [n, width]."""
     try:
         vectors = np.array(rows, dtype=np.float64)
     except (ValueError, TypeError):

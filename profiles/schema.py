@@ -1,7 +1,6 @@
-"""What profile files may say: origins, devices, links, models, acceptance. Only shapes of files.
+"""Keys of profile files: origins, devices, links, models, acceptance.
 
-A scenario writes a device or a link inline in the same words; a profile adds its ``[origin]``.
-Every key is documented by its field's description, the files by ``docs/scenario.md``.
+A scenario's inline device or link has the same keys; a profile adds its ``[origin]``.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class MeasuredOrigin(Origin):
 
 
 class Price(Section):
-    """What a device costs to buy, as somebody published it."""
+    """A published purchase price of a device."""
 
     amount: Positive = Field(description="of one device")
     currency: Literal["USD"] = Field(description="in which budgets are stated, too")
@@ -76,11 +75,11 @@ class Price(Section):
 
 
 class FitError(Section):
-    """What thinning a measured table to its knots cost, relative, over all measured points."""
+    """Relative error of thinning a measured table to its knots, over all measured points."""
 
-    median: Annotated[float, Field(ge=0)]
-    max: Annotated[float, Field(ge=0)]
-    points: Count = Field(description="measured points")
+    median: Annotated[float, Field(ge=0)] = Field(description="relative")
+    max: Annotated[float, Field(ge=0)] = Field(description="relative")
+    points: Count = Field(description="number of measured points")
 
 
 class MeasuredTime(Section):
@@ -88,12 +87,14 @@ class MeasuredTime(Section):
 
     model: str = Field(description="a model profile's name, or any name beside a shape")
     dtype: DType = Field(description="of the weights")
-    ms: ContextTable = Field(description="context length -> { tokens = ms }")
+    ms: ContextTable = Field(description="medians: context length → { tokens = ms }")
     shape: Shape | None = Field(None, description="of a model that has no profile")
     iqr_ms: Annotated[ContextTable | None, ReadIf("shown")] = Field(
         None, description="interquartile range of the passes whose median ms holds"
     )
-    fit_error: Annotated[FitError | None, ReadIf("shown")] = None
+    fit_error: Annotated[FitError | None, ReadIf("shown")] = Field(
+        None, description="what thinning the table cost"
+    )
     source: Annotated[str | None, ReadIf("shown")] = Field(
         None, description="where it differs from the profile's"
     )
@@ -103,54 +104,54 @@ class LayerTime(MeasuredTime):
     """One decoder layer."""
 
     attention: bool = Field(
-        True, description="False: without attention itself, which is added by the roofline"
+        True, description="false: without attention itself, which the roofline adds"
     )
 
 
 class Roofline(Section):
-    """Peak figures, and the share of them that is reached (Williams et al., 2009)."""
+    """Peak figures and their reached shares (Williams et al., 2009)."""
 
     tflops: Annotated[dict[DType, Positive], Field(min_length=1)] = Field(
         description="dense, by the type that is computed in"
     )
     memory_gb_s: Positive = Field(description="memory bandwidth")
-    compute_efficiency: Share = 0.7
-    memory_efficiency: Share = 0.8
+    compute_efficiency: Share = Field(0.7, description="share of the peak that is reached")
+    memory_efficiency: Share = Field(0.8, description="share of the bandwidth that is reached")
 
 
 class Power(Section):
-    idle_w: Annotated[float, Field(ge=0)]
-    busy_w: Positive
+    idle_w: Annotated[float, Field(ge=0)] = Field(description="when nothing works")
+    busy_w: Positive = Field(description="when all of the capacity works")
 
 
 class AnyHardware(Section):
-    """What every device may say, however its times are given."""
+    """Keys of every device, however its times are given."""
 
     memory_mib: Positive | None = Field(
         None, description="for weights, caches, buffers; a deployment that does not fit is refused"
     )
     runtime_mib: Annotated[Annotated[float, Field(ge=0)] | None, ReadIf("limited")] = Field(
-        None, description="of memory_mib, what a role's process takes without any model"
+        None, description="part of memory_mib that each role's process takes without any model"
     )
     decide_ms: Annotated[Milliseconds, ReadIf("verifying")] = Field(
-        0.0, description="the schedule's work per returned segment"
+        0.0, description="the schedule's work per returned segment (a batch: one per request)"
     )
     prune_ms: Annotated[Milliseconds, ReadIf("pruning")] = Field(
-        0.0, description="compacting the caches for one word"
+        0.0, description="compacting a stage's caches for one word"
     )
     idle_factor: Annotated[GapTable | None, ReadIf("working")] = Field(
-        None, description="idle gap before a pass in ms -> factor on its time"
+        None, description="idle gap before a pass in ms → factor on its time"
     )
-    price_usd_per_hour: Positive | None = None
-    power: Power | None = None
+    price_usd_per_hour: Positive | None = Field(None, description="for usd_per_million_tokens")
+    power: Power | None = Field(None, description="for joules_per_token")
     kind: Annotated[Literal["cpu", "cuda"], ReadIf("run")] = Field(
-        "cpu", description="executor: what a worker computes on"
+        "cpu", description="the processor that a worker computes on"
     )
     index: Annotated[int, Field(ge=0, le=1000), ReadIf("run")] = Field(
-        0, description="executor: of the GPU, for kind cuda"
+        0, description="of the GPU, for kind cuda"
     )
     threads: Annotated[int, Field(ge=1, le=1000), ReadIf("run")] = Field(
-        1, description="executor: that a worker's CPU computes with"
+        1, description="that a worker's CPU computes with, at most the machine's cores"
     )
 
     @model_validator(mode="after")
@@ -161,12 +162,14 @@ class AnyHardware(Section):
 
 
 class LayerKeys(AnyHardware):
-    """What one layer of a model costs."""
+    """Keys of a device described by the cost of one model layer."""
 
     call_overhead_ms: Annotated[Milliseconds, ReadIf("working")] = Field(
         0.0, description="once per pass, whatever its size"
     )
-    roofline: Annotated[Roofline | None, ReadIf("working")] = None
+    roofline: Annotated[Roofline | None, ReadIf("working")] = Field(
+        None, description="peak figures, for what was not measured"
+    )
     layer: Annotated[tuple[LayerTime, ...], ReadIf("working")] = Field(
         (), description="measured decoder layers"
     )
@@ -182,7 +185,7 @@ class LayerKeys(AnyHardware):
 
 
 class Hardware(LayerKeys):
-    """A device by what one layer of a model costs on it; see ``service.py`` for a stage's time."""
+    """A device described by the cost of one model layer; ``service.py`` computes a stage's time."""
 
     @model_validator(mode="after")
     def _has_times(self) -> Hardware:
@@ -192,21 +195,21 @@ class Hardware(LayerKeys):
 
 
 class RoleKeys(AnyHardware):
-    """Milliseconds against tokens of a role's whole work (piecewise linear)."""
+    """Tables of milliseconds against tokens for a role's whole work (piecewise linear)."""
 
     stage_ms: Annotated[TokenTable, ReadIf("stage")] = Field(
-        {1: 20.0}, description="a pass through the stage's layers"
+        {1: 20.0}, description="tokens → ms of a pass through the stage's layers"
     )
     draft_ms: Annotated[TokenTable, ReadIf("drafting")] = Field(
-        {1: 3.0}, description="one draft pass"
+        {1: 3.0}, description="tokens → ms of a draft pass"
     )
     evaluate_ms: Annotated[TokenTable, ReadIf("verifying")] = Field(
-        {1: 0.0}, description="output projection of returned rows"
+        {1: 0.0}, description="rows → ms of their output projection"
     )
 
 
 class Device(RoleKeys):
-    """A device by the times of a role's whole work."""
+    """A device described by the times of a role's whole work."""
 
 
 class DeviceProfile(Hardware):
@@ -217,14 +220,14 @@ class DeviceProfile(Hardware):
 
 
 class EmulatedProfile(Device):
-    """A file of ``devices/`` whose times are a whole role's."""
+    """A file of ``devices/`` with times of a role's whole work."""
 
     origin: MeasuredOrigin
     price: Price | None = Field(None, description="where somebody published one")
 
 
 class HostFit(Section):
-    """How well the terms of a host tell the runs that they were fitted to."""
+    """The runs that a host's terms were fitted to."""
 
     schedules: tuple[str, ...] = Field(description="that were run")
     prompts: str = Field(description="on which")
@@ -232,7 +235,7 @@ class HostFit(Section):
 
 
 class HostProfile(Section):
-    """A file of ``hosts/``: what a host adds to its devices' times in runs without emulation."""
+    """A file of ``hosts/``: a host's costs beyond its devices' times, in runs without emulation."""
 
     origin: MeasuredOrigin
     send_ms: TokenTable = Field({1: 0.0}, description="bytes -> ms of a message's sender")
@@ -265,13 +268,13 @@ class HostProfile(Section):
 
 
 class ExtendedDevice(RoleKeys, LayerKeys):
-    """A device's profile, and keys that replace its own; what is not given means nothing."""
+    """A device profile with overriding keys; an absent key keeps the profile's value."""
 
     profile: str = Field(description="a device profile, whose keys the others here replace")
 
 
 def device_kind(data: Any) -> str:
-    """Which of the ways of describing a device this is, or a profile's name."""
+    """Tag of the form in which a device is described."""
     if isinstance(data, str):
         return "device-name"
     if isinstance(data, ExtendedDevice) or (isinstance(data, dict) and "profile" in data):
@@ -290,24 +293,24 @@ AnyDevice: TypeAlias = Annotated[
     | Annotated[str, Tag("device-name")],
     Discriminator(device_kind),
 ]
-"""How a scenario may write a device: either table, a profile's name, or that and other keys."""
+"""A device in a scenario: a table, a profile's name, or a profile with overriding keys."""
 
 
 class LinkKeys(Section):
-    """What a link may say."""
+    """Keys of a link."""
 
     latency_ms: Milliseconds = Field(0.2, description="propagation, whatever the size")
-    bandwidth_mbit_s: Positive | None = None
+    bandwidth_mbit_s: Positive | None = Field(None, description="the rate; default: no time")
     message_ms: Milliseconds = Field(0.0, description="keeps the sender busy, once per message")
     transfer_ms: TokenTable | None = Field(
-        None, description="instead of a bandwidth: bytes -> ms on the wire, besides the latency"
+        None, description="instead of a bandwidth: bytes → ms on the wire, besides the latency"
     )
     jitter_ms: Milliseconds = Field(0.0, description="scale of what is added to the latency")
     jitter: Annotated[JitterKind, Beside("jitter_ms")] = Field(
-        "half_normal", description="|normal(0, jitter_ms)|; the others have the mean jitter_ms"
+        "half_normal", description="its family: |normal(0, jitter_ms)|, or of the mean jitter_ms"
     )
     jitter_cv: Annotated[Positive, Beside("jitter_ms")] = Field(
-        1.0, description="lognormal: standard deviation over mean"
+        1.0, description="of lognormal: standard deviation over mean"
     )
     loss: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0, description="probability that a message is lost and sent again"
@@ -338,7 +341,7 @@ class Link(LinkKeys):
 
     @property
     def times(self) -> LinkTimes:
-        """The times of a link, which both worlds read."""
+        """The link's times, which both worlds read."""
         return LinkTimes(
             self.latency_ms,
             self.bandwidth_mbit_s,
@@ -355,13 +358,13 @@ class Link(LinkKeys):
 
 
 class ExtendedLink(LinkKeys):
-    """A link's profile, and keys that replace its own; what is not given means nothing."""
+    """A link profile with overriding keys; an absent key keeps the profile's value."""
 
     profile: str = Field(description="a link profile, whose keys the others here replace")
 
 
 def link_kind(data: Any) -> str:
-    """Which of the ways of describing a link this is, or a profile's name."""
+    """Tag of the form in which a link is described."""
     if isinstance(data, str):
         return "link-name"
     extended = isinstance(data, ExtendedLink) or (isinstance(data, dict) and "profile" in data)
@@ -374,11 +377,11 @@ AnyLink: TypeAlias = Annotated[
     | Annotated[str, Tag("link-name")],
     Discriminator(link_kind),
 ]
-"""How a scenario may write a link: a table, a profile's name, or that and other keys."""
+"""A link in a scenario: a table, a profile's name, or a profile with overriding keys."""
 
 
 def given_keys(section: Section) -> dict[str, Any]:
-    """What a section's author gave, besides a profile's name."""
+    """Return the keys that a section's author set, besides a profile's name."""
     return {name: getattr(section, name) for name in section.model_fields_set - {"profile"}}
 
 

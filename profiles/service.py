@@ -1,9 +1,9 @@
-"""Device profile and model -> service times of a stage, a draft pass, an output projection.
+"""Service times of a stage, a draft pass and an output projection, from a device and a model.
 
-What was measured of this shape and type is taken as it is. Else the nearest measured shape is
-scaled by the ratio of the two roofline times at each token count; where nothing was measured, the
-roofline itself is taken. Attention that a table leaves out is added by the roofline. Every step
-away from a measurement leaves a warning.
+Times measured in this shape and type are used unchanged. Otherwise the nearest measured shape's
+times are scaled by the ratio of the two roofline times at each token count; without measurements
+the roofline itself is used. It also adds attention that a table leaves out. Every departure from a
+measurement adds a warning.
 """
 
 from __future__ import annotations
@@ -15,30 +15,23 @@ from typing import TypeAlias, TypeVar
 
 from treepipe.core.errors import UserError
 from treepipe.physics.timing import ServiceTable, TimeTable
-from treepipe.profiles.roofline import (
-    PassWork,
-    attention_work,
-    fusion_work,
-    head_work,
-    layer_work,
-    roofline_ms,
-)
 from treepipe.profiles.schema import Hardware, MeasuredTime, Roofline
-from treepipe.profiles.shapes import BYTES, DType, Shape
+from treepipe.profiles.shapes import BYTES, DType, Shape, compute_dtype
 
 Entry = TypeVar("Entry", bound=MeasuredTime)
 Tables: TypeAlias = dict[int, dict[int, float]]
 """Milliseconds by context, by tokens."""
 
 CONTEXTS = (0, 4096)
-"""Attention by the roofline is linear in the context, so that two lengths say all."""
+"""Context lengths of estimates; two suffice, since the roofline's attention is linear in the
+context."""
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
-"""Knots where nothing was measured."""
+"""Token counts of estimates."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model as it is served: what its profile is called, its sizes, its weights' type."""
+    """A model as served: its profile's name, its sizes, its weights' type."""
 
     name: str
     shape: Shape
@@ -49,12 +42,62 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
+class PassWork:
+    """Floating-point operations, and bytes moved between memory and processor."""
+
+    flops: float
+    moved_bytes: float
+
+
+def layer_work(shape: Shape, dtype: DType, tokens: int) -> PassWork:
+    """Work of a decoder layer without attention itself: its weights once, its rows in and out."""
+    rows = 2 * tokens * (shape.hidden_size + shape.intermediate_size) * BYTES[compute_dtype(dtype)]
+    flops = 2.0 * shape.layer_matrix_parameters * tokens
+    return PassWork(flops, shape.layer_bytes(dtype) + rows)
+
+
+def attention_work(shape: Shape, dtype: DType, tokens: int, context: int) -> PassWork:
+    """Work of a layer's scores and weighted sums: every row against the context and all rows."""
+    keys = context + tokens
+    flops = 4.0 * tokens * keys * shape.heads * shape.head_dim
+    return PassWork(flops, keys * shape.kv_bytes(dtype))
+
+
+def head_work(shape: Shape, dtype: DType, tokens: int) -> PassWork:
+    """Work of the output projection, which quantized models keep in the type they compute in."""
+    size = BYTES[compute_dtype(dtype)]
+    moved = shape.head_parameters + tokens * (shape.hidden_size + shape.vocabulary)
+    return PassWork(2.0 * shape.head_parameters * tokens, moved * size)
+
+
+def fusion_work(shape: Shape, dtype: DType, tokens: int) -> PassWork:
+    """Work of the fusion in front of an EAGLE head's layer."""
+    moved = shape.fusion_parameters * BYTES[dtype]
+    return PassWork(2.0 * shape.fusion_parameters * tokens, moved)
+
+
+def roofline_ms(work: PassWork, roofline: Roofline, dtype: DType) -> float:
+    """Slower of computing and moving in milliseconds, at the device's efficiencies.
+
+    Source: Williams, Waterman, Patterson, "Roofline" (Communications of the ACM 52(4), 2009). A
+    type without a given peak uses that of another type of its size, else the lowest given peak.
+    """
+    peaks = roofline.tflops
+    used = compute_dtype(dtype)
+    alike = [peak for known, peak in peaks.items() if BYTES[known] == BYTES[used]]
+    peak = peaks.get(used) or (alike[0] if alike else min(peaks.values()))
+    computing = work.flops / (peak * 1e9 * roofline.compute_efficiency)
+    moving = work.moved_bytes / (roofline.memory_gb_s * 1e6 * roofline.memory_efficiency)
+    return max(computing, moving)
+
+
+@dataclass(frozen=True, slots=True)
 class MeasuredPart:
-    """A kind of work that is measured on its own: what it is called, its size, its work.
+    """A kind of work that is measured on its own.
 
     Attributes:
-        sizes: all that its time depends on; equal sizes are equal work.
-        work: of a shape in a type, over so many tokens behind so long a context.
+        sizes: all sizes that its time depends on; equal sizes are equal work.
+        work: the work of a shape in a type, over a number of tokens behind a context.
     """
 
     name: str
@@ -88,21 +131,20 @@ class ServiceTimes:
         shape_of: Callable[[MeasuredTime], Shape],
         warnings: list[Remark],
     ) -> None:
-        """Args: ``device``: its name in warnings; ``shape_of``: sizes of a measured model;
-        ``warnings``: gets what the times rest on besides measurements, each sentence once."""
+        """Prepare the times of ``device``.
+
+        ``warnings`` gets a sentence for each departure from a measurement; ``shape_of`` returns the
+        sizes of a measured model.
+        """
         self._device, self._hardware, self._shape_of = device, hardware, shape_of
         self._warnings = warnings
 
     def stage(self, model: ServedModel, layers: int) -> TimeTable:
-        """A pass through ``layers`` decoder layers."""
+        """Time a pass through ``layers`` decoder layers."""
         return self._call([(self.layer(model), layers)])
 
     def draft(self, model: ServedModel, target: Shape | None = None) -> TimeTable:
-        """One draft pass: all layers and the output projection.
-
-        Args:
-            target: whose output projection an EAGLE head borrows.
-        """
+        """Time one draft pass: all layers and the output projection (an EAGLE head's target's)."""
         shape = model.shape
         whole = self._own(self._hardware.draft, model)
         if whole:
@@ -114,10 +156,7 @@ class ServiceTimes:
         return self._call([*parts, (self.head(owner), 1), *self._embedding(model)])
 
     def projection(self, model: ServedModel, target: Shape | None = None) -> TimeTable | None:
-        """The output projection's part of a draft pass, None if nothing tells it from the rest.
-
-        Args: ``target``: as for ``draft``.
-        """
+        """Time a draft pass's output projection; None if nothing separates it from the rest."""
         owner = model if target is None else ServedModel(model.name, target, model.dtype)
         known = self._hardware.roofline is not None or any(
             HEAD.sizes(self._shape_of(entry)) == HEAD.sizes(owner.shape)
@@ -126,11 +165,11 @@ class ServiceTimes:
         return self.evaluation(owner) if known else None
 
     def evaluation(self, model: ServedModel) -> TimeTable:
-        """The output projection of returned rows."""
+        """Time the output projection of returned rows."""
         return self._call([(self.head(model), 1)])
 
     def layer(self, model: ServedModel) -> Tables:
-        """One decoder layer, with attention."""
+        """Return the times of one decoder layer with attention."""
         if not self._hardware.layer:
             return self._unmeasured(ATTENDING_LAYER, model, CONTEXTS)
         nearest = self._nearest(self._hardware.layer, LAYER, model)
@@ -141,23 +180,23 @@ class ServiceTimes:
         return self._with_attention(tables, model, included=nearest.attention)
 
     def head(self, model: ServedModel) -> Tables:
-        """One output projection."""
+        """Return the times of one output projection."""
         if not self._hardware.head:
             return self._unmeasured(HEAD, model, (0,))
         return self._of_measured(self._nearest(self._hardware.head, HEAD, model), HEAD, model)
 
     def _embedding(self, model: ServedModel) -> list[tuple[Tables, int]]:
-        """The embedding where it was measured; else it is neglected, a row is a few kilobytes."""
+        """Return the embedding's measured times; without any it is neglected (a few KB a row)."""
         entries = self._own(self._hardware.embedding, model)
         return [(self._taken(entries, model, "embedding").ms, 1)] if entries else []
 
     def _call(self, parts: Sequence[tuple[Tables, int]]) -> TimeTable:
-        """Parts, each so many times, one after another, and the overhead of one call."""
+        """Add the parts, each times its count, and the overhead of one call."""
         total = add_tables(parts, self._hardware.call_overhead_ms)
         return ServiceTable(total) if len(total) > 1 else TimeTable(total[min(total)])
 
     def _nearest(self, entries: Sequence[Entry], part: MeasuredPart, model: ServedModel) -> Entry:
-        """The entry of equal size, type and name, else the nearest in this order."""
+        """Return the entry of equal size, type and name, else the nearest in this order."""
 
         def distance(entry: MeasuredTime) -> tuple[float, bool, bool, bool]:
             ours, theirs = part.sizes(model.shape), part.sizes(self._shape_of(entry))
@@ -169,7 +208,7 @@ class ServiceTimes:
 
     @staticmethod
     def _own(entries: Sequence[MeasuredTime], model: ServedModel) -> list[MeasuredTime]:
-        """What was measured of this very model, or of one of all its sizes."""
+        """Return the measurements of this model, or of one with all its sizes."""
         return [
             entry
             for entry in entries
@@ -180,14 +219,14 @@ class ServiceTimes:
     def _taken(
         self, entries: Sequence[MeasuredTime], model: ServedModel, what: str
     ) -> MeasuredTime:
-        """The measurement of a model in its type if there is one, else another one of it."""
+        """Return the measurement of a model in its type if there is one, else another one of it."""
         chosen = min(entries, key=lambda entry: entry.dtype != model.dtype)
         if chosen.dtype != model.dtype:
             self._warn(f"times of a {what} of {model} are those measured in {chosen.dtype}")
         return chosen
 
     def _of_measured(self, entry: MeasuredTime, part: MeasuredPart, model: ServedModel) -> Tables:
-        """The measured times, scaled unless the work is the same."""
+        """Return the measured times, scaled unless the work is the same."""
         source = ServedModel(entry.model, self._shape_of(entry), entry.dtype)
         same = part.sizes(source.shape) == part.sizes(model.shape)
         if same and BYTES[source.dtype] == BYTES[model.dtype]:
@@ -209,7 +248,7 @@ class ServiceTimes:
         }
 
     def _with_attention(self, tables: Tables, model: ServedModel, included: bool) -> Tables:
-        """Args: ``included``: at the one context that was measured."""
+        """Add attention, except the part ``included`` at the one measured context."""
         if self._hardware.roofline is None and included:
             self._warn(f"times of a layer of {model} were measured at one context length only")
             return tables
@@ -250,7 +289,7 @@ class ServiceTimes:
         return roofline_ms(work, self._roofline(model, "attention over a context"), model.dtype)
 
     def _roofline(self, model: ServedModel, lacking: str) -> Roofline:
-        """Args: ``lacking``: the part of a pass that the tables do not hold."""
+        """Return the roofline; the ``UserError`` without one names the part that tables lack."""
         if self._hardware.roofline is None:
             raise UserError(
                 f"device {self._device}: key roofline is missing; its tables ([[layer]], [[head]]) "
@@ -265,7 +304,7 @@ class ServiceTimes:
 
 
 def add_tables(parts: Sequence[tuple[Tables, int]], constant_ms: float) -> Tables:
-    """Sum of tables, each taken so many times, at all their knots; it ends where the first ends."""
+    """Add tables, each times its count, at all knots; the sum ends where the first table ends."""
     tables = [(ServiceTable(part), count) for part, count in parts]
     contexts = {context for part, _ in parts for context in part}
     end = min(

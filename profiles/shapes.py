@@ -1,7 +1,7 @@
-"""The shape of a model, and what follows from it: parameters, bytes, floating-point operations.
+"""The shape of a model, and its parameters, bytes and sizes.
 
 Llama-like decoder layers (Llama, Mistral, Qwen 2 and 3, and EAGLE heads, which are one such layer
-behind a fusion of embedding and hidden state). Nothing here knows a device.
+behind a fusion of embedding and hidden state). Nothing here depends on a device.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ BYTES: dict[DType, float] = {
 
 
 def compute_dtype(dtype: DType) -> DType:
-    """What hidden states, keys and values are kept in: quantized weights compute in float16."""
+    """Type of hidden states, keys and values; quantized weights compute in float16."""
     return "float16" if dtype in ("int8", "int4") else dtype
 
 
 class Shape(Section):
     """Sizes of a Llama-like model."""
 
-    hidden_size: Count
+    hidden_size: Count = Field(description="numbers in a row's hidden state")
     intermediate_size: Count = Field(description="of the gated MLP (three matrices)")
-    layers: Count
-    heads: Count
-    kv_heads: Count
-    head_dim: Count
-    vocabulary: Count
+    layers: Count = Field(description="number of decoder layers")
+    heads: Count = Field(description="of the queries")
+    kv_heads: Count = Field(description="of keys and values")
+    head_dim: Count = Field(description="numbers of a head")
+    vocabulary: Count = Field(description="number of tokens")
     tied: bool = Field(False, description="the output projection is the embedding")
     attention_bias: bool = Field(False, description="queries, keys, values have biases (Qwen 2)")
     query_norm: bool = Field(False, description="norms on queries and keys (Qwen 3)")
@@ -77,35 +77,35 @@ class Shape(Section):
 
     @property
     def parameters(self) -> int:
-        """How many the whole model has; an EAGLE head borrows embedding and output projection."""
+        """Weights of the whole model; an EAGLE head borrows embedding and output projection."""
         own = 0 if self.eagle else self.head_parameters * (1 if self.tied else 2)
         last_norm = 0 if self.eagle else self.hidden_size
         return self.layers * self.layer_parameters + self.fusion_parameters + own + last_norm
 
     def layer_bytes(self, dtype: DType) -> float:
-        """The size of a layer's weights; norms and biases count as if they were quantized, too."""
+        """Bytes of a layer's weights; norms and biases count as quantized, too."""
         return self.layer_parameters * BYTES[dtype]
 
     def kv_bytes(self, dtype: DType) -> float:
-        """Keys and values of one token in one layer."""
+        """Bytes of one token's keys and values in one layer."""
         return 2 * self.kv_heads * self.head_dim * BYTES[compute_dtype(dtype)]
 
     def row_bytes(self, dtype: DType) -> int:
-        """One row of hidden states."""
+        """Bytes of one row of hidden states."""
         return round(self.hidden_size * BYTES[compute_dtype(dtype)])
 
     @property
     def layer_sizes(self) -> tuple[int, ...]:
-        """All that a layer's time depends on."""
+        """Sizes that a layer's time depends on."""
         sizes = (self.hidden_size, self.intermediate_size, self.heads, self.kv_heads)
         return (*sizes, self.head_dim)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """All that a whole model's time depends on."""
+        """Sizes that a whole model's time depends on."""
         return (*self.layer_sizes, self.layers, self.vocabulary, self.eagle)
 
     @property
     def head_sizes(self) -> tuple[int, ...]:
-        """All that the output projection's time depends on."""
+        """Sizes that the output projection's time depends on."""
         return self.hidden_size, self.vocabulary

@@ -1,9 +1,9 @@
-"""Where a simulated draft's candidates and a simulated target's tokens come from.
+"""Acceptance sources: a simulated draft's candidates and a simulated target's tokens.
 
-Law of this file: the same token path always gets the same answer, whatever was asked before (as
-from a language model; "Same path, same candidates"); only a pool of a draft that reads the target's
-states answers by how much of the path is verified, too. A draft off the true path answers from a
-pool of its own ("Off the path, less sure").
+Invariant: the same token path always gets the same answer, whatever the earlier questions (as from
+a language model; "Same path, same candidates"); only a pool of a draft that reads the target's
+states also answers by the verified part of the path. A draft off the true path answers from a pool
+of its own ("Off the path, less sure").
 """
 
 from __future__ import annotations
@@ -23,27 +23,26 @@ from treepipe.sim.blocks import Blocks, blocks_of
 from treepipe.sim.pool import Pool
 
 DRAWN_AT_ONCE = 64
-"""Blocks of a text; one by one they take several times as long."""
+"""Blocks of a text drawn at once; one by one they take several times as long."""
 
 
 class Oracle(Protocol):
-    """Answers for one request. ``truth`` is the text: the target's greedy continuation."""
+    """Answers for one request along its text, the target's greedy continuation."""
 
     def truth(self, index: int) -> int:
-        """The text's token at ``index`` (0: the first new token)."""
+        """Return the text's token at ``index`` (0: the first new token)."""
 
     def rewrite(self, index: int, token: int) -> None:
-        """A lossy rule took another token there."""
+        """Replace the text's token at ``index`` with the token that a lossy rule took."""
 
     def draft(self, order: DraftPass) -> Drafted:
-        """The draft's answer to one pass."""
+        pass
 
 
 def next_tokens(
     oracle: Oracle, schedule: Schedule, segment: Segment, prompt_tokens: int, never_misses: bool
 ) -> tuple[int, ...]:
-    """What the target says at each row: the text's next token on the true path, whatever schedule
-    asks.
+    """Return the target's token at each row: the text's next one on the true path.
 
     Args:
         never_misses: the rule takes a child wherever there is one (relaxed_best).
@@ -73,13 +72,10 @@ def next_tokens(
 
 
 class AcceptanceSource(Protocol):
-    """Makes the oracles of a simulation."""
+    """The maker of a simulation's oracles."""
 
     def open(self, session: int, prompt_tokens: int) -> Oracle:
-        """A request begins, or begins again: with the same text.
-
-        Args: ``session``: another one each time (``core/requests.py``).
-        """
+        """Begin a request, or begin it again with the same text, under another session's number."""
 
 
 class PoolSource:
@@ -92,15 +88,13 @@ class PoolSource:
         seed: int,
         hit_ratio: Mapping[int, float] | None = None,
     ) -> None:
-        """Args: ``block``, ``hit_ratio``: as ``Blocks`` takes them."""
+        """Draw blocks from a pool; ``block`` and ``hit_ratio`` are as in ``Blocks``."""
         self._pool, self._seed = pool, seed
         self._blocks = blocks_of(pool, block, hit_ratio)
 
     def reseeded(self, seed: int, *, resampled: bool = False) -> PoolSource:
-        """The same pool and blocks, drawn otherwise.
-
-        Args: ``resampled``: from a resample of the pool's recorded prompts, the seed's own.
-        """
+        """Return the same pool and blocks with another seed; ``resampled`` draws from the seed's
+        own resample of the pool's recorded prompts."""
         other = copy(self)
         other._seed = seed
         if resampled and self._pool.made is not None:
@@ -112,7 +106,7 @@ class PoolSource:
         return PoolOracle(self._pool, self._blocks, rng, prompt_tokens)
 
     def redrawn(self, trace: Trace) -> float:
-        """Texts that a run was made of over those that were recorded (``Trace.redrawn``)."""
+        """Return the ratio of a run's texts to the recorded ones (``Trace.redrawn``)."""
         if self._pool.made is None or self._blocks.is_tilted:
             return 0.0
         recorded = len(self._pool.lengths)
@@ -121,8 +115,7 @@ class PoolSource:
 
 
 class TextSource:
-    """Recorded texts as they are: a request has the one of its number, from the first one again at
-    the end. What is off the text is drawn, with the seed."""
+    """Recorded texts in cyclic order; answers off the text are drawn with the seed."""
 
     def __init__(self, pool: Pool, seed: int) -> None:
         self._pool, self._seed = pool, seed
@@ -137,7 +130,7 @@ class TextSource:
 
 
 class PoolOracle:
-    """Tokens are ranks of the draft's candidates; a rank beyond them is a token it never names."""
+    """An oracle whose tokens are ranks of the draft's candidates; it names no rank beyond them."""
 
     def __init__(
         self, pool: Pool, blocks: Blocks, rng: np.random.Generator, prompt_tokens: int
@@ -167,12 +160,11 @@ class PoolOracle:
         return Drafted(order.ticket, pool.tokens(rows, count), pool.leading(rows, count))
 
     def _row(self, index: int) -> int:
-        """The row for the text's token at ``index``, by how much before it is unverified."""
+        """Return the row for the text's token at ``index``, by the unverified tokens before it."""
         self.truth(index)
         return self._pool.row(self._records[index], index + self._prompt - self._scratch.verified)
 
     def _rows(self, added: list[ScratchNode[tuple[int, int, int]]]) -> list[int]:
-        """Rows of the pool that answer for new scratch nodes."""
         off_path, rows = self._pool.off_path_rows, list[int]()
         beyond = len(off_path) - 1
         root = self._scratch.read - self._prompt - 1, 0, self._salt
@@ -199,7 +191,7 @@ class PoolOracle:
 
 
 def _mix(key: int, value: int) -> int:
-    """A 64-bit hash of a path from the hash of its prefix (the finalizer of SplitMix64)."""
+    """Compute a 64-bit hash of a path from the hash of its prefix (the finalizer of SplitMix64)."""
     mixed = (key ^ (value + 0x9E3779B97F4A7C15)) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
     mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
     return mixed ^ (mixed >> 31)

@@ -1,11 +1,10 @@
-"""Which positions of a pool a simulated text is made of: whole recorded texts, or blocks of them.
+"""The positions of a pool that make up a simulated text: whole recorded texts, or blocks of them.
 
-A whole text keeps what a text's tokens have in common, and where in it they are: simulated requests
-then differ as much as real ones. Blocks of successive positions keep the correlation of neighbours.
-Texts and blocks are equally likely, or tilted so that the text reaches given hit ratios: of all
-distributions over blocks that do, the one nearest to the even one (least relative entropy; an
-exponential tilt, Csiszar 1975). So easy passages come more often, and with them the draft's
-confidence there; nothing that was recorded is changed.
+A whole text keeps what its tokens have in common: simulated requests then differ as much as real
+ones. Blocks of successive positions keep the correlation of neighbours. Texts and blocks are
+equally likely, or tilted so that the text reaches given hit ratios: of all distributions over
+blocks that do, the one nearest to the even one (least relative entropy; an exponential tilt,
+Csiszar 1975). So easy passages come more often, and with them the draft's confidence there.
 """
 
 from __future__ import annotations
@@ -27,29 +26,29 @@ Floats = npt.NDArray[np.float64]
 Bounds = npt.NDArray[np.int64]
 """[blocks, 2]: where a block begins, and where it stops."""
 CLOSE = 1e-4
-"""How near a tilted pool's hit ratios must come to what was asked for."""
+"""Tolerance of a tilted pool's hit ratios."""
 FEWEST = 10
-"""Blocks that must be left, in effect (Kish), or a text would be the same few again and again."""
+"""Minimum number of effective blocks (Kish); with fewer a text would repeat the same few blocks."""
 SHORTEST = 16
-"""Positions of the shortest block that is chosen: a few rounds of most systems."""
+"""Positions of the shortest block: a few rounds of most systems."""
 WHOLE = 16
-"""Times the longest text: of blocks as long nearly all are whole texts."""
+"""Block length in multiples of the longest text at which nearly all blocks are whole texts."""
 FAITHFUL = 0.02
-"""How near its tokens per round must come to the recorded texts'."""
+"""Tolerance of tokens per round, relative to the recorded texts'."""
 DRAWN = 20_000
-"""Positions that are drawn to see it: the mean round is then known to about half a percent."""
+"""Number of positions drawn to measure tokens per round: to about half a percent."""
 STEEPEST = 20.0
-"""A hit then weighs e^20 as much as a miss: a ratio that needs more is out of reach."""
+"""Largest tilt: a hit then weighs e^20 as much as a miss; more is out of reach."""
 
 
 @lru_cache(maxsize=2)
 def block_length(pool: Pool) -> int:
-    """How many successive positions of this pool are to be drawn together; remembered.
+    """Choose how many successive positions of this pool are drawn together.
 
     The least power of two from ``SHORTEST`` on at which drawn texts give chains of ``CHAIN`` tokens
-    as many tokens per round as the recorded ones, within ``FAITHFUL``, where a hit is the first
-    candidate and where it is one of the first eight; if none does, so long that blocks are whole
-    texts. Shorter blocks lose what neighbours have in common, longer ones are few.
+    as many tokens per round as the recorded ones, within ``FAITHFUL``, both where a hit is the
+    first candidate and where it is one of the first eight; else the length at which blocks are
+    whole texts.
     """
     ranks = pool.ranks_by_depth
     whole = list(itertools.pairwise([*_offsets(pool.lengths), len(pool)]))
@@ -75,15 +74,19 @@ class Blocks:
     """Random prompts' whole texts, or runs of at most ``length`` successive positions of one.
 
     A run may begin up to ``length - 1`` before its prompt does, and only the part inside is taken;
-    so every position is equally likely where nothing is tilted.
+    so every position is equally likely without a tilt.
     """
 
     def __init__(
         self, pool: Pool, length: int | None, hit_ratio: Mapping[int, float] | None = None
     ):
-        """Args: ``length``: None: whole texts.
+        """Choose the blocks of a pool.
 
-        Raises ``UserError`` if no mixture of the pool's blocks has these hit ratios.
+        Args:
+            length: number of positions; None: whole texts.
+
+        Raises:
+            UserError: no mixture of the pool's blocks has these hit ratios.
         """
         self._pool = pool
         self._bounds, self._prompts = _all_blocks(pool.lengths, length)
@@ -95,7 +98,7 @@ class Blocks:
             self._edges = np.cumsum(self._weights)
 
     def resampled(self, rng: np.random.Generator) -> Blocks:
-        """The same of as many prompts, drawn with repetition: what other prompts would have given.
+        """Draw as many prompts with repetition.
 
         A cluster bootstrap (Davison and Hinkley, Bootstrap Methods and their Application (1997),
         section 3.8). Tilted blocks stay as they are, since their hit ratios are given.
@@ -106,7 +109,7 @@ class Blocks:
         return self.of_prompts(rng.integers(count, size=count).tolist())
 
     def of_prompts(self, numbers: Sequence[int]) -> Blocks:
-        """The same of these prompts alone, each as often as it is named."""
+        """Select these prompts, each as often as it is named."""
         other = copy(self)
         firsts, stops = self._prompts[:-1], self._prompts[1:]
         other._bounds = np.concatenate([self._bounds[firsts[n] : stops[n]] for n in numbers])
@@ -117,7 +120,6 @@ class Blocks:
         return self._weights is not None
 
     def draw(self, rng: np.random.Generator, count: int) -> list[tuple[int, int]]:
-        """``count`` blocks as (first, stop)."""
         bounds, edges = self._bounds, self._edges
         chosen: npt.NDArray[np.signedinteger[Any]]
         if edges is None:
@@ -128,7 +130,7 @@ class Blocks:
         return [(first, stop) for first, stop in bounds[chosen].tolist()]
 
     def hit_ratio(self, top_k: int) -> float:
-        """Share of drawn positions whose target token is among the first ``top_k`` candidates."""
+        """Return the share of positions whose target token is among the first ``top_k``."""
         if self._weights is None:
             return self._pool.hit_ratio(top_k)
         firsts, stops = self._bounds.T
@@ -141,8 +143,7 @@ class Blocks:
 def blocks_of(
     pool: Pool, length: int | None, hit_ratio: Mapping[int, float] | None = None
 ) -> Blocks:
-    """The same blocks where they are asked for again: drawing does not change them, and the runs
-    and the plans of a search draw from the same ones."""
+    """Return cached blocks, shared by the plans of a search; drawing does not change them."""
     return _remembered(pool, length, tuple(sorted((hit_ratio or {}).items())))
 
 
@@ -152,8 +153,8 @@ def _remembered(pool: Pool, length: int | None, hit_ratio: tuple[tuple[int, floa
 
 
 def _all_blocks(lengths: list[int], length: int | None) -> tuple[Bounds, list[int]]:
-    """Every block of prompts so long, prompt by prompt, and where each prompt's blocks begin and
-    the last one's stop. Args: ``length``: None: whole texts."""
+    """Return every block of prompts of these lengths, prompt by prompt, and the offset of each
+    prompt's blocks (and the end)."""
     sizes, offsets = np.array(lengths), np.array(_offsets(lengths))
     if length is None:
         return np.stack((offsets, offsets + sizes), axis=1), [*range(len(lengths) + 1)]
@@ -166,18 +167,17 @@ def _all_blocks(lengths: list[int], length: int | None) -> tuple[Bounds, list[in
 
 
 def _hits(pool: Pool, top_k: int) -> npt.NDArray[np.int64]:
-    """How many of the first 0, 1, ... positions are hits."""
+    """Count the hits of the first 0, 1, ... positions."""
     found: npt.NDArray[np.int64] = np.insert(np.cumsum(np.array(pool.ranks) < top_k), 0, 0)
     return found
 
 
 def _offsets(lengths: list[int]) -> list[int]:
-    """The first position of each prompt among all positions."""
     return [0, *np.cumsum(lengths[:-1]).tolist()]
 
 
 def _excess(pool: Pool, bounds: Bounds, hit_ratio: Mapping[int, float]) -> Floats:
-    """Hits of each block above what its length should have: [blocks, hit ratios by their k]."""
+    """Return each block's hits above the target for its length: [blocks, hit ratios by k]."""
     firsts, stops = bounds.T
     excess = []
     for k, ratio in sorted(hit_ratio.items()):
@@ -193,12 +193,12 @@ def _excess(pool: Pool, bounds: Bounds, hit_ratio: Mapping[int, float]) -> Float
 
 
 def _tilt(pool: Pool, bounds: Bounds, hit_ratio: Mapping[int, float]) -> Floats:
-    """Weights of the blocks.
+    """Compute the weights of the blocks.
 
     P(b) ~ exp(sum over k of tilt_k * (hits_k(b) - ratio_k * length(b))), the tilts such that the
-    expected excess of hits is 0. That is where the logarithm of the sum is least (it is convex).
+    expected excess of hits is 0. That is the minimum of the logarithm of the sum (it is convex).
     """
-    from scipy import optimize  # a third of a second, for those who ask for hit ratios
+    from scipy import optimize  # a third of a second, only spent if hit ratios are given
 
     firsts, stops = bounds.T
     table = _excess(pool, bounds, hit_ratio)

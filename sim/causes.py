@@ -1,10 +1,9 @@
-"""What released what: the chain of work and transfers that led to each moment of a simulated run.
+"""The causes of a simulated run: the chain of work and transfers that led to each moment.
 
-Law of this file: it only listens, so a run with and without it is the same. A piece of work or a
-transfer hangs on the moment that let it begin: what was delivered, or whatever held the place
-before. So the chain behind a request's end, back to its first token, covers that time once, and is
-its critical path: to shorten a link of this chain shortens the request by as much, as long as the
-chain stays the same.
+Recording causes does not change a run. The parent of a piece of work or a transfer is the event
+that let it begin: a delivery, or the work that held the place before. So the chain behind a
+request's end, back to its first token, covers that time once, and is its critical path: to shorten
+a link of this chain shortens the request by as much, as long as the chain stays the same.
 """
 
 from __future__ import annotations
@@ -14,20 +13,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from treepipe.core.messages import Flight, Message
 from treepipe.results.critical_path import PathPart, Why
 from treepipe.results.trace import Kind
 from treepipe.sim.clock import Callback, Clock
 
 ROUNDING_MS = 1e-9
-"""A shorter time is what adding up leaves of none."""
+"""Tolerance for the rounding of summed times."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cause:
-    """A place was at one thing from ``begin_ms`` to ``end_ms``, let begin by ``parent``.
+    """One activity of a place from ``begin_ms`` to ``end_ms``, let begin by ``parent``.
 
-    One without length marks that what begins there had been ready since ``ready_ms``.
+    One without length marks that the work that begins there had been ready since ``ready_ms``.
     """
 
     parent: Cause | None
@@ -43,13 +41,12 @@ class Cause:
 
 
 class ListeningClock(Clock):
-    """A clock that remembers with every callback under what cause it was asked for."""
+    """A clock that stores with every callback the cause under which it was requested."""
 
     def __init__(self) -> None:
         super().__init__()
         self.cause: Cause | None = None
         self._ports: dict[object, Cause] = {}
-        self._ready: dict[tuple[object, ...], float] = {}
 
     def after(self, delay_ms: float, callback: Callback) -> None:
         super().after(delay_ms, self.bound(callback))
@@ -72,17 +69,6 @@ class ListeningClock(Clock):
                 before = before.parent  # other work was ready that took no time
             self.cause = Cause(before, place, kind, self.now, self.now, since_ms)
 
-    def ready(self, place: str, message: Message) -> None:
-        if isinstance(message, Flight):
-            for key in _keys(place, message):
-                self._ready[key] = self.now
-
-    def taken(self, place: str, flight: Flight) -> None:
-        since = [self._ready.pop(key, None) for key in _keys(place, flight)]
-        known = [each for each in since if each is not None]
-        if known:
-            self.waited(place, "compute", max(known))
-
     def transferred(
         self,
         port: object,
@@ -100,9 +86,7 @@ class ListeningClock(Clock):
         return partial(self._resume, whole, arrive)
 
     def forget(self, before_ms: float) -> None:
-        """Nobody asks any more what led to this time: keep the work that was under way then, and
-        what let it begin."""
-        self._ready = {key: since for key, since in self._ready.items() if since >= before_ms}
+        """Drop the causes before this time, except the work under way then, and its cause."""
         at = self.cause
         while at is not None and (at.begin_ms > before_ms or _hides(at)):
             at = at.parent
@@ -114,27 +98,18 @@ class ListeningClock(Clock):
 
 
 def _hides(cause: Cause) -> bool:
-    """Whether the reason for what follows is what came before it."""
+    """Whether the reason for the next cause lies before this one."""
     return cause.kind == "prune" or cause.begin_ms == cause.end_ms
-
-
-def _keys(place: str, flight: Flight) -> Iterator[tuple[object, ...]]:
-    """What a flight, whatever becomes of its rows, is known by at a stage."""
-    if flight.beat is not None:
-        yield place, flight.draft, flight.beat
-    else:
-        for segment in flight.segments:
-            yield place, "session", segment.session, segment.ticket
 
 
 def critical_path(
     last: Cause | None, session: int, edges: Sequence[tuple[float, float, Why]]
 ) -> list[PathPart]:
-    """The chain behind a request's end, as the time that each place has on it, by reasons.
+    """Return the chain behind a request's end, as the time that each place has on it, by reasons.
 
     Args:
-        edges: times that follow each other (begin and end, ms), and why, unless something waited,
-            the chain is there; none of a request of one token, which has no time between tokens.
+        edges: consecutive times (begin and end, ms), and the reason of the chain there unless
+            something waited; empty for a request of one token.
     """
     if not edges:
         return []
@@ -150,9 +125,9 @@ def critical_path(
 
 
 def _chain(last: Cause | None, start_ms: float, end_ms: float) -> Iterator[Cause]:
-    """The causes from ``end_ms`` back to ``start_ms``, without a gap between them.
+    """Yield the causes from ``end_ms`` back to ``start_ms``, without a gap between them.
 
-    What nobody was at (an alarm ran) is the place's that it woke.
+    A time without work (an alarm ran) belongs to the place that it woke.
     """
     until, at = end_ms, last
     while until > start_ms and at is not None:
@@ -167,11 +142,11 @@ def _chain(last: Cause | None, start_ms: float, end_ms: float) -> Iterator[Cause
 
 
 def _waits(chain: Iterator[Cause]) -> Iterator[tuple[str, float, float, Why | None]]:
-    """Each piece of the chain, latest first, cut where something began to wait: place, begin, end,
-    and what was waited for meanwhile.
+    """Yield the pieces of the chain, latest first, cut where something began to wait: place, begin,
+    end, and the reason of the wait.
 
-    What had waited and was let begin by a message, or by the pruning that a message asked for,
-    waited for the barrier; all else waited for its place.
+    A piece that had waited and was let begin by a message, or by the pruning that a message asked
+    for, waited for the barrier; all others waited for their place.
     """
     waits = list[tuple[float, Why]]()
     for at in chain:

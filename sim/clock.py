@@ -1,11 +1,7 @@
-"""Simulated time: what is to be called when (SimPy's event queue, without its processes).
+"""Simulated time: SimPy's event queue, without its processes.
 
-Law of this file: callbacks that are due together are called in the order in which they were asked
-for. Nothing here knows what they do.
-
-Of SimPy only ``timeout``, ``step``, ``now`` and an event's ``callbacks`` are used, all public. A
-heap of our own would save a dependency and part of a microsecond of the 25 that an event takes with
-the answer of its schedule; against that, what is due together keeps its order by SimPy's own tests.
+Callbacks that are due together run in the order of their requests. Only SimPy's public names are
+used: ``Environment``, its ``now`` and ``step``, ``Timeout`` and an event's ``callbacks``.
 """
 
 from __future__ import annotations
@@ -15,18 +11,17 @@ from typing import Any, TypeAlias
 
 import simpy
 
-from treepipe.core.messages import Flight, Message
 from treepipe.results.trace import Kind
 
 Callback: TypeAlias = Callable[[Any], None]
-"""Called with SimPy's event, which means nothing here."""
+"""A function of SimPy's event, which it ignores."""
 
 
 class Clock(simpy.Environment):  # type: ignore[misc]
-    """An event queue with callbacks, which cost a fraction of what processes do.
+    """An event queue with callbacks, which cost a fraction of processes.
 
     Attributes:
-        events: how many were asked for so far; what is due together shares one.
+        events: number of events so far; consecutive callbacks due together share one.
     """
 
     def __init__(self) -> None:
@@ -38,10 +33,10 @@ class Clock(simpy.Environment):  # type: ignore[misc]
     def after(self, delay_ms: float, callback: Callback) -> None:
         """Call back in ``delay_ms`` (>= 0).
 
-        What is due at the same time as the callback asked for just before shares its event:
-        nothing could come between the two.
+        A callback that is due at the same time as the last requested one shares its event: no
+        callback could come between the two.
         """
-        due = self._now + delay_ms
+        due = self.now + delay_ms
         latest = self._latest
         if latest is None or due != self._due_ms or latest.callbacks is None:
             self._due_ms = due
@@ -49,23 +44,17 @@ class Clock(simpy.Environment):  # type: ignore[misc]
             self.events += 1
         latest.callbacks.append(callback)
 
-    # What released what is told here, to nobody unless the clock listens (``causes.py``).
+    # Reports of causes, which only ``ListeningClock`` (``causes.py``) keeps.
 
     def bound(self, callback: Callback) -> Callback:
-        """The callback for what goes on with this moment, whenever it is called."""
+        """Return the callback with the cause of this moment, for a later call."""
         return callback
 
     def spent(self, place: str, kind: Kind, begin_ms: float) -> None:
-        """What was let begin at ``begin_ms`` has just ended."""
+        """Report that work begun at ``begin_ms`` has just ended."""
 
     def waited(self, place: str, kind: Kind, since_ms: float) -> None:
-        """What begins now was ready before."""
-
-    def ready(self, place: str, message: Message) -> None:
-        """A flight is at a stage, or computed there, and may have to wait."""
-
-    def taken(self, place: str, flight: Flight) -> None:
-        """Its waiting is over."""
+        """Report that work that begins now was ready before."""
 
     def transferred(
         self,
@@ -76,5 +65,5 @@ class Clock(simpy.Environment):  # type: ignore[misc]
         due_ms: float,
         arrive: Callback,
     ) -> Callback:
-        """``arrive`` for a message of a link that comes to a port now."""
+        """Return ``arrive`` for a message of a link that comes to a port now."""
         return arrive

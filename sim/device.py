@@ -1,8 +1,8 @@
-"""A role's place on its machine: work takes its time there, and waits if others are busy with it.
+"""A role's place on its machine: work takes its time there, and waits while others keep it busy.
 
-Law of this file: a place has one piece of work at a time, and ``started_ms`` is when it began.
-Waiting work is served in the order in which it was asked for. How long the machine was idle is
-looked at where ``fresh`` is set, and holds for all work behind it until it is set again.
+A place has one piece of work at a time, and ``started_ms`` is its begin. Waiting work is served
+first come first served. The idle gap is sampled when ``fresh`` is set, and applies until it is set
+again.
 """
 
 from __future__ import annotations
@@ -19,45 +19,41 @@ from treepipe.scenario.machines import Machine
 from treepipe.sim.clock import Callback, Clock
 
 ROUNDING_MS = 1e-9
-"""Work that ends within so little ends together."""
+"""Tolerance within which pieces of work end together."""
 
 
 class RolePlace:
-    """A role's place if it has a machine to itself, and one that idling does not change."""
+    """The place of a role that has its machine to itself, without an idle effect."""
 
     fresh = True
     costs: HostTimes | None = None
-    """Of the role's process, where they count."""
+    """Costs of the role's process, on a host with measured costs."""
     until_ms = 0.0
-    """A role that stands still begins nothing before."""
+    """End of a standstill, before which the role begins no work."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.started_ms = 0.0
 
     def work(self, duration_ms: float, done: Callback) -> None:
-        """Work for so long; ``done`` is called at its end."""
+        """Work for ``duration_ms``, then call ``done``."""
         self.started_ms = self._clock.now
         self._clock.after(duration_ms, done)
 
     def next_cold(self) -> float:
-        """The factor on a draft pass that begins now, the next one since the role last waited: the
-        first ones find the processor's caches full of other things."""
+        """Return the factor on a draft pass that begins now, high behind a wait (cold caches)."""
         return 1.0
 
 
 class StoppedPlace(RolePlace):
-    """The place of a role that stands still now and then: what it was at ends so much later, and
-    what is brought meanwhile waits."""
+    """The place of a role that stands still at times: its work is delayed, and messages wait."""
 
     def __init__(self, clock: Clock, place: RolePlace) -> None:
-        """Args: ``place``: where it works."""
         super().__init__(clock)
         self._place, self._works, self._owed_ms = place, False, 0.0
         self.costs = place.costs
 
     def stand_still(self, for_ms: float) -> None:
-        """Do nothing for so long from now on."""
         if self._works:
             self._owed_ms += for_ms
         else:
@@ -87,7 +83,6 @@ class SharedPlace(RolePlace):
     def __init__(
         self, clock: Clock, role: str, machine: SharedMachine, *, always_fresh: bool
     ) -> None:
-        """Args: ``always_fresh``: each piece of work stands for itself (a stage's pass)."""
         super().__init__(clock)
         self.role = role
         self._machine, self._always_fresh = machine, always_fresh
@@ -97,7 +92,7 @@ class SharedPlace(RolePlace):
         self._machine.ask(self, duration_ms, done)
 
     def begin(self, gap_ms: float, idle: IdleFactor) -> float:
-        """The machine begins with our work after so long a gap; returns the factor on its time."""
+        """Begin the work after an idle gap of the machine; return the factor on its time."""
         self.started_ms = self._clock.now
         if self.fresh:
             self._factor = idle(gap_ms)
@@ -106,7 +101,7 @@ class SharedPlace(RolePlace):
 
 
 class SharedMachine:
-    """``capacity`` pieces of work at once, first come first served."""
+    """A machine that does ``capacity`` pieces of work at once, first come first served."""
 
     def __init__(self, clock: Clock, machine: Machine) -> None:
         self._clock = clock
@@ -116,7 +111,6 @@ class SharedMachine:
         self._waiting: deque[tuple[SharedPlace, float, Callback, float]] = deque()
 
     def ask(self, place: SharedPlace, duration_ms: float, done: Callback) -> None:
-        """Work as soon as there is room for it."""
         if self._busy < self._capacity:
             self._begin(place, duration_ms, done)
         else:
@@ -129,7 +123,7 @@ class SharedMachine:
         self._clock.after(factor * duration_ms, partial(self._end, place, done))
 
     def _end(self, place: SharedPlace, done: Callback, event: object) -> None:
-        """A role that waits goes before what the role that has just ended asks for next."""
+        """End a piece of work; a waiting role goes before the next work of the same role."""
         self._busy -= 1
         self._ended_ms = self._clock.now
         done = self._clock.bound(done)
@@ -142,8 +136,7 @@ class SharedMachine:
 
 
 class HostedPlace(RolePlace):
-    """The place of a role on a host whose costs are known: it works there beside others, slower
-    the more of them are at work, and no piece of work takes exactly as long as the next."""
+    """A place on a host with measured costs: slower the more roles work, and of random speed."""
 
     def __init__(self, clock: Clock, host: SharedHost, seed: np.random.SeedSequence) -> None:
         super().__init__(clock)
@@ -153,7 +146,6 @@ class HostedPlace(RolePlace):
         self._passes = 0  # since it last waited
 
     def work(self, duration_ms: float, done: Callback) -> None:
-        """Work for so long, if alone; ``done`` is called at its end."""
         self._look()
         self.started_ms = self._clock.now
         factor = self._host.costs.draw(self._rng)
@@ -165,7 +157,6 @@ class HostedPlace(RolePlace):
         return self._host.costs.cold(self._passes)
 
     def _look(self) -> None:
-        """Whether it waited until now."""
         if self._clock.now > self._ended_ms:
             self._ended_ms, self._passes = self._clock.now, 0
 
@@ -175,7 +166,7 @@ class HostedPlace(RolePlace):
 
 
 class SharedHost:
-    """A host's roles at work: each as fast as their number lets it be at that time."""
+    """The work of a host's roles; the number of working roles sets the speed of each."""
 
     def __init__(self, clock: Clock, costs: HostTimes) -> None:
         self._clock, self.costs = clock, costs
@@ -184,20 +175,18 @@ class SharedHost:
         self._plans = 0
 
     def begin(self, alone_ms: float, done: Callback) -> None:
-        """A piece of work that takes so long without company."""
         self._go_on()
         self._left.append((alone_ms, done))
         self._plan()
 
     def _go_on(self) -> None:
-        """All that is under way has come nearer to its end."""
         now = self._clock.now
         done_ms = (now - self._looked_ms) / self.costs.slowed(len(self._left) or 1)
         self._left = [(left - done_ms, done) for left, done in self._left]
         self._looked_ms = now
 
     def _plan(self) -> None:
-        """Look again when the first of them ends, unless there is more or less work before."""
+        """Schedule a check when the first piece of work ends, unless work begins or ends before."""
         self._plans += 1
         if self._left:
             first = max(0.0, min(left for left, _ in self._left))
@@ -219,13 +208,7 @@ class SharedHost:
 def places(
     clock: Clock, machines: dict[str, Machine], always_fresh: set[str], seed: int
 ) -> dict[str, RolePlace]:
-    """The place at which each role works.
-
-    Args:
-        machines: by role.
-        always_fresh: roles whose pieces of work stand for themselves.
-        seed: of what varies.
-    """
+    """Make the place of each role; an ``always_fresh`` role samples the idle gap at each work."""
     shared: dict[str, SharedMachine] = {}
     hosts: dict[str, SharedHost] = {}
     found: dict[str, RolePlace] = {}

@@ -1,7 +1,6 @@
-"""Where many simulations are worked out: joblib's processes, or its way to a cluster.
+"""The place where many simulations run: processes of this machine, or a cluster, both by joblib.
 
-Law of this file: it knows jobs (joblib's ``delayed`` calls), not what they are about. Whoever has
-many simulations hands them to ``carried_out``; inside of ``engine`` they go where that says.
+A job is a ``delayed`` call of joblib; ``run_jobs`` runs it on the engine of the current context.
 """
 
 from __future__ import annotations
@@ -24,25 +23,25 @@ from treepipe.scenario.schema import endpoint
 
 Backend: TypeAlias = Literal["joblib", "ray", "dask"]
 PATIENCE_S = 8.0
-"""A cluster that has not answered by then is not there."""
+"""Time-out of a cluster's first answer."""
 ROUNDS = 4
-"""Jobs per worker that a back end without a stream of outcomes (Ray's) takes at once."""
+"""Number of jobs per worker that a back end without a stream of results (Ray's) takes at once."""
 
 
 @contextmanager
 def engine(
     backend: str = "joblib", jobs: int | None = None, address: str | None = None
 ) -> Iterator[None]:
-    """Have jobs carried out there while the context lasts.
+    """Run jobs on an engine within the context.
 
     Args:
         backend: "joblib" is processes of this machine.
-        jobs: at once; None: as many as there are cores.
-        address: of a running cluster, HOST:PORT.
+        jobs: number of jobs at once; None: as many as there are cores.
+        address: address of a running cluster, HOST:PORT.
 
     Raises:
         UserError: there is no such engine, it is not installed, or the cluster does not answer.
-        RunError: the cluster gave up.
+        RunError: the cluster failed.
     """
     if backend not in get_args(Backend):
         raise UserError(f"--backend {backend}: there are {', '.join(get_args(Backend))}")
@@ -56,50 +55,37 @@ def engine(
         yield
 
 
-def carried_out(
+def run_jobs(
     jobs: Iterable[Any], *, ordered: bool = True, together: int | Literal["auto"] = "auto"
 ) -> Iterator[Any]:
-    """The outcomes of jobs, each as soon as it and those before it are there.
-
-    Args:
-        ordered: False: as soon as it is there itself.
-        together: so many jobs are sent to a worker at once.
-    """
+    """Yield the jobs' results when done (if ``ordered``, in order), ``together`` jobs per batch."""
     backend, workers = get_active_backend()
     if isinstance(backend, SequentialBackend):
-        for work, args, options in jobs:
-            yield work(*args, **options)
+        yield from (work(*args, **options) for work, args, options in jobs)
         return
     workers = workers or -1
     if not backend.supports_return_generator:
-        with Parallel(n_jobs=workers, batch_size=together) as parallel:
-            waiting, most = iter(jobs), ROUNDS * backend.effective_n_jobs(workers)
-            while some := list(islice(waiting, most)):
-                yield from parallel(some)
+        waiting, most = iter(jobs), ROUNDS * backend.effective_n_jobs(workers)
+        while some := list(islice(waiting, most)):
+            yield from Parallel(n_jobs=workers, batch_size=together)(some)
         return
     resource_tracker.ensure_running()  # started with the others, it would lift the block
     stream = "generator" if ordered else "generator_unordered"
     with children_shielded():
-        outcomes = Parallel(n_jobs=workers, return_as=stream, batch_size=together)(jobs)
-    yield from outcomes
-
-
-def at_once() -> int:
-    """How many jobs the engine around carries out at a time."""
-    backend, workers = get_active_backend()
-    return int(backend.effective_n_jobs(workers or -1))
+        results = Parallel(n_jobs=workers, return_as=stream, batch_size=together)(jobs)
+    yield from results
 
 
 @contextmanager
 def _cluster(backend: str, address: str | None) -> Iterator[dict[str, Any]]:
-    """What joblib needs to know of a cluster while it is joined."""
+    """Join a cluster; yield joblib's options for it."""
     if address is None:
         raise UserError(f"--backend {backend}: needs --address HOST:PORT of a running cluster")
     module = "distributed" if backend == "dask" else "ray"
     try:
         socket.create_connection(endpoint(address), PATIENCE_S).close()  # Ray would try for minutes
         need(backend, [module], f"--backend {backend}")
-        library = import_module(module)
+        library: Any = import_module(module)
         if backend == "dask":
             joined = library.Client(address, timeout=PATIENCE_S, set_as_default=False)
             options = {"client": joined}
@@ -110,16 +96,15 @@ def _cluster(backend: str, address: str | None) -> Iterator[dict[str, Any]]:
             options, faults = {}, (library.exceptions.RayError,)
     except UserError:
         raise
-    except Exception as error:  # whatever listens there may say anything
-        reason = _reason(error)
+    except Exception as error:  # any reply is possible at that address
+        reason = _first_line(error)
         raise UserError(f"--address {address}: no {backend} cluster answers: {reason}") from None
     with joined:
         try:
             yield {"backend": backend, **options}
         except (ImportError, TimeoutError, *faults) as error:  # its workers may lack treepipe
-            raise RunError(f"the {backend} cluster gave up: {_reason(error)}") from error
+            raise RunError(f"the {backend} cluster gave up: {_first_line(error)}") from error
 
 
-def _reason(error: Exception) -> str:
-    """What an exception says, in one line."""
+def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,7 +1,4 @@
-"""A link of the simulated world: the time passes that ``physics/transfers.py`` reckons with.
-
-Law of this file: it decides neither how long a transfer takes nor which of several goes first.
-"""
+"""A link of the simulated world, which takes the time that ``physics/transfers.py`` computes."""
 
 from __future__ import annotations
 
@@ -13,16 +10,16 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from treepipe.physics.timing import LinkTimes
-from treepipe.physics.transfers import Held, Port, TransferQueue, Wire
+from treepipe.physics.transfers import Port, Resources, TransferQueue, Wire
 from treepipe.sim.clock import Clock
 
 Item = TypeVar("Item")
 StartTransfer: TypeAlias = Callable[[], float]
-"""Begins a transfer now; returns until when it has to itself what it holds (ms)."""
+"""Begins a transfer now; returns the end of its hold on its resources (ms)."""
 
 
 class Pending(NamedTuple):
-    """A transfer that is wanted since then."""
+    """A waiting transfer, and the start of its wait."""
 
     link: str
     begin: StartTransfer
@@ -30,53 +27,49 @@ class Pending(NamedTuple):
 
 
 class Traffic:
-    """Transfers that wait for each other."""
-
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._queue: TransferQueue[Pending] = TransferQueue()
 
-    def ask(self, held: Held, link: str, begin: StartTransfer) -> None:
+    def ask(self, held: Resources, link: str, begin: StartTransfer) -> None:
         """Begin as soon as all of ``held`` is free."""
         self._begin(self._queue.ask(held, Pending(link, begin, self._clock.now)))
 
-    def _begin(self, started: list[tuple[Held, Pending]]) -> None:
+    def _begin(self, started: list[tuple[Resources, Pending]]) -> None:
         for held, asked in started:
             self._clock.bound(partial(self._start, held, asked))(None)
 
-    def _start(self, held: Held, asked: Pending, _: object) -> None:
+    def _start(self, held: Resources, asked: Pending, _: object) -> None:
         now = self._clock.now
         self._clock.waited(asked.link, "transfer", asked.since_ms)
         until = asked.begin()
         self._clock.after(until - now, partial(self._end, held, asked.link, now))
 
-    def _end(self, held: Held, link: str, since_ms: float, _: object) -> None:
+    def _end(self, held: Resources, link: str, since_ms: float, _: object) -> None:
         self._clock.spent(link, "transfer", since_ms)
         self._begin(self._queue.end(held))
 
 
 class Claim(NamedTuple):
-    """What the transfers of a link wait for.
+    """The resources that a link's own transfers wait for.
 
     Attributes:
-        held: what each has to itself.
-        until_delivered: it is held until the message is delivered, not only until it has left.
+        held: resources of each transfer.
+        until_delivered: whether it holds them until delivery, not only until the message has left.
     """
 
     traffic: Traffic
-    held: Held
+    held: Resources
     until_delivered: bool
 
 
 class Ports(NamedTuple):
-    """The ports at a link's two ends."""
-
     sender: Port
     receiver: Port
 
 
 class SimulatedLink(Generic[Item]):
-    """Messages leave one at a time (bandwidth) and arrive in order after the latency."""
+    """A link whose messages leave one at a time and arrive in order after the latency."""
 
     def __init__(
         self,
@@ -89,19 +82,15 @@ class SimulatedLink(Generic[Item]):
         name: str = "link",
         ports: Ports | None = None,
     ) -> None:
-        """Make a link on which nothing is under way.
-
-        Args:
-            note: told when each message's transfer begins and is delivered (ms).
-            ports: the ones that it shares with other links; None: it shares none.
-        """
+        """Make a link. ``note`` is called with each message's transfer, its begin and its delivery
+        (ms); ``ports`` are shared with other links."""
         self._name = name
         self._clock, self._deliver, self._claim, self._note = clock, deliver, claim, note
         self._wire = Wire(times, rng, None if ports is None else ports.sender)
         self._port = None if ports is None else ports.receiver
         self._under_way: deque[Item] = deque()
         self.send: Callable[[Item, int], object] = self._begin if claim is None else self._ask
-        """Send an item of so many bytes now, or as soon as what its transfer needs is free."""
+        """Send an item of a number of bytes as soon as its transfer's resources are free."""
 
     def _ask(self, item: Item, size_bytes: int) -> None:
         assert self._claim is not None
@@ -124,14 +113,12 @@ class SimulatedLink(Generic[Item]):
         return due if self._claim is not None and self._claim.until_delivered else free
 
     def _receive(self, port: Port, item: Item, sent: float, lasts: float, _: object) -> None:
-        """Take in a message that has come to the receiver's port."""
         begin = port.take(self._clock.now, lasts)
         self._due(port, item, sent, begin, begin + lasts, begin + lasts)
 
     def _due(
         self, port: Port, item: Item, sent: float, begin: float, free: float, due: float
     ) -> None:
-        """Deliver a message when it is due."""
         clock = self._clock
         arrive = clock.transferred(port, self._name, begin, free, due, self._arrive)
         clock.after(due - clock.now, arrive)

@@ -17,12 +17,12 @@ CANDIDATES = 16
 RESOLUTION = 2000
 """Positions of a made pool: shares are exact to half a thousandth."""
 OFF_PATH_FLATTENING = 2.0
-"""Made pools: off the path, log probabilities are divided by this and normalized again."""
+"""Divisor of a made pool's log probabilities off the path, before normalization."""
 
 
 @lru_cache(maxsize=8)
 def bernoulli_pool(beta: float) -> Pool:
-    """The target's token is the first candidate with probability ``beta``, else not among them.
+    """Make a pool in which the first candidate, and no other, is right with probability ``beta``.
 
     The draft's confidence is ``beta`` for the first candidate; the rest is shared evenly.
     """
@@ -34,17 +34,16 @@ def bernoulli_pool(beta: float) -> Pool:
 
 
 def hit_ratio_pool(table: Mapping[int, float | Sequence[float]]) -> Pool:
-    """A pool made of shares of positions whose target token is among the first k candidates.
+    """Make a pool of shares of positions whose target token is among the first k candidates.
 
-    Between the given k the share grows linearly in log k, outside them it is constant (so that
-    all of the first share falls on the first candidate); the draft's confidence in a rank is that
-    rank's share. Shares must not fall with k. There are ``CANDIDATES`` of them, or as many as the
-    largest k if that is more.
+    Between the given k the share grows linearly in log k, outside them it is constant (so that all
+    of the first share falls on the first candidate); the draft's confidence in a rank is that
+    rank's share. Shares must not fall with k. There are ``CANDIDATES`` candidates, or as many as
+    the largest k if that is more.
 
-    Shares by depth are those of a draft whose last verified token is so far back, given that all
+    Shares by depth are those of a draft whose last verified token is as far back, given that all
     between was right. A position that is hit at some depth is hit at every depth with a larger
-    share, so drafting it again nearer to what is verified does not throw the dice anew; positions
-    are independent, so a chain's rounds have exactly these shares.
+    share; positions are independent, so a chain's rounds have exactly these shares.
     """
     pairs = ((k, each if isinstance(each, float | int) else (*each,)) for k, each in table.items())
     return _hit_ratio_pool(tuple(sorted(pairs)))
@@ -52,7 +51,6 @@ def hit_ratio_pool(table: Mapping[int, float | Sequence[float]]) -> Pool:
 
 @lru_cache(maxsize=8)
 def _hit_ratio_pool(pairs: tuple[tuple[int, float | tuple[float, ...]], ...]) -> Pool:
-    """Args: ``pairs``: the table's, by k."""
     table = dict(pairs)
     ks = sorted(table)
     count = max(CANDIDATES, ks[-1])
@@ -67,10 +65,8 @@ def _hit_ratio_pool(pairs: tuple[tuple[int, float | tuple[float, ...]], ...]) ->
 
 
 def _made_pool(shares: Sequence[npt.NDArray[np.float64]], ranks: Sequence[Sequence[int]]) -> Pool:
-    """Every position is a prompt of its own, so that blocks of any length stay independent.
-
-    Args: ``shares``, ``ranks``: by depth; of the candidates, and of the positions.
-    """
+    """Make a pool from ``shares`` of candidates and ``ranks`` of positions, both by depth. Every
+    position is a prompt of its own, so that blocks of any length stay independent."""
     vectors = []
     for each in shares:
         ordered = np.sort(np.maximum(each, 1e-6))[::-1]

@@ -1,8 +1,7 @@
-"""Many simulated points of a study: side by side on all cores, and remembered between calls.
+"""Many simulated points of a study: in parallel on all cores, and cached between calls.
 
-Law of this file: a point is a scenario and nothing else, so its result is known by the scenario's
-content, the files it names and the simulator's own sources; it is simulated once. Studies decide
-which points, and what their metrics say.
+A point is a scenario: its result is cached by the scenario's content, the files it names and the
+simulator's own sources.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ from treepipe.files.outputs import cache_folder
 from treepipe.profiles.library import LIBRARY
 from treepipe.results.critical_path import CriticalPath
 from treepipe.results.estimates import critical_path, observe
+from treepipe.results.metrics import METRICS
 from treepipe.results.statistics import Interval
 from treepipe.results.steady import steady
 from treepipe.scenario.scenario import Scenario
-from treepipe.sim.engine import carried_out
+from treepipe.sim.engine import run_jobs
 from treepipe.sim.predict import predict
 
 ALONE_S = 0.5
-"""Seconds of this process's own work, in all, before others are started, which take a second to
-begin: once, since they stay for the batches that follow."""
+"""Seconds of this process's own work, in all, before it starts others, which takes a second."""
 ROOMS = ("core", "files", "physics", "scenario", "results", "sim")
-"""Whose sources change an outcome; ``profiles`` does, too."""
+"""Rooms whose sources change an outcome; ``profiles`` does, too."""
 PACKAGE = Path(__file__).parents[1]
-"""Of all sources; the root folders are linked into it."""
+"""Folder of all sources; the root folders are linked into it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +42,8 @@ class Point:
     """A scenario to simulate.
 
     Attributes:
-        label: for the study itself.
         steady: only the part of each run in which all pipelines are at work counts (``steady.py``).
-        paths: the outcome tells of the critical path.
+        paths: whether the outcome has the critical path.
     """
 
     label: str
@@ -56,13 +54,13 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was predicted at a point: metrics and utilization by name, and the warnings.
+    """The prediction at a point: metrics and utilization by name, and the warnings.
 
     Attributes:
-        observations: of every metric, one per run (or batch of a single run), to compare points
-            in pairs.
-        path: where a token's time goes, if that was asked for.
-        common: what the observations share of the recorded texts' chance (``Estimates.common``).
+        observations: values of each metric, one per run (or batch of a single run), to compare
+            points in pairs.
+        path: split of a token's time along the critical path, on request.
+        common: the observations' common share of the recorded texts' chance (``Estimates.common``).
     """
 
     metrics: Mapping[str, Interval]
@@ -75,12 +73,11 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Alone:
-    """What this process has worked out itself, in seconds of its processor."""
+    """Processor time (s) that this process has spent itself."""
 
     spent_s: float = 0.0
 
-    def carried_out(self, job: Any) -> Outcome:
-        """The outcome of a job."""
+    def run_jobs(self, job: Any) -> Outcome:
         begun, (work, args, rest) = process_time(), job
         outcome: Outcome = work(*args, **rest)
         self.spent_s += process_time() - begun
@@ -93,7 +90,7 @@ _alone = _Alone()
 def simulate_points(
     points: Sequence[Point], progress: Callable[[str, int], None], title: str = "simulating"
 ) -> dict[str, Outcome]:
-    """The outcomes by label, in the points' order.
+    """Simulate points; return the outcomes by label, in the points' order.
 
     Raises:
         UserError: a scenario is wrong.
@@ -119,24 +116,24 @@ def simulate_points(
 
 
 def _begun_here(jobs: Sequence[Any]) -> Iterator[Outcome]:
-    """The outcomes of jobs in their order: here for ``ALONE_S``, the rest on the engine."""
+    """Run jobs in their order: here for ``ALONE_S``, the rest on the engine."""
     waiting = iter(jobs)
     while _alone.spent_s < ALONE_S:
         job = next(waiting, None)
         if job is None:
             return
-        yield _alone.carried_out(job)
-    yield from carried_out(waiting)
+        yield _alone.run_jobs(job)
+    yield from run_jobs(waiting)
 
 
 def _content(scenario: Scenario) -> str:
-    """Only the keys that were given, as the simulator warns of those without effect."""
+    """Serialize the given keys only, as the simulator warns of those without effect."""
     return scenario.model_dump_json(exclude_unset=True)
 
 
 def _simulate(content: str, fingerprint: str, path: Path, cut: bool, paths: bool) -> Outcome:
-    """Args: ``fingerprint``: of everything else that the outcome depends on, for the cache;
-    ``path``: of the scenario, for the names in it; ``cut``: to the steady part."""
+    """Simulate a point: read ``content`` as the file at ``path``, and ``cut`` its runs to the
+    steady part. The cache's key includes ``fingerprint``, which covers all other inputs."""
     scenario = Scenario.of(json.loads(content), path)
     traces = predict(scenario, paths=paths)
     if cut:
@@ -145,26 +142,27 @@ def _simulate(content: str, fingerprint: str, path: Path, cut: bool, paths: bool
     warnings = {*(w for trace in traces for w in trace.warnings), *estimates.warnings}
     observations = {name: tuple(values.tolist()) for name, values in estimates.metrics.items()}
     found = critical_path(traces, estimates.warmup) if paths else None
-    told = tuple(sorted(warnings))
-    return Outcome(*estimates.intervals, told, observations, found, estimates.common)
+    return Outcome(
+        *estimates.intervals,
+        tuple(sorted(warnings)),
+        observations,
+        found,
+        estimates.common,
+    )
 
 
 def _memory() -> Memory:
-    """Results of earlier calls, also of other processes."""
     return Memory(cache_folder(), verbose=0)
 
 
 def _fingerprint(scenario: Scenario) -> str:
-    """A fingerprint of the sources, the profile library, and the files that the scenario names."""
+    """Compute a fingerprint of all sources, and of the files that the scenario names."""
     return fingerprint(scenario.model_dump(exclude_unset=True), scenario.path.parent)
 
 
 def fingerprint(content: Any, base: Path, rooms: tuple[str, ...] = ROOMS) -> str:
-    """A fingerprint of the sources, the profile library, and the files that the content of a file
-    in the folder ``base`` names.
-
-    Args: ``rooms``: whose sources change what is found.
-    """
+    """Compute a fingerprint of the sources of ``rooms``, the profile library, and the files that
+    the content of a file in the folder ``base`` names."""
     digest = hashlib.sha256(_sources(rooms).encode())
     for file in _named_files(content, base):
         digest.update(file.read_bytes())
@@ -172,8 +170,7 @@ def fingerprint(content: Any, base: Path, rooms: tuple[str, ...] = ROOMS) -> str
 
 
 def _named_files(content: Any, base: Path) -> Iterator[Path]:
-    """Every text in a scenario that is the path of a file (or of a model's folder): whatever key
-    names a profile, a pool, a trace or a ``config.json``, its outcome depends on it."""
+    """Yield every text in a scenario that is the path of a file (or of a model's folder)."""
     if isinstance(content, Mapping):
         for value in content.values():
             yield from _named_files(value, base)
@@ -194,4 +191,5 @@ def _sources(rooms: tuple[str, ...]) -> str:
     files += [*LIBRARY.glob("*.py"), *LIBRARY.glob("**/*.toml")]
     for file in sorted(files):
         digest.update(file.read_bytes())
+    digest.update(",".join(METRICS).encode())  # installed packages may have some of their own
     return digest.hexdigest()

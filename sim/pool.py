@@ -1,8 +1,7 @@
-"""Pools of recorded draft positions: what the draft proposed and where the target's token was.
+"""Pools of recorded draft positions: the draft's proposals and the rank of the target's token.
 
 A draft that reads the target's states (an EAGLE head) answers differently the further back the
-last verified token is; its pools hold an answer for every depth. Which positions are drawn is
-decided in ``blocks.py``; pools that nobody recorded are made in ``made_pools.py``.
+last verified token is; its pools hold an answer for every depth.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ from treepipe.profiles.pool_file import Made, PoolFile, Prompt, Table, ranks_of
 Floats = npt.NDArray[np.float64]
 Tokens = npt.NDArray[np.int64]
 FURTHER = 16
-"""Depths beyond the recorded ones that a loss is continued to."""
+"""Number of depths beyond the recorded ones to which a loss is continued."""
 
 
 class Pool:
     """Positions in recorded order at every depth, and off-path vectors by steps off the path.
 
-    A token's id is its rank where everything before it is verified, so that a path means the same
-    at every depth.
+    A token's id is its rank at depth 0, where everything before it is verified, so that a path
+    means the same at every depth.
 
     Attributes:
         lengths: positions per prompt.
         ranks: the target's token per position, as an id; ``candidates`` if it is not among them.
-        depths: how many depths beyond 0 are answered differently.
-        made: how it was recorded; None: it was not.
-        ranks_by_depth: [1 + depths, positions] of the target's token, where so many tokens before
-            it are not verified.
+        depths: number of depths beyond 0 with answers of their own.
+        made: origin of the recording; None: not recorded.
+        ranks_by_depth: [1 + depths, positions] ranks of the target's token, by the number of
+            unverified tokens before it.
     """
 
     def __init__(
@@ -44,8 +43,11 @@ class Pool:
         off_path: Mapping[int, Floats],
         made: Made | None = None,
     ) -> None:
-        """Args: ``off_path``: [n, candidates] per step off the path, the last for all beyond.
-        Prompts have equally many depths."""
+        """Make a pool of prompts with equally many depths.
+
+        Args:
+            off_path: [n, candidates] per step off the path, the last for all beyond.
+        """
         self.made = made
         self.lengths = [len(prompt.known.ranks) for prompt in prompts]
         self.ranks: list[int] = [int(rank) for prompt in prompts for rank in prompt.known.ranks]
@@ -71,13 +73,13 @@ class Pool:
         return len(self.ranks)
 
     def sharpened(self, power: float, off_path: float | None = None) -> Pool:
-        """This pool with all probabilities to this power, normalized over the candidates.
+        """Return this pool with all probabilities to this power, normalized over the candidates.
 
-        A draft may guess right more often than it is sure; a power makes it as sure as it is right,
-        without changing what it proposes (temperature scaling: Guo et al. 2017, "On calibration of
-        modern neural networks").
+        A power makes a draft as sure as it is right, without changing its proposals (temperature
+        scaling: Guo et al. 2017, "On calibration of modern neural networks").
 
-        Args: ``off_path``: the power of vectors off the path; None: the same.
+        Args:
+            off_path: the power of vectors off the path; None: the same.
         """
         off_path = power if off_path is None else off_path
         if power == off_path == 1.0:
@@ -91,24 +93,23 @@ class Pool:
         return pool
 
     def row(self, position: int, depth: int) -> int:
-        """The row that answers for a position when the last ``depth`` tokens are not verified."""
+        """Return the row of a position when the last ``depth`` tokens are not verified."""
         return position + len(self.ranks) * min(depth, self.depths)
 
     @property
     def off_path_rows(self) -> Sequence[tuple[int, int]]:
-        """The rows that answer off the path, as (first, count): one step off it, two, ..., and the
-        last ones at all beyond."""
+        """The off-path rows, as (first, count): one step off, two, ..., the last for all beyond."""
         return self._off
 
     def leading(self, rows: Sequence[int], count: int) -> Floats:
-        """[rows, count] log probabilities of the first ``count`` candidates."""
+        """Return [rows, count] log probabilities of the first ``count`` candidates."""
         table = self._leading.get(count)
         if table is None:
             table = self._leading[count] = np.ascontiguousarray(self.vectors[:, :count])
         return table.take(rows, axis=0) if len(rows) > 1 else table[rows[0] : rows[0] + 1]
 
     def tokens(self, rows: Sequence[int], count: int) -> Tokens:
-        """[rows, count] ids of the first ``count`` candidates; not to be written to."""
+        """Return [rows, count] ids of the first ``count`` candidates; read-only."""
         if self._ids is not None:
             return self._ids[np.asarray(rows), :count]
         tiled = self._tiled.get((len(rows), count))
@@ -119,18 +120,18 @@ class Pool:
         return tiled
 
     def hit_ratio(self, top_k: int) -> float:
-        """Share of positions whose target token is among the first ``top_k`` candidates."""
+        """Return the share of positions whose target token is among the first ``top_k``."""
         return sum(rank < top_k for rank in self.ranks) / len(self.ranks)
 
     def _swapped(self) -> Tokens:
-        """Ids per row: ranks, but the target's token keeps the id it has at depth 0."""
+        """Return the ids per row: ranks, but the target's token keeps the id it has at depth 0."""
         width = self.candidates
         ids = np.tile(np.arange(width), (len(self.vectors), 1))
         row = len(self.ranks)
         for ranks in self.ranks_by_depth[1:].tolist():
             for token, rank in zip(self.ranks, ranks, strict=True):
                 if token < width:
-                    # Whatever stood there is another token; where it stood before, if at all.
+                    # The target's old slot gets the id of the slot that it takes, if any.
                     ids[row, token] = rank if rank < width else width + 1
                 if rank < width:
                     ids[row, rank] = token
@@ -139,11 +140,14 @@ class Pool:
 
     @classmethod
     def load(cls, path: Path, depth_loss: float = 0.0) -> Pool:
-        """Raises ``UserError`` if the file is missing, no pool, or without depths to lose at.
+        """Read a pool.
 
         Args:
-            depth_loss: share of the positions that each unverified token beyond the recorded
-                depths costs the draft.
+            depth_loss: share of the positions that each unverified token beyond the recorded depths
+                costs the draft.
+
+        Raises:
+            UserError: the file is missing, is no pool, or has no depths to lose at.
         """
         file = PoolFile.load(path)
         if depth_loss and not file.prompts[0].guessed:
@@ -154,17 +158,17 @@ class Pool:
 
     @classmethod
     def of(cls, file: PoolFile, depth_loss: float = 0.0) -> Pool:
-        """The pool of a file that is read already; else as ``load``."""
+        """Make the pool of a file that is read already; else as ``load``."""
         prompts = _beyond(file.prompts, depth_loss) if depth_loss else file.prompts
         return cls(prompts, file.off_path, file.made)
 
 
 def _beyond(prompts: Sequence[Prompt], loss: float) -> list[Prompt]:
-    """Prompts with ``FURTHER`` depths more than were recorded.
+    """Return prompts with ``FURTHER`` depths more than were recorded.
 
-    At each, a share ``loss`` of the positions that are left is lost, and stays so deeper down: the
+    At each, a share ``loss`` of the remaining positions is lost, and stays so deeper down: the
     target's token gets the rank that it has at some position where the first candidate fails (if
-    that is worse). The draft notices nothing, its log probabilities stay.
+    that is worse). The draft's log probabilities stay.
     """
     rng = np.random.default_rng(0)
     failing = [rank for prompt in prompts for rank in prompt.guessed[-1].ranks if rank]

@@ -1,9 +1,9 @@
-"""A recorded run's draft and target, answering again: what is left to differ is durations.
+"""A recorded run's draft and target, answering again: only durations can differ.
 
-Law of this file: an answer belongs to a place: the text up to where a token path leaves it, and the
-path from there. So a schedule whose order of passes depends on timing (``flowspec_free``, ``dsd``)
-finds the answers although it asks from other roots. Where the recorded run never asked, the answer
-of another place as far off the text is borrowed, and counted.
+An answer belongs to a place: the text up to where a token path leaves it, and the path from there.
+So a schedule whose order of passes depends on timing (``flowspec_free``, ``dsd``) finds the answers
+although it asks from other roots. For a place without a recorded answer, that of another place as
+far off the text is borrowed, and counted.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Place: TypeAlias = tuple[int, tuple[int, ...]]
 
 
 class ReplaySource:
-    """Answers what was answered in a recorded run, request by request.
+    """Answers as in a recorded run, request by request.
 
     Attributes:
-        asked, borrowed: answers that were given so far, and how many of them from other places.
+        asked, borrowed: number of answers so far, and of those from other places.
     """
 
     def __init__(self, recording: Recording) -> None:
@@ -39,10 +39,10 @@ class ReplaySource:
         return self._requests
 
     def open(self, session: int, prompt_tokens: int) -> Oracle:
-        """The recorded request of the session's number (from 1), from the first one again at the
-        end.
+        """Return the recorded request of the session's number (from 1), cyclically.
 
-        Raises ``RunError`` if it is not the one that is asked for.
+        Raises:
+            RunError: the recording is empty, or the request's prompt has another length.
         """
         if not self._requests:
             raise RunError("the recording holds no request")
@@ -56,7 +56,6 @@ class ReplaySource:
         return ReplayOracle(request, self)
 
     def warnings(self) -> list[str]:
-        """Says that answers were borrowed, if any were."""
         if not self.borrowed:
             return []
         return [
@@ -66,8 +65,6 @@ class ReplaySource:
 
 
 class ReplayOracle:
-    """Looks answers up by place."""
-
     def __init__(self, request: RecordedRequest, source: ReplaySource) -> None:
         self._prompt, self._text, self._source = request.prompt_tokens, [*request.text], source
         self._scratch = Scratch[None]()

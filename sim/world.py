@@ -1,9 +1,8 @@
 """The simulated world: the same schedules and desks as executed, with times from profiles.
 
-Law of this file: it decides nothing. What is computed, pruned and fed follows from the schedules
-and the desks, what becomes of a run that loses a worker from ``core/failover.py``, and what it
-takes up then from ``core/recovery.py``; messages move in ``life.py``, and ``roles.py`` lets time
-pass.
+The world decides nothing. Schedules and desks say what is computed, pruned and fed,
+``core/failover.py`` how a run goes on that loses a worker, and ``core/recovery.py`` from where its
+requests do; ``running.py`` moves messages, and ``roles.py`` lets time pass.
 """
 
 from __future__ import annotations
@@ -16,23 +15,24 @@ from simpy.core import EmptySchedule
 from treepipe.core.errors import RunError
 from treepipe.core.failover import DealLayers, DecodePlainly, EndRun, Failover, GiveUp
 from treepipe.core.losses import Fault, drafts_again, noticed_after_ms
-from treepipe.core.recovery import Committed, Held, Journal
+from treepipe.core.recovery import Committed, Journal, OpenRequestState
 from treepipe.core.requests import RUN_ENDED, Assignment, RequestTrace
 from treepipe.results.critical_path import ARRIVALS, edges
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.desks import front_desk
 from treepipe.scenario.faults import Injected
 from treepipe.scenario.redeal import shares_of
 from treepipe.sim.acceptance import AcceptanceSource
 from treepipe.sim.causes import ListeningClock, critical_path
 from treepipe.sim.clock import Clock
-from treepipe.sim.life import FrontOffice, Life
+from treepipe.sim.running import RequestListener, RunningSystem
 
 NO_PATHS = "no critical path is told: what faults cut short has no cause that it could follow"
 
 
-class Simulation(FrontOffice):
-    """One run of a deployment: a closed loop of requests, or requests that arrive."""
+class Simulation(RequestListener):
+    """One run of a deployment: a closed loop of requests, or random arrivals."""
 
     def __init__(
         self,
@@ -41,28 +41,32 @@ class Simulation(FrontOffice):
         record_spans: bool,
         record_paths: bool = False,
     ) -> None:
-        # What a fault cuts short released nothing, so there are no paths across it.
-        untold = record_paths and bool(deployment.faults.injected)
-        self.clock = ListeningClock() if record_paths and not untold else Clock()
-        self._source, self._front = source, deployment.front_desk()
+        # Work cut short by a fault released no other work, so no path crosses a fault.
+        pathless = record_paths and bool(deployment.faults.injected)
+        self.clock = ListeningClock() if record_paths and not pathless else Clock()
+        self._source, self._front = source, front_desk(deployment)
         self._failover = Failover(deployment, self._front, deployment.faults.all_spares)
         self.trace = Trace(
-            deployment.devices,
-            machines=deployment.machines,
+            deployment.roles.devices,
+            machines=deployment.roles.machines,
             requests=self._front.over,
-            paged=deployment.serving.cache == "paged",
-            slo=deployment.serving.slo,
-            warnings=[NO_PATHS] if untold else [],
+            paged=deployment.service.cache == "paged",
+            slo=deployment.service.slo,
+            warnings=[NO_PATHS] if pathless else [],
         )
-        self.records = record_spans or record_paths  # paths are made of what is noted
-        self._life = Life(self, deployment, source)
+        self.records = record_spans or record_paths  # paths are made of spans
+        self._running = RunningSystem(self, deployment, source)
         self._journal, self._restarting = Journal(), False
         self._planned = deployment.faults.planned()
         self._failing: Injected | None = None
         self._returned, self._over = set[str](), False
 
     def run(self) -> Trace:
-        """Raises ``RunError`` if everything waits and nothing moves, or a fault ends the run."""
+        """Run until all requests are over.
+
+        Raises:
+            RunError: no role can go on before the requests are over, or a fault ends the run.
+        """
         self._open(self._front.start(self.clock.now))
         self._await_arrival()
         self._await_fault()
@@ -70,10 +74,10 @@ class Simulation(FrontOffice):
             while not self._over:
                 self.clock.step()
         except EmptySchedule:
-            waiting = [role.state for role in self._life.roles]
+            waiting = [role.state for role in self._running.roles.values()]
             now = self.clock.now
             raise RunError(f"deadlock at {now:.3f} ms: {'; '.join(waiting)}") from None
-        if self._failing is not None:  # nobody noticed before the end
+        if self._failing is not None:  # not noticed before the end
             planned = self._failing
             self.trace.faults.append(Fault(planned.worker, planned.kind, planned.at_ms, None))
         self._keep_turns()
@@ -82,25 +86,24 @@ class Simulation(FrontOffice):
 
     @property
     def deployment(self) -> Deployment:
-        """What is simulated now: a fault may have changed it."""
+        """The simulated deployment, which a fault may have changed."""
         return self._failover.deployment
 
     @property
     def events(self) -> int:
-        """Events of the clock so far."""
         return self.clock.events
 
     def finished(self, request: RequestTrace) -> None:
         if isinstance(self.clock, ListeningClock):
             self.trace.paths += critical_path(self.clock.cause, request.session, edges(request))
-            left = [each for draft in self._life.drafts for each in draft.requests]
+            left = [each for draft in self._running.drafts for each in draft.requests]
             oldest = min([each.assignment.asked_ms for each in left], default=self.clock.now)
             self.clock.forget(oldest)
         self._journal.closed(request.session)
         self._open(self._front.finished(request))
 
-    def told(self, said: Committed) -> None:
-        self._journal.told(said)
+    def committed(self, report: Committed) -> None:
+        self._journal.committed(report)
 
     def _await_arrival(self) -> None:
         at = self._front.next_arrival_ms
@@ -122,47 +125,46 @@ class Simulation(FrontOffice):
         if self._front.done:
             self.clock.after(0, self._end)
 
-    def _hand_over(self, held: Held) -> None:
+    def _hand_over(self, held: OpenRequestState) -> None:
         draft = held.assignment.draft
         assert draft is not None  # it is served
-        self._life.drafts[draft].open(held)
+        self._running.drafts[draft].open(held)
 
     def _end(self, _: object) -> None:
         self._over = True
 
     def _keep_turns(self) -> None:
         if self.records:
-            self.trace.turns += [turn for draft in self._life.drafts for turn in draft.turns]
+            self.trace.turns += [turn for draft in self._running.drafts for turn in draft.turns]
 
     # --- faults ----------------------------------------------------------------------------------
 
     def _await_fault(self) -> None:
-        """What would have come while a loss was made good is left out."""
+        """Wait for the next fault; faults that fall into a recovery are left out."""
         now = self.clock.now
         planned = next((each for each in self._planned if each.at_ms >= now), None)
         if planned is not None:
             self.clock.after(planned.at_ms - now, partial(self._fail, planned))
 
     def _fail(self, planned: Injected, _: object) -> None:
-        """A worker fails, unless it is gone; the next one fails when its loss is made good at the
-        earliest."""
-        there = {*self.deployment.devices} - self.deployment.plain - self._life.mute
+        """Let a worker fail, unless it is gone; the next one fails after the recovery."""
+        there = {*self.deployment.roles.devices} - self.deployment.plain - self._running.failed
         if planned.worker not in there:
             self._await_fault()
             return
         self._failing = planned
         after = noticed_after_ms(planned.kind, self.deployment.faults.timeout_ms)
         if planned.for_ms is not None and planned.for_ms < after:
-            self._life.stopped[planned.worker].stand_still(planned.for_ms)
+            self._running.stopped[planned.worker].stand_still(planned.for_ms)
             self.clock.after(planned.for_ms, lambda _: self._made_good(planned, None, None))
             return
-        self._life.mute.add(planned.worker)
+        self._running.failed.add(planned.worker)
         self.clock.after(after, partial(self._notice, planned))
 
     def _notice(self, planned: Injected, _: object) -> None:
         lost, now = planned.worker, self.clock.now
         if self._front.done:
-            return  # it is lost at the very end, which nobody notices
+            return  # a loss at the very end is not noticed
         match self._failover.lost(lost, self._failover.spares):
             case DecodePlainly():
                 self._warn_of_plain_decoding(lost)
@@ -194,8 +196,10 @@ class Simulation(FrontOffice):
 
     def _give_up(self, planned: Injected, pipeline: int) -> None:
         """Go on without the pipeline of a lost stage."""
-        self._life.mute.update(stage.name for stage in self.deployment.pipelines[pipeline])
-        for draft in self._life.drafts:
+        self._running.failed.update(
+            stage.name for stage in self.deployment.roles.pipelines[pipeline]
+        )
+        for draft in self._running.drafts:
             draft.lose(pipeline, planned.worker)
         now = self.clock.now
         self.trace.warnings.append(
@@ -206,7 +210,7 @@ class Simulation(FrontOffice):
         self._made_good(planned, now, None)
 
     def _come_back(self, draft: str, _: object) -> None:
-        """What a draft server was lost by is over: it drafts again when nobody else is lost."""
+        """Return a draft server to the run: it drafts again unless another worker is lost."""
         self._returned.add(draft)
         self._let_draft()
 
@@ -226,20 +230,19 @@ class Simulation(FrontOffice):
         self._let_draft()
 
     def _restart(self, begin: Callable[[object], None]) -> None:
-        """The draft servers that are left tell what they committed; all roles end, and begin anew
-        with ``begin``."""
-        now, life = self.clock.now, self._life
-        for draft in life.drafts:
-            if draft.name not in life.mute:
+        """Let the remaining draft servers report and all roles end; ``begin`` starts them anew."""
+        now, running = self.clock.now, self._running
+        for draft in running.drafts:
+            if draft.name not in running.failed:
                 for request in draft.requests:
                     self._journal.known(request.trace(now, RUN_ENDED))
-        life.mute.update(self.deployment.devices)
+        running.failed.update(self.deployment.roles.devices)
         self._keep_turns()
         self._restarting = True
         self.clock.after(self.deployment.faults.restart_ms, begin)
 
     def _take_up(self) -> None:
-        self._life, self._restarting = Life(self, self.deployment, self._source), False
+        self._running, self._restarting = RunningSystem(self, self.deployment, self._source), False
         for held in self._journal.take_up():
             self._hand_over(held)
 
@@ -250,7 +253,7 @@ class Simulation(FrontOffice):
     def _made_good(
         self, planned: Injected, noticed_ms: float | None, recovered_ms: float | None
     ) -> None:
-        """Note a fault; from now on another worker may fail."""
+        """Record a fault; from now on another worker may fail."""
         plain_ms = recovered_ms if planned.worker in self.deployment.plain else None
         times = planned.at_ms, noticed_ms, recovered_ms, plain_ms
         self.trace.faults.append(Fault(planned.worker, planned.kind, *times))
@@ -270,6 +273,6 @@ def simulate(
 
     Args:
         record_spans: False leaves the trace's spans empty (then no utilization is known).
-        record_paths: whether the trace tells of each request's critical path.
+        record_paths: whether the trace holds each request's critical path.
     """
     return Simulation(deployment, source, record_spans, record_paths).run()

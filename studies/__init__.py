@@ -1,1 +1,1 @@
-"""Questions answered with both worlds: the demonstration, studies, and their plots."""
+"""Studies: questions answered by simulation and real runs, and their plots."""

@@ -1,12 +1,12 @@
-"""How often an interval that was predicted for a run holds what the run then has.
+"""The study ``coverage``: the share of runs that lie inside their prediction intervals.
 
 Each cell is a schedule on one of the standard grid's clusters, with one recorded acceptance. A
 group of recorded texts is held back: acceptance is calibrated on all others, their vectors off the
-path included, and a run goes through the group's texts as they are, request by request. Groups have
-no text in common, and cells of one group are a cluster: their errors are alike, so intervals are
-made over groups. A run here is simulated, in two worlds: with the durations of the prediction's
-profiles, where acceptance and workload alone are chance, and with durations that vary by a law that
-no profile holds. With ``measure``, some schedules are run on real processes, too.
+path included, and a run replays the group's texts request by request. Groups have no text in
+common, and cells of one group are a cluster: their errors are correlated, so intervals are over
+groups. A run here is simulated, in two worlds: with the durations of the prediction's profiles,
+where only acceptance and workload are random, and with durations that vary in a way that no profile
+models. With ``measure``, some schedules are also run on real processes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
@@ -27,64 +28,63 @@ from treepipe.physics.host import Factor, HostTimes
 from treepipe.physics.timing import TimeTable
 from treepipe.profiles.library import LIBRARY
 from treepipe.profiles.pool_file import PoolFile
+from treepipe.progress import Progress
 from treepipe.results.estimates import summarize
 from treepipe.results.plots import BLUE, GREY, LEGEND, ORANGE, clean
-from treepipe.results.sheet import Column, Sheet
-from treepipe.results.show import Say
+from treepipe.results.sheet import Sheet, columns
 from treepipe.results.statistics import CONFIDENCE, Interval
 from treepipe.scenario.deployment import Deployment
-from treepipe.scenario.fitting import fitting
+from treepipe.scenario.fitting import fit_to_memory
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.schema import ScheduleName
 from treepipe.scenario.workload import draw_requests
 from treepipe.sim.acceptance import TextSource
 from treepipe.sim.pool import Pool
 from treepipe.sim.world import simulate
-from treepipe.studies.study import Entry, StudyResult
+from treepipe.studies.reproduction import fill
+from treepipe.studies.study import Entry, Measuring, StudyResult
+from treepipe.validation import cells as grid
 from treepipe.validation.calibration import CalibratedAcceptance
-from treepipe.validation.cells import (
-    LATENCIES_MS,
-    STAGE_MS,
-    STAGES,
-    SYSTEMS,
-    Cell,
-    Size,
-    cases_of,
-)
-from treepipe.validation.comparison import Case, compare, predict_case
-from treepipe.validation.judgement import METRIC, Row, faults_of, warnings_of
+from treepipe.validation.cells import SYSTEMS, Cell, Size, cases_of
+from treepipe.validation.comparison import compare, predict_case
+from treepipe.validation.judgement import METRIC, faults_of, warnings_of
 
 NAME = "coverage"
+PAGE = Path(__file__).with_suffix(".md")
 POOLS = {
     "model": "reference-model",
     "look-up": "reference-lookup",
     "head": "reference-eagle",
     "model, T = 1": "reference-sampled-1",
 }
-"""Recorded acceptance by what drafted."""
+"""Recorded acceptance by type of draft."""
 PROFILED, VARYING = "profiled", "varying"
-"""Worlds of runs, by their durations."""
+"""Names of the worlds of runs, by their durations."""
 VARIATION = 0.25
-"""Standard deviation over the mean of a single pass, where durations vary: what hosts that were
-measured in place have had."""
+"""Coefficient of variation of a pass in the varying world; hosts measured in place reach it."""
 SPEED = 0.06
-"""Standard deviation of the logarithm of a machine's speed in a run, where durations vary: those of
-real runs have been off by about as much (``real-time``)."""
+"""Standard deviation of the logarithm of a machine's speed in a run in the varying world; real runs
+have deviated by about as much (``real-time``)."""
 AIM = (0.90, 0.99)
 RUN = Size(requests=10, new_tokens=16, runs=8)
-"""Of a prediction and of a run; texts that ended sooner are left out."""
+"""The size of a prediction and of a run; texts that ended sooner are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How much is done: every drafting schedule with ``groups`` of the texts that were recorded of
-    each of ``drafts``, as far as there are so many; ``measured`` schedules on real processes."""
+    """The size of the job: every drafting schedule with up to ``groups`` groups of the recorded
+    texts of each of ``drafts``; with ``measuring``, ``measured`` schedules are also run on real
+    processes, at the same size."""
 
     schedules: Sequence[ScheduleName] = SYSTEMS
     groups: int = 2
     drafts: Sequence[str] = tuple(POOLS)
     size: Size = RUN
-    measured: Sequence[ScheduleName] = ()
+    measured: Sequence[ScheduleName] = SYSTEMS[1:4]
+    measuring: Measuring | None = None
+
+
+SHORT, FULL = Settings(), Settings(groups=6, measured=SYSTEMS[1:7])
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,8 @@ class Found:
     """A cell's time between tokens: predicted for a run, and in the run (ms).
 
     Attributes:
-        group: of the run's texts among the draft's.
-        world: by the run's durations.
+        group: number of the run's texts among the draft's.
+        world: PROFILED or VARYING, by the run's durations; or real processes.
         mean: the prediction with the interval of its mean; ``run``: with that of a run.
     """
 
@@ -118,7 +118,6 @@ class Found:
 
     @property
     def half_width(self) -> float:
-        """Half of a run's interval, over the prediction."""
         low, high = self.ends
         return (high - low) / 2
 
@@ -127,53 +126,34 @@ class Found:
         return self.run.mean / self.measured - 1
 
 
-def run(say: Say, full: bool, measure: bool) -> StudyResult:
-    """Two groups of texts per acceptance, in full 6; measured: three schedules, in full 6."""
-    measured = SYSTEMS[1 : 7 if full else 4] if measure else ()
-    return study(Settings(groups=6 if full else 2, measured=measured), say)
-
-
-def study(settings: Settings, say: Say) -> StudyResult:
-    """Predict and replay all cells, and run some of them."""
+def study(settings: Settings, say: Progress) -> StudyResult:
+    """Predict and replay all cells, and run some of them on real processes."""
     cells = list(_cells(settings))
     say("predicting and replaying", len(cells))
     found: list[Found] = []
     for number, (cell, draft, group) in enumerate(cells):
         found += _replayed(cell, draft, group, settings.size, number)
         say("", 1)
-    rows = list(compare(_cases(settings), say)) if settings.measured else []
-    ran = [_executed(row) for row in rows]
-    named = {row.label: row for row in rows}
-    return StudyResult(
-        NAME,
-        [*_entries(found), *_run_entries(ran)],
-        [_by_draft(found), _cell_sheet("cells", "Simulated runs", found), *_run_sheets(ran)],
-        {NAME: _figure(found)},
-        [*_findings(found, ran), *warnings_of(named)],
-        faults_of(named),
-        {"What is tested": WHAT},
-    )
+    measured = [Cell(name) for name in settings.measured] if settings.measuring else []
+    rows = list(compare(cases_of(measured, settings.size), say)) if measured else []
+    ran = []
+    for row in rows:
+        times = row.predicted, row.of_a_run[METRIC], row.measured
+        ran.append(Found(row.label, "model", 0, "real processes", *times))
+    tables = [_by_draft(found), _cell_sheet("cells", "Simulated runs", found)]
+    if ran:
+        tables.append(_cell_sheet("runs", "Real processes", ran))
+    page, named = _page(found, ran), {row.label: row for row in rows}
+    told = page.pop(""), warnings_of(named), faults_of(named), page
+    return StudyResult(NAME, _entries(found, ran), tables, {NAME: _figure(found)}, *told)
 
 
-WHAT = [
-    "a run goes through recorded texts in the simulator, and its prediction knows nothing of these "
-    "texts: neither their tokens nor what the draft said off them",
-    f"durations {PROFILED}: they are the same in prediction and run, so what is tested is the "
-    "chance in acceptance and workload",
-    f"durations {VARYING}: each machine is faster or slower than its profile for the whole run "
-    f"(lognormal, {SPEED:.0%}), and each of its passes takes another time (lognormal, "
-    f"{VARIATION:.0%}); a predicted interval knows of neither and promises nothing about them",
-    "cells are not independent: those of one group go through the same texts. Groups of one "
-    "acceptance have no text in common, though what they are calibrated on overlaps, and another "
-    "acceptance may have been recorded along the same texts. Intervals are over groups: of the "
-    "bias Student's t, of the share Clopper and Pearson's with as many cells as the groups' "
-    "variance allows (Korn and Graubard 1998)",
-]
+# --- predictions and runs ------------------------------------------------------------------------
 
 
 def _cells(settings: Settings) -> Iterator[tuple[Cell, str, int]]:
-    """Each with its acceptance and group of texts; clusters are the standard grid's in turn."""
-    places = itertools.cycle(itertools.product(STAGES, LATENCIES_MS, STAGE_MS))
+    """Yield each cell with its acceptance and texts, on the grid's clusters in turn."""
+    places = itertools.cycle(itertools.product(grid.STAGES, grid.LATENCIES_MS, grid.STAGE_MS))
     for group in range(settings.groups):
         for schedule in settings.schedules:
             if systems()[schedule].drafts:
@@ -184,11 +164,11 @@ def _cells(settings: Settings) -> Iterator[tuple[Cell, str, int]]:
 
 
 def _replayed(cell: Cell, draft: str, group: int, size: Size, number: int) -> Iterator[Found]:
-    """Predict from all texts but a group's, and go through the group's, in both worlds."""
+    """Predict from all texts except a group's, and replay the group's, in both worlds."""
     (case,) = cases_of([cell], size)
     scenario = case.scenario.with_(seed=number)
     calibrated, others = _split(draft, size, group)
-    deployment = fitting(resolve(scenario).asked(draw_requests(scenario, number), number))
+    deployment = fit_to_memory(resolve(scenario).asked(draw_requests(scenario, number), number))
     predicted = predict_case(
         deployment, scenario, CalibratedAcceptance(calibrated), lambda *_: None, lambda trace: trace
     )
@@ -202,14 +182,14 @@ def _replayed(cell: Cell, draft: str, group: int, size: Size, number: int) -> It
 def _varying(
     deployment: Deployment, seed: int, speed: float = SPEED, variation: float = VARIATION
 ) -> Deployment:
-    """The same on machines that are not as fast as their profiles say, nor always alike."""
+    """Vary the speed of each machine and of single passes beyond what the profiles state."""
     rng, nothing = np.random.default_rng([seed, 1]), TimeTable({1: 0.0})
     varied = []
-    for machine in dict.fromkeys(map(deployment.machine, deployment.devices)):
+    for machine in dict.fromkeys(map(deployment.roles.machine, deployment.roles.devices)):
         slower = Factor({1: float(np.exp(rng.normal(0.0, speed)))})
         costs = HostTimes(nothing, nothing, 0.0, nothing, slower, variation, Factor({}))
         varied.append(replace(machine, costs=costs))
-    return replace(deployment, machines=tuple(varied))
+    return replace(deployment, roles=replace(deployment.roles, machines=tuple(varied)))
 
 
 @lru_cache
@@ -218,36 +198,26 @@ def _recorded(draft: str) -> PoolFile:
 
 
 def _long_texts(draft: str, size: Size) -> list[int]:
-    """Numbers of the texts that are as long as a run's, in an order of their own."""
+    """Return the numbers of the texts that are as long as a run's, in a fixed random order."""
     texts = _recorded(draft).prompts
     order = np.random.default_rng(0).permutation(len(texts)).tolist()
     return [n for n in order if len(texts[n].known.ranks) >= size.new_tokens]
 
 
 def _split(draft: str, size: Size, group: int) -> tuple[Pool, Pool]:
-    """All texts but a group's, and those of the group, each as long as a run's."""
-    texts = _long_texts(draft, size)
-    first = group * size.requests
+    """Split the texts, cut to a run's length, into all others and those of the group."""
+    texts, first = _long_texts(draft, size), group * size.requests
     own = texts[first : first + size.requests]
     others = [number for number in texts if number not in own]
-    known, held = (
-        Pool.of(_recorded(draft).of_texts(part).beginnings(size.new_tokens))
-        for part in (others, own)
-    )
+    recorded = (_recorded(draft).of_texts(part) for part in (others, own))
+    known, held = (Pool.of(each.beginnings(size.new_tokens)) for each in recorded)
     return known, held
 
 
-def _cases(settings: Settings) -> list[Case]:
-    return cases_of([Cell(name) for name in settings.measured], settings.size)
-
-
-def _executed(row: Row) -> Found:
-    run = row.of_a_run[METRIC]
-    return Found(row.label, "model", 0, "real processes", row.predicted, run, row.measured)
+# --- the results ---------------------------------------------------------------------------------
 
 
 def _groups(found: Sequence[Found]) -> list[list[Found]]:
-    """Cells by their runs' texts."""
     groups: dict[tuple[str, int], list[Found]] = {}
     for each in found:
         groups.setdefault((each.draft, each.group), []).append(each)
@@ -255,9 +225,9 @@ def _groups(found: Sequence[Found]) -> list[list[Found]]:
 
 
 def _share(found: Sequence[Found]) -> Interval:
-    """The share of cells whose run is inside, by Clopper and Pearson with as many cells as would
-    say as much if they were independent (Korn and Graubard, Survey Methodology 1998): the share's
-    variance over groups tells, and they are no fewer than groups and no more than cells."""
+    """Return the share of cells whose run is inside, with a Clopper-Pearson interval for the
+    effective number of independent cells (Korn and Graubard, Survey Methodology 1998): from the
+    share's variance over groups, at least the number of groups and at most that of cells."""
     shares = [fmean(each.is_covered for each in group) for group in _groups(found)]
     share = fmean(each.is_covered for each in found)
     variance = float(np.var(shares, ddof=1)) / len(shares) if len(shares) > 1 else 0.0
@@ -271,7 +241,7 @@ def _share(found: Sequence[Found]) -> Interval:
 
 
 def _bias(found: Sequence[Found]) -> Interval:
-    """Geometric mean of predictions over runs, less 1: too high and too low by a factor cancel."""
+    """Return the geometric mean of predictions over runs, less 1; opposite factors cancel."""
     logs = Interval.over(
         [fmean(np.log(each.run.mean / each.measured) for each in group) for group in _groups(found)]
     )
@@ -280,12 +250,11 @@ def _bias(found: Sequence[Found]) -> Interval:
 
 
 def _worlds(found: Sequence[Found]) -> dict[str, list[Found]]:
-    """Cells by the durations of their runs."""
     names = dict.fromkeys(each.world for each in found)
     return {name: [each for each in found if each.world == name] for name in names}
 
 
-def _entries(found: Sequence[Found]) -> list[Entry]:
+def _entries(found: Sequence[Found], ran: Sequence[Found]) -> list[Entry]:
     entries = [
         Entry("nominal", "1", CONFIDENCE),
         Entry("cells", "1", len(found)),
@@ -296,60 +265,52 @@ def _entries(found: Sequence[Found]) -> list[Entry]:
         share, bias = _share(own), _bias(own)
         entries.append(Entry(f"{prefix}covered_share", "1", share.mean, share.low, share.high))
         entries.append(Entry(f"{prefix}bias", "1", bias.mean, bias.low, bias.high))
+    for each in ran:
+        times = each.run.mean, each.run.low, each.run.high, each.measured
+        entries.append(Entry(f"{each.label}/{METRIC}", "ms", *times))
     return entries
 
 
-def _run_entries(ran: Sequence[Found]) -> list[Entry]:
-    return [
-        Entry(f"{e.label}/{METRIC}", "ms", e.run.mean, e.run.low, e.run.high, e.measured)
-        for e in ran
-    ]
-
-
-def _findings(found: Sequence[Found], ran: Sequence[Found]) -> list[str]:
+def _page(found: Sequence[Found], ran: Sequence[Found]) -> dict[str, list[str]]:
+    """Return the page's sentences by heading, as ``fill`` does."""
     share, bias = _share(found), _bias(found)
-    low, high = AIM
-    verdict = "met" if low <= share.mean <= high else "missed"
-    of_mean = fmean(each.mean.holds(each.measured) for each in found)
-    each_world = "; ".join(
+    worlds = (
         f"durations {world}: {_share(own).mean:.1%}, bias {_bias(own).mean:+.1%}{_ends(_bias(own))}"
         for world, own in _worlds(found).items()
     )
-    sentences = [
-        f"a run's interval holds the run's time between tokens in {share.mean:.1%}"
-        f"{_ends(share, '.1%')} of {len(found)} cells in {len(_groups(found))} groups of texts at "
-        f"a nominal {CONFIDENCE:.0%}; aim {low:.0%} to {high:.0%}, {verdict}",
-        each_world,
-        f"the interval of the mean, which is narrower and promises nothing of one run, does in "
-        f"{of_mean:.1%}",
-        f"bias: {bias.mean:+.1%}{_ends(bias)}",
-        f"half-widths of a run's interval are {median(e.half_width for e in found):.0%} in the "
-        f"median, so one run would hardly show a bias below that{_noticed(bias)}",
-    ]
-    if ran:
-        inside = sum(each.is_covered for each in ran)
-        sentences.append(f"on real processes it holds {inside} of {len(ran)} runs")
-    return sentences
-
-
-def _noticed(bias: Interval) -> str:
-    """The bias that all cells together tell from none; empty where one group tells none."""
-    if bias.low is None or bias.high is None:
-        return ""
-    return f"; all cells together, one below {(bias.high - bias.low) / 2:.1%}"
+    noticed = ""
+    if bias.low is not None and bias.high is not None:
+        noticed = f"; all cells together, one below {(bias.high - bias.low) / 2:.1%}"
+    fields = {
+        "share": f"{share.mean:.1%}{_ends(share, '.1%')}",
+        "cells": len(found),
+        "groups": len(_groups(found)),
+        "nominal": CONFIDENCE,
+        "aim": AIM,
+        "verdict": "met" if AIM[0] <= share.mean <= AIM[1] else "missed",
+        "worlds": "; ".join(worlds),
+        "of_mean": fmean(each.mean.holds(each.measured) for each in found),
+        "bias": f"{bias.mean:+.1%}{_ends(bias)}",
+        "half": median(each.half_width for each in found),
+        "noticed": noticed,
+        "inside": sum(each.is_covered for each in ran) if ran else None,
+        "ran": len(ran),
+        "speed": SPEED,
+        "variation": VARIATION,
+    }
+    return fill(PAGE, [], fields)
 
 
 def _ends(value: Interval, shown: str = "+.1%") -> str:
-    """The interval in words; empty where one group tells none."""
+    """Format the interval; empty if a single group gives none."""
     known = value.low is not None and value.high is not None
     return f" ({value.low:{shown}} to {value.high:{shown}})" if known else ""
 
 
 def _by_draft(found: Sequence[Found]) -> Sheet:
-    columns = [Column("acceptance"), Column("durations"), Column("cells", shown="d")]
-    columns += [Column("covered", shown=".0%"), Column("bias", shown="+.1%")]
-    columns.append(Column("half-width, median", shown=".1%"))
-    sheet = Sheet("acceptance", "By recorded acceptance and durations of the runs", columns)
+    heads = columns("acceptance", "durations", "cells|d", "covered|.0%", "bias|+.1%")
+    heads += columns("half-width, median|.1%")
+    sheet = Sheet("By recorded acceptance and durations of the runs", heads, name="acceptance")
     for draft in dict.fromkeys(each.draft for each in found):
         for world, own in _worlds([each for each in found if each.draft == draft]).items():
             half = median(each.half_width for each in own)
@@ -358,10 +319,9 @@ def _by_draft(found: Sequence[Found]) -> Sheet:
 
 
 def _cell_sheet(name: str, title: str, found: Sequence[Found]) -> Sheet:
-    columns = [Column("cell"), Column("acceptance"), Column("group", shown="d")]
-    columns += [Column("durations"), Column("predicted", "ms"), Column("low", "ms")]
-    columns += [Column("high", "ms"), Column("run", "ms"), Column("error", shown="+.1%")]
-    sheet = Sheet(name, f"{title}: time between tokens", [*columns, Column("inside")])
+    times = "predicted (ms)", "low (ms)", "high (ms)", "run (ms)", "error|+.1%"
+    heads = columns("cell", "acceptance", "group|d", "durations", *times, "inside")
+    sheet = Sheet(f"{title}: time between tokens", heads, name=name)
     for each in found:
         ends = each.run.mean, each.run.low, each.run.high
         cell = each.label, each.draft, each.group, each.world
@@ -369,12 +329,7 @@ def _cell_sheet(name: str, title: str, found: Sequence[Found]) -> Sheet:
     return sheet
 
 
-def _run_sheets(ran: Sequence[Found]) -> list[Sheet]:
-    return [_cell_sheet("runs", "Real processes", ran)] if ran else []
-
-
 def _figure(found: Sequence[Found]) -> Figure:
-    """Runs over their predictions, sorted, with the predictions' intervals."""
     figure = Figure(figsize=(9, 4.5), layout="constrained")
     panel = figure.subplots()
     ordered = sorted(found, key=lambda each: each.measured / each.run.mean)

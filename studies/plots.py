@@ -1,6 +1,6 @@
-"""The plots of studies: lines over a parameter, published beside predicted, and maps of gains.
+"""Plots of studies: lines over a parameter, published beside predicted, and maps of gains.
 
-Law of this file: it knows no paper. Numbers and words come in, and a figure goes out.
+Independent of any paper.
 """
 
 from __future__ import annotations
@@ -15,39 +15,20 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from treepipe.results.plots import (
-    AMBER,
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    LEGEND,
-    MARKS,
-    ORANGE,
-    PURPLE,
-    SKY,
-    band,
-    clean,
-    doubling,
-)
+from treepipe.results import plots
+from treepipe.results.plots import BLACK, BLUE, GREY, MARKS, ORANGE, band, clean, doubling
 from treepipe.results.statistics import Interval
 from treepipe.studies.study import Entry
 
-SHADES = (BLUE, ORANGE, GREEN, PURPLE, GREY, SKY, AMBER)
-"""Colours of things that stand beside each other, each with its mark (``MARKS``)."""
-PUBLISHED = {
-    "color": ORANGE,
-    "marker": "o",
-    "ls": "none",
-    "ms": 7,
-    "mec": "white",
-    "label": "published",
-}
+SHADES = (BLUE, ORANGE, plots.GREEN, plots.PURPLE, GREY, plots.SKY, plots.AMBER)
+"""Colours of lines and bars, each with its mark (``MARKS``)."""
+_CIRCLE = {"marker": "o", "ls": "none", "ms": 7, "mec": "white"}
+PUBLISHED = {"color": ORANGE, "label": "published", **_CIRCLE}
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Values by what is varied, with their intervals as a band, in matplotlib's style for lines."""
+    """Values by varied parameter, with intervals as a band, in matplotlib's style for lines."""
 
     values: Mapping[Any, Interval | float]
     style: Mapping[str, Any]
@@ -55,7 +36,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Lines over one axis of values, which ``label`` names; ``zero``: it begins at 0."""
+    """Lines over one axis of values with its ``label``; ``zero``: the axis begins at 0."""
 
     label: str
     lines: Sequence[Line]
@@ -63,7 +44,7 @@ class Panel:
 
 
 def shaded(lines: Mapping[str, Mapping[Any, Interval | float]]) -> list[Line]:
-    """Lines by what they are called, each in a colour of its own."""
+    """Make lines by label, each in a colour of its own."""
     return [
         Line(values, {"color": colour, "label": label})
         for (label, values), colour in zip(lines.items(), SHADES, strict=False)
@@ -79,12 +60,8 @@ def line_figure(
     log: bool = False,
     at: float | None = None,
 ) -> Figure:
-    """Panels over the same parameter, which ``x`` names, under one legend.
-
-    Args:
-        log: whether every doubling of the parameter is as long.
-        at: a value of the parameter that a dotted line marks.
-    """
+    """Plot panels over the parameter ``x`` under one legend. ``log``: logarithmic axis to the base
+    of 2; ``at``: a value to mark with a dotted line."""
     rows = -(-len(panels) // columns)
     size = (9 if columns == 1 else 11, 1.8 + 2.4 * rows)
     figure = Figure(figsize=size, layout="constrained")
@@ -114,41 +91,35 @@ def line_figure(
 
 
 def _line(place: Any, line: Line) -> None:
-    style, numbers = dict(line.style), list(line.values)
-    values = [
-        value if isinstance(value, Interval) else Interval(value, None, None)
-        for value in line.values.values()
-    ]
+    style, values = dict(line.style), []
+    for value in line.values.values():
+        values.append(value if isinstance(value, Interval) else Interval(value, None, None))
     if "marker" in style:
-        place.plot(numbers, [value.mean for value in values], **style)
+        place.plot(list(line.values), [value.mean for value in values], **style)
     else:
-        band(place, numbers, values, style)
+        band(place, list(line.values), values, style)
 
 
 def _one_legend(figure: Figure) -> None:
-    """One for all panels, each label once, below them."""
     handles: dict[str, Any] = {}
     for place in figure.axes:
         shown, labels = place.get_legend_handles_labels()
         handles |= dict(zip(labels, shown, strict=True))
     if handles:
-        columns = min(4, len(handles))
-        figure.legend(
-            handles.values(), handles.keys(), loc="outside lower center", ncols=columns, **LEGEND
-        )
+        inches = 0.7 + 0.085 * max(map(len, handles))  # the widest entry
+        columns = max(1, min(4, len(handles), int(figure.get_figwidth() / inches)))
+        style: dict[str, Any] = {"loc": "outside lower center", "ncols": columns, **plots.LEGEND}
+        figure.legend(handles.values(), handles.keys(), **style)
 
 
 Series = Mapping[str, Mapping[str, Entry]]
-"""Entries by what they belong to, and by their place on the axis."""
+"""Entries by series, and by their place on the axis."""
 
 
 def published_figure(
     title: str, unit: str, panels: Mapping[str, Series], columns: int = 1
 ) -> Figure:
-    """Predictions with their intervals, and a cross where a figure is published.
-
-    Args: ``panels``: by their titles.
-    """
+    """Plot predictions with intervals, and published figures as crosses; a panel per title."""
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(3 + 3 * columns, 1.6 + 2.7 * rows), layout="constrained")
     axes: Any = figure.subplots(rows, columns, squeeze=False)
@@ -184,7 +155,7 @@ def _marks(place: Any, entries: Sequence[Entry], label: str, colour: str, shift:
 
 
 Gains = Mapping[tuple[str, str], float]
-"""How many times as fast as plain decoding, by row and column."""
+"""Speed-ups over plain decoding, by row and column."""
 
 
 def gain_figure(
@@ -193,12 +164,8 @@ def gain_figure(
     axes_names: tuple[str, str] = ("", ""),
     frames: Mapping[tuple[str, tuple[str, str]], str] | None = None,
 ) -> Figure:
-    """Maps of gains over plain decoding: blue is faster and red is slower.
-
-    Args:
-        axes_names: of rows and columns.
-        frames: style of the frame around a cell, by the panel's title and the cell.
-    """
+    """Plot maps of gains over plain decoding: blue is faster and red is slower. ``frames``: style
+    of the frame around a cell, by the panel's title and the cell."""
     rows = list(dict.fromkeys(row for gains in panels.values() for row, _ in gains))
     columns = [list(dict.fromkeys(column for _, column in gains)) for gains in panels.values()]
     widths = [len(each) for each in columns]
@@ -232,7 +199,7 @@ def gain_figure(
 def _map(
     place: Any, cells: Mapping[tuple[int, int], float], shape: tuple[int, int], reach: float
 ) -> Any:
-    """One map by numbers of row and column; what is missing is a dash."""
+    """Draw one map by numbers of row and column; missing cells are dashes."""
     table = np.full(shape, np.nan)
     for row, column in np.ndindex(shape):
         gain = cells.get((row, column))

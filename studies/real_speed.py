@@ -1,8 +1,8 @@
-"""Is it faster for real? What a plan chose for this machine, side by side with ``generate()``.
+"""The speed of a plan for this machine, without emulation, beside that of ``generate()``.
 
-Nothing is emulated. Plans are searched with this machine's own profiles; each schedule's best one
-and the library's plain and assisted generation continue the same prompts in turns, so that a
-machine whose speed drifts treats them alike. Prompts are read within the time of all of them.
+Plans are searched with this machine's own profiles; each schedule's best one and the library's
+plain and assisted generation continue the same prompts in turns, so that drifts of the machine's
+speed affect all alike. The time of all of them includes the prompts' prefill.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -21,50 +22,19 @@ from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.computing import use
 from treepipe.executor.controller import Controller
 from treepipe.executor.launch import Launch, prepare
+from treepipe.files.toml_file import read_toml
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import search
-from treepipe.results.sheet import Column, Sheet
-from treepipe.results.show import Say
+from treepipe.progress import Progress
+from treepipe.results.sheet import Sheet, columns
 from treepipe.scenario.computing import ONE_CORE, Compute
 from treepipe.scenario.deployment import RequestSpec
 from treepipe.scenario.scenario import Scenario
-from treepipe.studies.study import Entry
+from treepipe.studies.study import Entry, counted
 
-AIMS = {
-    "best_over_generate": 1.5,
-    "best_over_assisted": 1.2,
-    "two_stages_over_generate": 1.0,
-    "chosen_over_best": 0.95,
-    "two_stages_chosen_over_best": 0.95,
-}
-"""Of the ratios of tokens per second, at least; of others there is no aim."""
-SEARCH: Mapping[str, Any] = {
-    "cases": 0,
-    "schedules": (
-        "pp",
-        "chain",
-        "specinfer",
-        "naive_pp",
-        "pruned_pp",
-        "flowspec",
-        "pipedec",
-        "specpipe",
-        "starsd",
-    ),
-    "grid": {
-        "schedule.tree_size": (4, 8, 16),
-        "schedule.tree_depth": (2, 3, 4),
-        "schedule.top_k": (2,),
-        "schedule.gamma": (1, 2, 3, 4),
-        "schedule.segment_tokens": (4,),
-        "schedule.expand_size": (4,),
-        "schedule.expand_depth": (2,),
-        "schedule.branching": ((1, 1, 1), (2, 1, 1), (2, 2, 1)),
-        "schedule.width": (1, 2, 4),
-        "schedule.children": (2,),
-    },
-}
-"""Small trees: a pass on a core costs nearly as much again with the second row."""
+_FILE = read_toml(Path(__file__).with_name("real-time.toml"))
+AIMS: Mapping[str, float] = _FILE["speed"]
+SEARCH: Mapping[str, Any] = _FILE["search"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +44,20 @@ class Speed:
     label: str
     stages: int
     threads: int
-    rates: Sequence[float]
+    rates: list[float] = field(default_factory=list)
 
     def over(self, other: Speed) -> float:
-        """The median of the rounds' ratios."""
+        """Return the median of the rounds' ratios."""
         return median(a / b for a, b in zip(self.rates, other.rates, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class _Contender:
-    label: str
-    stages: int
-    threads: int
-    rate: Callable[[], float]
+Contender: TypeAlias = tuple[Speed, Callable[[], float]]
+"""A record of rates, and a function that continues all prompts and returns tokens per second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """What was measured: of each number of stages the plans, the chosen one first."""
+    """Speeds: ``generate()`` by threads, and plans by number of stages, the chosen one first."""
 
     generate: Mapping[int, Speed]
     assisted: Speed
@@ -99,7 +65,7 @@ class Speeds:
 
     @property
     def ratios(self) -> dict[str, float]:
-        """Tokens per second over those of what it is held against, by the names in ``AIMS``."""
+        """Ratios of tokens per second between contenders, by the names in ``AIMS``."""
         plain, found = self.generate[1], {}
         best = {n: max(plans, key=lambda each: each.over(plain)) for n, plans in self.plans.items()}
         found["best_over_generate"] = best[1].over(plain)
@@ -120,13 +86,13 @@ class Speeds:
 
     @property
     def finding(self) -> str:
-        """One sentence. The best is found by the rounds that it is told of, which flatters it."""
+        """One sentence; the rounds that measure the best plan also choose it (optimistic)."""
         plain, shown = self.generate[1], []
         for stages, plans in self.plans.items():
             best = max(plans, key=lambda each: each.over(plain))
             other = self.generate[stages]
             shown.append(
-                f"{plans[0].label}, as planned for {stages} stage{'s' if stages > 1 else ''}, "
+                f"{plans[0].label}, as planned for {counted(stages, 'stage')}, "
                 f"decodes {plans[0].over(other):.2f} times as fast as generate() with as many "
                 f"threads; the fastest of {len(plans)} that were run, {best.label}, "
                 f"{best.over(other):.2f} times"
@@ -135,17 +101,9 @@ class Speeds:
 
     @property
     def sheet(self) -> Sheet:
-        sheet = Sheet(
-            "speed",
-            "Tokens per second with the heavy pair, side by side",
-            [
-                Column("what"),
-                Column("stages", shown=".0f"),
-                Column("threads each", shown=".0f"),
-                Column("tokens/s", "1/s", shown=".1f"),
-                Column("over generate()", shown=".2f"),
-            ],
-        )
+        numbers = "stages|.0f", "threads each|.0f", "tokens/s (1/s)", "over generate()|.2f"
+        title = "Tokens per second with the heavy pair, side by side"
+        sheet = Sheet(title, columns("what", *numbers), name="speed")
         plans = itertools.chain.from_iterable(self.plans.values())
         for each in (*self.generate.values(), self.assisted, *plans):
             plain = self.generate[max(1, each.stages, each.threads)]
@@ -154,14 +112,14 @@ class Speeds:
 
 
 def speeds(
-    base: Scenario, plans: int, rounds: int, say: Say, searched: Mapping[str, Any] = SEARCH
+    base: Scenario, plans: int, rounds: int, say: Progress, searched: Mapping[str, Any] = SEARCH
 ) -> Speeds:
     """Search plans on one and two stages, and run them beside ``generate()``.
 
     Args:
-        base: this machine, calibrated; its first pipeline's stages are counted anew.
-        plans: of different schedules, per number of stages.
-        rounds: how often each contender continues all prompts.
+        base: this machine's calibrated scenario; its first pipeline gets other numbers of stages.
+        plans: number of plans of different schedules, per number of stages.
+        rounds: number of times that each contender continues all prompts.
         searched: the table ``[search]`` of a cluster file.
     """
     contenders = _generations(prepare(base))
@@ -169,27 +127,20 @@ def speeds(
         scenario = base.with_(**{"pipelines.0.stages.0.count": stages})
         contenders += _chosen(scenario, stages, plans, searched, say)
     say("side by side", rounds * len(contenders))
-    rates: list[list[float]] = [[] for _ in contenders]
     for _ in range(rounds):
-        for contender, own in zip(contenders, rates, strict=True):
-            own.append(contender.rate())
+        for speed, rate in contenders:
+            speed.rates.append(rate())
             say("", 1)
-    found = [
-        Speed(each.label, each.stages, each.threads, own)
-        for each, own in zip(contenders, rates, strict=True)
-    ]
-    return Speeds(
-        {each.threads: each for each in found[:2]},
-        found[2],
-        {n: [each for each in found[3:] if each.stages == n] for n in (1, 2)},
-    )
+    one, two, assisted, *planned = (speed for speed, _ in contenders)
+    by_stages = {n: [each for each in planned if each.stages == n] for n in (1, 2)}
+    return Speeds({1: one, 2: two}, assisted, by_stages)
 
 
 def _chosen(
-    scenario: Scenario, stages: int, plans: int, searched: Mapping[str, Any], say: Say
-) -> Iterator[_Contender]:
-    """The best plans of so many schedules, best first; and plain decoding, to tell what drafts are
-    worth from what this executor's layers are."""
+    scenario: Scenario, stages: int, plans: int, searched: Mapping[str, Any], say: Progress
+) -> Iterator[Contender]:
+    """Yield the best plans of up to ``plans`` schedules, best first; and plain decoding, which
+    separates the drafts' effect from the executor's."""
     content = {key: value for key, value in scenario.content.items() if key != "schedule"}
     found = search(Cluster.of({**content, "search": dict(searched)}, scenario.path), say)
     seen: set[str] = set()
@@ -198,14 +149,14 @@ def _chosen(
         if candidate.schedule not in seen and len(seen) < plans:
             seen.add(candidate.schedule)
             launch = prepare(candidate.scenario)
-            yield _Contender(candidate.label, stages, 1, partial(_rate, launch))
+            yield Speed(candidate.label, stages, 1), partial(_rate, launch)
     if "pp" not in seen:
         launch = prepare(scenario.with_(schedule={"name": "pp"}))
-        yield _Contender("pp", stages, 1, partial(_rate, launch))
+        yield Speed("pp", stages, 1), partial(_rate, launch)
 
 
 def _rate(launch: Launch) -> float:
-    """Tokens per second of all requests, one after another, behind a first one that warms up."""
+    """Measure tokens per second over all requests, one after another, after a warm-up request."""
     with Controller(launch.roles, launch.deployment) as controller:
         controller.run(launch.deployment.asked(launch.deployment.requests[:1]))
         trace, _ = controller.run(launch.deployment)
@@ -213,32 +164,32 @@ def _rate(launch: Launch) -> float:
     return sum(len(r.tokens) for r in trace.requests) / seconds
 
 
-def _generations(launch: Launch) -> list[_Contender]:
-    """``generate()`` with one thread and with two, and assisted with one."""
+def _generations(launch: Launch) -> list[Contender]:
+    """Return ``generate()`` with one thread and with two, and assisted generation with one."""
     requests = launch.deployment.requests
     target = whole_model(launch.target)
     assert launch.draft is not None, "the pair has a draft"
     draft = whole_model(launch.draft)
+    ways = (("generate()", None, 1), ("generate()", None, 2), ("assisted generate()", draft, 1))
     return [
-        _Contender("generate()", 0, 1, partial(generate_rate, target, None, requests, 1)),
-        _Contender("generate()", 0, 2, partial(generate_rate, target, None, requests, 2)),
-        _Contender("assisted generate()", 0, 1, partial(generate_rate, target, draft, requests, 1)),
+        (Speed(label, 0, threads), partial(generate_rate, target, by, requests, threads))
+        for label, by, threads in ways
     ]
 
 
 def whole_model(checkpoint: Checkpoint) -> Any:
-    """The library's own model."""
+    """Load the checkpoint as the library's own model."""
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
-    logging.set_verbosity_error()  # assisted generation warns of how it calls itself
+    logging.set_verbosity_error()  # silences warnings of assisted generation
     return AutoModelForCausalLM.from_pretrained(checkpoint.directory, dtype=torch.float32).eval()
 
 
 def generate_rate(
     target: Any, draft: Any | None, requests: Sequence[RequestSpec], threads: int
 ) -> float:
-    """Tokens per second of the library's greedy ``generate()``, assisted where there is a draft."""
+    """Measure tokens per second of greedy ``generate()``, assisted if ``draft`` is given."""
     use(Compute(threads=threads))
     _generate(target, draft, requests[0])
     began = time.perf_counter()
@@ -249,7 +200,7 @@ def generate_rate(
 
 
 def _generate(target: Any, draft: Any | None, request: RequestSpec) -> int:
-    """How many tokens came, as many as a run of ours decodes."""
+    """Continue a prompt by as many tokens as a run decodes; returns their number."""
     ids = torch.tensor([request.prompt])
     text = target.generate(
         ids,

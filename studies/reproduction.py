@@ -1,14 +1,15 @@
-"""What every study of published results shares: published facts, scores, the page's sections.
+"""Common parts of studies of published results: published facts, scores, tables and the page.
 
-Law of this file: it knows no paper. A study states what it was calibrated on, what is a true
-prediction, what was assumed, and what was not predicted and why; and it sets its error beside that
-of a trivial predictor, which it must beat to be worth anything.
+Independent of any paper. A study states its calibration, its true predictions, its assumptions, and
+what it does not predict and why; and it compares its error with that of a trivial predictor, which
+it must beat to be useful.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import exp, hypot, log
 from pathlib import Path
@@ -19,14 +20,17 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy import stats
 
+from treepipe.files.sentences import sentences
 from treepipe.files.toml_file import read_toml
+from treepipe.profiles.library import find_device, find_model, shape_of
+from treepipe.profiles.schema import Hardware
+from treepipe.profiles.service import ServedModel, ServiceTimes
+from treepipe.progress import Progress
 from treepipe.results.metrics import METRICS
-from treepipe.results.sheet import CellValue, Column, Sheet
-from treepipe.results.show import Say
+from treepipe.results.sheet import CellValue, Sheet, columns
 from treepipe.results.statistics import Interval
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.points import Outcome, Point, simulate_points
-from treepipe.studies.page import fill
 from treepipe.studies.study import Entry, StudyResult
 
 PUBLISHED = Path(__file__).parent / "published.toml"
@@ -34,68 +38,77 @@ PUBLISHED = Path(__file__).parent / "published.toml"
 
 @lru_cache(maxsize=1)
 def published() -> Mapping[str, Any]:
-    """The papers' figures that studies are calibrated on or held against, by paper."""
+    """Return the papers' figures for calibration and comparison, by paper."""
     return read_toml(PUBLISHED)
 
 
 def predicted(
-    key: str, unit: str, value: Interval | float, published: float | None = None
+    key: str,
+    unit: str,
+    value: Interval | float,
+    published: float | None = None,
+    fitted: bool = False,
 ) -> Entry:
-    """A figure that nothing was fitted to."""
+    """Make the entry of a predicted figure; ``fitted``: used for calibration."""
     interval = value if isinstance(value, Interval) else Interval(value, None, None)
-    return Entry(key, unit, interval.mean, interval.low, interval.high, published=published)
-
-
-def calibrated(key: str, unit: str, value: Interval | float, published: float) -> Entry:
-    """A figure whose published value was used to find a parameter."""
-    return replace(predicted(key, unit, value, published), role="calibrated")
+    entry = Entry(key, unit, interval.mean, interval.low, interval.high, published=published)
+    return replace(entry, role="calibrated") if fitted and published is not None else entry
 
 
 def metric_entries(outcomes: Mapping[str, Outcome], *metrics: str) -> list[Entry]:
-    """Args: ``outcomes``: by the beginning of their entries' keys."""
+    """Make entries of outcomes' metrics, under the keys ``LABEL/METRIC``."""
     return [
-        predicted(f"{key}/{metric}", METRICS[metric].unit, outcome.metrics[metric])
-        for key, outcome in outcomes.items()
+        predicted(f"{label}/{metric}", METRICS[metric].unit, outcome.metrics[metric])
+        for label, outcome in outcomes.items()
         for metric in metrics
     ]
 
 
+def simulated(
+    scenarios: Mapping[str, Scenario], say: Progress, title: str = "simulating"
+) -> dict[str, Outcome]:
+    """Simulate scenarios; returns outcomes by the same labels."""
+    points = [Point(label, scenario) for label, scenario in scenarios.items()]
+    return simulate_points(points, say, title)
+
+
+def model_profile(name: str) -> ServedModel:
+    """Load a model of the profile library."""
+    shape = find_model(name, __name__)
+    return ServedModel(name, shape, shape.dtype)
+
+
+def device_times(name: str, **changes: Any) -> ServiceTimes:
+    """Return the service times of hardware of the profile library, with changes to its profile."""
+    hardware = find_device(name, __name__)
+    assert isinstance(hardware, Hardware)
+    return ServiceTimes(name, hardware.model_copy(update=changes), shape_of, [])
+
+
 def t_spread(errors: Sequence[float]) -> float:
-    """Half-width of a 95 % interval of a prediction's logarithm, from relative errors of figures
-    that were left out (Student's t around 0, as many degrees of freedom as figures)."""
+    """Return the half-width of a 95 % interval of a prediction's logarithm, from relative errors of
+    left-out figures (Student's t around 0, as many degrees of freedom as figures)."""
     logs = np.log1p(errors)
     return float(stats.t.ppf(0.975, len(logs)) * np.sqrt(np.mean(np.square(logs))))
 
 
 def widened(entry: Entry, spread: float) -> Entry:
-    """An entry whose interval also holds an independent error: its logarithm's half-width is
-    ``spread``, and the two are added as variances are.
-
-    An entry without an interval of its own gets this one.
-    """
+    """Widen an entry's interval by an independent error: ``spread`` is the half-width of its
+    logarithm, and variances add."""
     value = entry.predicted
     if not value or value < 0:
         return entry
     low = log(value / entry.low) if entry.low and entry.low > 0 else 0.0
     high = log(entry.high / value) if entry.high else 0.0
-    return replace(
-        entry, low=value * exp(-hypot(low, spread)), high=value * exp(hypot(high, spread))
-    )
+    low, high = value * exp(-hypot(low, spread)), value * exp(hypot(high, spread))
+    return replace(entry, low=low, high=high)
 
 
-def simulated(
-    scenarios: Mapping[str, Scenario], say: Say, title: str = "simulating", *, steady: bool = False
-) -> dict[str, Outcome]:
-    """The outcomes of scenarios, by the same labels.
-
-    Args: ``steady``: only the part of each run counts in which all pipelines are at work.
-    """
-    points = [Point(label, scenario, steady) for label, scenario in scenarios.items()]
-    return simulate_points(points, say, title)
+# --- scores --------------------------------------------------------------------------------------
 
 
 def relative_error(entry: Entry) -> float | None:
-    """Predicted over published - 1; None where either is missing."""
+    """Return predicted over published - 1; None if either is missing."""
     if entry.predicted is None or not entry.published:
         return None
     return entry.predicted / entry.published - 1
@@ -103,12 +116,8 @@ def relative_error(entry: Entry) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Errors over the published cells that were predicted.
-
-    Attributes:
-        mean, worst: absolute relative error.
-        bias: mean of the signed errors.
-    """
+    """Relative errors over ``cells`` published figures: the mean and the largest size, and the
+    signed mean (``bias``)."""
 
     cells: int
     mean: float
@@ -116,80 +125,47 @@ class Score:
     bias: float
 
 
-def score(entries: Sequence[Entry], predictions: Mapping[str, float] | None = None) -> Score | None:
-    """The score of the true predictions that have a published figure; None if there is none.
+def score(entries: Iterable[Entry], guesses: Mapping[str, float] | None = None) -> Score | None:
+    """Score the true predictions that have a published figure; None if there is none.
 
     Args:
-        predictions: by key, another predictor's (the trivial one's); cells it has none for are
-            left out.
+        guesses: another predictor's figures by key, to score instead, on these keys alone.
     """
-    errors = []
-    for entry in entries:
-        if entry.role != "predicted" or not entry.published:
-            continue
-        value = entry.predicted if predictions is None else predictions.get(entry.key)
-        if value is not None:
-            errors.append(value / entry.published - 1)
+    judged = [each for each in entries if each.role == "predicted"]
+    if guesses is not None:
+        judged = [replace(e, predicted=guesses[e.key]) for e in judged if e.key in guesses]
+    errors = [error for each in judged if (error := relative_error(each)) is not None]
     if not errors:
         return None
     sizes = [abs(error) for error in errors]
     return Score(len(errors), fmean(sizes), max(sizes), fmean(errors))
 
 
-@dataclass(slots=True)
-class ScoreSheet:
-    """The table of predictors and their errors."""
-
-    name: str
-    title: str = "Error of the predictions (published figures that nothing was fitted to)"
-    rows: list[tuple[str, Score]] = field(default_factory=list)
-
-    def add(self, predictor: str, found: Score | None) -> None:
+def score_sheet(
+    name: str,
+    scores: Iterable[tuple[str, Score | None]],
+    title: str = "Error of the predictions (published figures that nothing was fitted to)",
+) -> Sheet:
+    """Show predictors and their errors; those without a score are left out."""
+    heads = columns("predictor", "figures|d", "mean absolute error|.1%", "worst|.1%", "bias|+.1%")
+    sheet = Sheet(title, heads, name=name)
+    for predictor, found in scores:
         if found is not None:
-            self.rows.append((predictor, found))
-
-    def sheet(self) -> Sheet:
-        sheet = Sheet(
-            self.name,
-            self.title,
-            [
-                Column("predictor"),
-                Column("figures", shown="d"),
-                Column("mean absolute error", shown=".1%"),
-                Column("worst", shown=".1%"),
-                Column("bias", shown="+.1%"),
-            ],
-        )
-        for predictor, each in self.rows:
-            sheet.add(predictor, each.cells, each.mean, each.worst, each.bias)
-        return sheet
-
-
-def estimate(name: str, unit: str = "", shown: str = ".1f", ends: str = "") -> list[Column]:
-    """The columns of a figure and of its interval; ``ends``: what their names begin with."""
-    return [Column(each, unit, shown) for each in (name, f"{ends}low", f"{ends}high")]
-
-
-def cells(value: Interval) -> tuple[float, float | None, float | None]:
-    """What stands below the columns of an estimate."""
-    return value.mean, value.low, value.high
+            sheet.add(predictor, found.cells, found.mean, found.worst, found.bias)
+    return sheet
 
 
 def comparison_sheet(name: str, title: str, entries: Sequence[Entry]) -> Sheet:
-    """Predicted with its interval, measured, published, error, and which of them were fitted; each
-    where some entry has it."""
+    """Show entries in rows: predicted with its interval, measured, published, error, and whether
+    fitted; only columns that some entry fills."""
     kinds = {
-        "predicted": [*estimate("predicted", shown=".4g")],
-        "measured": [Column("measured", shown=".4g")],
-        "published": [
-            Column("published", shown=".4g"),
-            Column("error", shown="+.1%"),
-            Column("role"),
-        ],
+        "predicted": columns("predicted|.4g", "low|.4g", "high|.4g"),
+        "measured": columns("measured|.4g"),
+        "published": columns("published|.4g", "error|+.1%", "role"),
     }
     known = [kind for kind in kinds if any(getattr(e, kind) is not None for e in entries)]
-    columns = [Column("figure"), Column("unit"), *(each for kind in known for each in kinds[kind])]
-    sheet = Sheet(name, title, columns)
+    heads = [*columns("figure", "unit"), *(each for kind in known for each in kinds[kind])]
+    sheet = Sheet(title, heads, name=name)
     for entry in entries:
         cells: dict[str, tuple[CellValue, ...]] = {
             "predicted": (entry.predicted, entry.low, entry.high),
@@ -200,18 +176,17 @@ def comparison_sheet(name: str, title: str, entries: Sequence[Entry]) -> Sheet:
     return sheet
 
 
-class Reproduction:
-    """A study of published results that is being put together, part by part.
+# --- the page ------------------------------------------------------------------------------------
 
-    Every part is a table, and its entries are rows of the study's JSON file and fields of its page.
-    """
+
+class Reproduction:
+    """A study of published results under construction: its entries and its tables."""
 
     def __init__(self, name: str, template: Path) -> None:
-        """Args: ``template``: the sentences of the study's page (``page.py``)."""
         self.name = name
         self.entries: list[Entry] = []
+        self.tables: list[Sheet] = []
         self._template = template
-        self._tables: list[Sheet] = []
 
     @property
     def now(self) -> dict[str, float]:
@@ -219,26 +194,65 @@ class Reproduction:
         return {e.key: e.predicted for e in self.entries if e.predicted is not None}
 
     def add(self, entries: Sequence[Entry], part: str = "", title: str = "") -> None:
-        """Keep entries; with the ``part``'s name they are a table, too."""
+        """Add entries, and with a ``part``'s name also a table of them."""
         self.entries += entries
         if part:
             self.show(entries, part, title)
 
     def show(self, entries: Sequence[Entry], part: str, title: str) -> None:
-        """Put entries into a table, but not among the study's own."""
-        self.table(comparison_sheet(f"{self.name}-{part}", title, entries))
-
-    def table(self, sheet: Sheet) -> None:
-        self._tables.append(sheet)
+        """Show entries in a table without adding them to the study's own."""
+        self.tables.append(comparison_sheet(f"{self.name}-{part}", title, entries))
 
     def result(self, fields: Mapping[str, Any], figures: Mapping[str, Figure]) -> StudyResult:
-        """The study's result; ``fields`` as ``page.fill`` takes them."""
+        """Return the study's result; ``fields`` as for ``fill``."""
         page = fill(self._template, self.entries, {"paper": published(), **fields})
-        return StudyResult(
-            self.name,
-            self.entries,
-            self._tables,
-            dict(figures),
-            page.findings,
-            sections=page.sections,
-        )
+        findings = page.pop("")
+        tables, plots = self.tables, dict(figures)
+        return StudyResult(self.name, self.entries, tables, plots, findings, sections=page)
+
+
+class _AbsentError(Exception):
+    """A sentence's field refers to a figure that does not exist."""
+
+
+class _Figures(dict[str, float | None]):
+    def __missing__(self, key: str) -> float:
+        raise _AbsentError
+
+
+class _Formatter(string.Formatter):
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
+        value, used = super().get_field(field_name, args, kwargs)
+        if value is None:
+            raise _AbsentError
+        return value, used
+
+
+def fill(
+    template: Path, entries: Sequence[Entry], values: Mapping[str, Any]
+) -> dict[str, list[str]]:
+    """Fill a page's template; returns sentences by heading ("": its findings), from the list items
+    of a ``page.md``.
+
+    The template's fields are Python's: ``{now[KEY]:.1f}`` is the predicted figure of the entry KEY,
+    ``{low[KEY]}`` and ``{high[KEY]}`` its interval; all others are ``values``. A sentence with a
+    figure that this size of the study does not have (None, or no such entry) is left out.
+
+    Raises:
+        KeyError: the template has an unknown field.
+    """
+    fields = {
+        "now": _Figures({entry.key: entry.predicted for entry in entries}),
+        "low": _Figures({entry.key: entry.low for entry in entries}),
+        "high": _Figures({entry.key: entry.high for entry in entries}),
+        **values,
+    }
+    page: dict[str, list[str]] = {}
+    for heading, templates in sentences(template.read_text(encoding="utf-8")).items():
+        page[heading] = []
+        for each in templates:
+            try:
+                page[heading].append(_Formatter().vformat(each, (), fields))
+            except _AbsentError:
+                continue
+    return page

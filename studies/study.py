@@ -1,45 +1,48 @@
-"""Studies: questions answered with tables and plots, each by its name; what they all share.
+"""The framework of studies: settings, results, files and the command.
 
-A study is a module with ``run(say, full) -> StudyResult`` (see ``Study.measurable``, too). Nothing
-here knows what it studies.
+A study is a module with the settings ``SHORT`` and ``FULL`` and a function ``study(settings, say)``
+that returns a ``StudyResult``. This module depends on no single study.
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from matplotlib.figure import Figure
 
 from treepipe.core.errors import RunError, UserError
-from treepipe.files.outputs import Faults, check_outputs, claim_results, write_file
+from treepipe.files.outputs import Failures, check_outputs, claim_results, write_file
 from treepipe.files.toml_file import read_toml
+from treepipe.progress import Progress
 from treepipe.report.background import made_again, not_modelled
 from treepipe.report.page import Chapter, Picture, Report, write_report
 from treepipe.results.plots import save_figure
 from treepipe.results.result import write_json
 from treepipe.results.sheet import Sheet, words
-from treepipe.results.show import Progress, Say, console, print_sheet
+from treepipe.results.show import ProgressBars, console, print_sheet
 from treepipe.validation.calibration import CALIBRATION
 
 SCHEMA = "treepipe.study/1"
 WIDTH = 150
-"""Of the tables on a pipe."""
+"""Columns of the tables if the output is not a terminal."""
+LONG = 16
+"""Number of rows above which the Markdown page folds a table away."""
 
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A study's name, one line about it, and where it is.
+    """A study's name, one line about it, and its module.
 
     Attributes:
-        module: imported when the study is asked for, as some need more than others.
-        needs_executor: it starts real processes.
-        measurable: its ``run`` takes a third argument, whether some of its points are also run on
-            real processes (``measured.py``).
+        needs_executor: whether it starts real processes.
+        measurable: whether some of its points can also be run on real processes; its settings have
+            ``measuring``.
     """
 
     name: str
@@ -49,18 +52,14 @@ class Study:
     measurable: bool = False
 
 
-_ALL = tuple(Study(**each) for each in read_toml(Path(__file__).with_name("studies.toml"))["study"])
-STUDIES: dict[str, Study] = {study.name: study for study in _ALL}
+_FILE = read_toml(Path(__file__).with_name("studies.toml"))
+STUDIES: dict[str, Study] = {each["name"]: Study(**each) for each in _FILE["study"]}
 
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """How much is run at a measured point: prompts per client, and new tokens of each.
-
-    Attributes:
-        runs: of the prediction.
-        calibrated_on: prompts, as in ``Prepared``.
-    """
+    """The size of a measured point: prompts per client, new tokens of each, runs of the prediction,
+    and the prompts for calibrating acceptance."""
 
     prompts: int = 6
     new_tokens: int = 40
@@ -73,10 +72,8 @@ class Entry:
     """One figure of a study (a row of the JSON file).
 
     Attributes:
-        key: its name, as ``docs/files.md`` lists them.
-        predicted, low, high: by the simulator (or theory), with the 95 % interval of the mean.
-        measured: in a run on real processes.
-        published: in the paper.
+        key: name of the figure, as listed in ``docs/files.md``.
+        low, high: the 95 % interval of the predicted mean.
         role: "calibrated" if the prediction was fitted to the published figure, or to runs of the
             same schedule.
     """
@@ -93,14 +90,14 @@ class Entry:
 
 @dataclass(slots=True)
 class StudyResult:
-    """What a study found.
+    """The results of a study.
 
     Attributes:
-        findings: its conclusions and warnings, in sentences.
-        faults: why it failed (a text that is not plain decoding's); empty if it did not.
-        figures: matplotlib figures by file name (without ``.png``).
-        sections: further lists of the study's page by their headings: what was calibrated on,
-            assumed, not predicted.
+        figures: plots by file name (without ``.png``).
+        findings: conclusions in sentences, the main one first.
+        warnings: warnings of predictions and runs, with the names of their cells.
+        faults: reasons for failure (a text that is not plain decoding's); empty after success.
+        sections: further sentences of the study's page by heading.
     """
 
     study: str
@@ -108,40 +105,54 @@ class StudyResult:
     tables: list[Sheet] = field(default_factory=list)
     figures: dict[str, Figure] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
+    warnings: dict[str, list[str]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     sections: dict[str, list[str]] = field(default_factory=dict)
 
     def content(self) -> dict[str, Any]:
-        """The content of the JSON file."""
+        """Return the content of the JSON file."""
         rows = [asdict(row) for row in self.rows]
-        return {
-            "schema": SCHEMA,
-            "study": self.study,
-            "rows": rows,
-            "findings": self.findings,
-            "faults": self.faults,
-            "sections": self.sections,
+        told = {
+            each: getattr(self, each) for each in ("findings", "warnings", "faults", "sections")
         }
+        return {"schema": SCHEMA, "study": self.study, "rows": rows, **told}
 
     def page(self) -> str:
-        """The page in Markdown: findings, plots, tables, and what the study says of itself."""
-        parts = [f"# {self.study}", ""]
+        """Return the page in Markdown: the main finding with its plot, then everything else, with
+        long tables and warnings folded away."""
+        first = [found[0].upper() + found[1:] for found in self.findings[:1]]
+        parts = [f"# {self.study}", "", *(f"{found}." for found in first), ""]
+        pictures = [f"![{name}]({name}.png)\n" for name in self.figures]
+        parts += pictures[:1]
         if self.study in STUDIES:
             summary = STUDIES[self.study].summary
             stop = "" if summary.endswith("?") else "."
-            parts += [f"{summary}{stop} Made by `treepipe study {self.study}`.", ""]
-        parts += [*_list(self.findings)]
-        for name in self.figures:
-            parts += [f"![{name}]({name}.png)", ""]
-        parts += [sheet.markdown() for sheet in self.tables]
+            parts += [
+                f"{summary[0].upper()}{summary[1:]}{stop} Made by `treepipe study {self.study}`.",
+                "",
+            ]
+        parts += [*_list(self.findings[1:]), *pictures[1:]]
+        for sheet in self.tables:
+            rows = len(sheet.rows)
+            markdown = sheet.markdown()
+            parts += _folded(f"{sheet.title}: {rows} rows", markdown) if rows > LONG else [markdown]
         for heading, sentences in self.sections.items():
             parts += [f"## {heading}", "", *_list(sentences)]
+        if told := self.warned():
+            parts += _folded(counted(len(told), "warning"), "\n".join(_list(told)))
         return "\n".join(parts).rstrip() + "\n"
+
+    def warned(self) -> list[str]:
+        """Return a sentence per kind of warning, with the number of its cells; warnings of one kind
+        differ only in their figures."""
+        kinds: dict[str, tuple[str, set[str]]] = {}
+        for text, cells in self.warnings.items():
+            kinds.setdefault(re.sub(r"\d+(\.\d+)?", "#", text), (text, set()))[1].update(cells)
+        return [f"{text} ({counted(len(cells), 'cell')})" for text, cells in kinds.values()]
 
 
 def study_report(result: StudyResult, command: str = "") -> Report:
-    """The page in HTML: what ``StudyResult.page`` holds. Args: ``command``: what made the report,
-    quoted for a shell."""
+    """Make the page in HTML; it quotes the shell ``command`` that made it."""
     asked = STUDIES[result.study].summary if result.study in STUDIES else result.study
     pictures = [
         Picture(figure, f"{result.study}: {name}") for name, figure in result.figures.items()
@@ -155,6 +166,7 @@ def study_report(result: StudyResult, command: str = "") -> Report:
             Chapter("Pictures", pictures=pictures),
             Chapter("Tables", tables=result.tables),
             *(Chapter(heading, told) for heading, told in result.sections.items()),
+            Chapter("Warnings", result.warned()),
             Chapter("Faults", result.faults),
             not_modelled(),
             made_again(command),
@@ -162,12 +174,24 @@ def study_report(result: StudyResult, command: str = "") -> Report:
     )
 
 
+def counted(number: int, noun: str) -> str:
+    """
+    >>> counted(1, "cell"), counted(2, "cell")
+    ('1 cell', '2 cells')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _folded(summary: str, markdown: str) -> list[str]:
+    return [f"<details><summary>{summary}</summary>", "", markdown, "", "</details>", ""]
+
+
 def _list(sentences: Sequence[str]) -> list[str]:
     return [*(f"- {sentence}" for sentence in sentences), ""] if sentences else []
 
 
 def find_study(name: str) -> Study:
-    """Raises ``UserError`` if there is none of that name."""
+    """Return the study of that name; raises ``UserError`` if there is none."""
     if name not in STUDIES:
         near = difflib.get_close_matches(name, STUDIES, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(STUDIES)}"
@@ -175,70 +199,78 @@ def find_study(name: str) -> Study:
     return STUDIES[name]
 
 
-def run_study(study: Study, say: Say, full: bool, measure: bool = False) -> StudyResult:
+def run_study(study: Study, say: Progress, full: bool, measure: bool = False) -> StudyResult:
     """Run a study.
 
     Args:
-        full: with all prompts; else a shorter job of about three minutes.
-        measure: run points of it on real processes, too; the study must be measurable.
+        full: use all prompts, instead of a shorter job of about three minutes.
+        measure: also run some points on real processes; the study must be measurable.
     """
-    run = importlib.import_module(study.module).run
-    result: StudyResult = run(say, full, measure) if study.measurable else run(say, full)
+    module = importlib.import_module(study.module)
+    settings = module.FULL if full else module.SHORT
+    if measure:
+        settings = replace(settings, measuring=Measuring())
+    result: StudyResult = module.study(settings, say)
     return result
 
 
 def write_study(result: StudyResult, out: Path) -> None:
-    """JSON, a CSV file per table, a page in Markdown, and the plots into ``out``."""
-    with Faults() as faults:
-        faults.attempt(write_json, result.content(), str(out / f"{result.study}.json"), "--out")
+    """Write JSON, a CSV file per table, a page in Markdown, and the plots into ``out``."""
+    with Failures() as failures:
+        failures.attempt(write_json, result.content(), str(out / f"{result.study}.json"), "--out")
         for sheet in result.tables:
-            faults.attempt(write_file, out / f"{sheet.name}.csv", sheet.csv(), "--out")
-        faults.attempt(write_file, out / f"{result.study}.md", result.page(), "--out")
+            failures.attempt(write_file, out / f"{sheet.name}.csv", sheet.csv(), "--out")
+        failures.attempt(write_file, out / f"{result.study}.md", result.page(), "--out")
         for name, figure in result.figures.items():
-            faults.attempt(save_figure, figure, out / f"{name}.png", 110, "--out")
+            failures.attempt(save_figure, figure, out / f"{name}.png", 110, "--out")
 
 
-def perform(
-    study: Study,
-    out: Path | None,
-    *,
-    full: bool = False,
-    measure: bool = False,
-    json: str | None = None,
-    report: Path | None = None,
-    command: str = "",
-    force: bool = False,
-    quiet: bool,
-) -> StudyResult:
-    """The command ``treepipe study NAME``: run it, write everything, print it.
+@dataclass(frozen=True, slots=True)
+class StudyRequest:
+    """The options of ``treepipe study``.
 
-    Args:
-        out: the folder, ``treepipe-study-NAME`` if it is not given.
-        full, measure: as in ``run_study``.
-        json: a further place for the JSON file, "-" for standard output (and no tables there).
-        report: folder for the page, which repeats ``command``, what was typed.
-        force: an earlier page may be overwritten.
+    Attributes:
+        out: output folder; None: ``treepipe-study-NAME``.
+        full, measure: see ``run_study``.
+        json: further path of the JSON file, "-" for standard output (then without tables there).
+        report: folder for the page, which quotes the shell ``command``.
+        force: whether an earlier page may be overwritten.
+    """
+
+    out: Path | None = None
+    full: bool = False
+    measure: bool = False
+    json: str | None = None
+    report: Path | None = None
+    command: str = ""
+    force: bool = False
+    quiet: bool = False
+
+
+def perform(study: Study, asked: StudyRequest) -> StudyResult:
+    """Run a study, write all files, and print it (the command ``treepipe study NAME``).
 
     Raises:
-        UserError: the folder or the file is not ours to write to.
+        UserError: the folder or the file may not be written to.
         RunError: a run failed, the study found a fault, or a file could not be written.
     """
-    if measure and not study.measurable:
-        *some, last = [each.name for each in _ALL if each.measurable]
+    if asked.measure and not study.measurable:
+        *some, last = [each.name for each in STUDIES.values() if each.measurable]
         others = f"{', '.join(some)} and {last}"
         raise UserError(f"--measure: {study.name} has no points to run as well; {others} have")
-    folder = out or Path(f"treepipe-study-{study.name}")
+    folder = asked.out or Path(f"treepipe-study-{study.name}")
     claim_results(folder, f"{study.name}.json", f"result of the study {study.name}")
-    check_outputs({"--json": json, "--report": report}, keep=() if force else ("--report",))
-    with Progress(quiet) as say:
-        result = run_study(study, say, full, measure)
-    with Faults() as faults:
-        faults.attempt(write_study, result, folder)
-        if json is not None:
-            faults.attempt(write_json, result.content(), json)
-        if report is not None:
-            faults.attempt(write_report, study_report(result, command), report)
-        if not quiet and json != "-":
+    keep = () if asked.force else ("--report",)
+    check_outputs({"--json": asked.json, "--report": asked.report}, keep=keep)
+    with ProgressBars(asked.quiet) as say:
+        result = run_study(study, say, asked.full, asked.measure)
+    with Failures() as failures:
+        failures.attempt(write_study, result, folder)
+        if asked.json is not None:
+            failures.attempt(write_json, result.content(), asked.json)
+        if asked.report is not None:
+            failures.attempt(write_report, study_report(result, asked.command), asked.report)
+        if not asked.quiet and asked.json != "-":
             show_study(result, folder)
         if result.faults:
             raise RunError("; ".join(result.faults))
@@ -252,16 +284,17 @@ def show_study(result: StudyResult, out: Path) -> None:
         print_sheet(shown, sheet)
     for finding in result.findings:
         shown.print(finding, highlight=False)
-    for heading, sentences in result.sections.items():
+    warned = {"Warnings": result.warned()} if result.warnings else {}
+    for heading, sentences in {**result.sections, **warned}.items():
         shown.print(heading, style="bold")
         for sentence in sentences:
             shown.print(f"- {sentence}", highlight=False)
     shown.print(f"tables, plots and figures: {out}/", highlight=False)
 
 
-def show_studies(studies: Sequence[Study] = _ALL) -> None:
+def show_studies() -> None:
     """Print names and summaries."""
-    sheet = Sheet("", "", words("study", "question"))
-    for study in studies:
+    sheet = Sheet("", words("study", "question"))
+    for study in STUDIES.values():
         sheet.add(study.name, study.summary)
     print_sheet(console(WIDTH), sheet)

@@ -1,13 +1,13 @@
 """treepipe: plan and run tree speculative decoding over pipelines of devices.
 
-The rooms: ``core`` is pure (the token tree, the schedules' rules), and two worlds drive it,
-``sim`` (SimPy) and ``executor`` (real processes, real models). What a program needs is here:
+``core`` is pure (the token tree, the schedules' rules); ``sim`` (SimPy) and ``executor`` (real
+processes and models) drive it. The public names of the library are here:
 
 >>> from treepipe import Scenario, simulate
 >>> hasattr(Scenario, "load"), callable(simulate)
 (True, True)
 
-A name is imported when it is asked for, so ``import treepipe`` loads nothing else.
+A name is imported at first use, so ``import treepipe`` loads nothing else.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _ELSEWHERE = {
     "Result": "treepipe.results.result",
     "Scenario": "treepipe.scenario.scenario",
 }
-"""Where names are that are not in ``library.py``."""
+"""Modules of the names that are not in ``library.py``."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The optional libraries: whether what needs an extra can run."""
+"""Checks for optional libraries (extras)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ EXECUTOR = ("msgspec", "safetensors", "tokenizers", "torch", "transformers", "zm
 
 
 def need(extra: str, modules: Sequence[str], who: str) -> None:
-    """Raise ``UserError`` if an extra is not installed; nothing of it is loaded, since that takes
-    seconds, and most refusals come before."""
+    """Raise ``UserError`` if an extra is not installed, without a slow import."""
     for name in modules:
         if find_spec(name) is None:
             raise UserError(

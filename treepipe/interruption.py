@@ -1,7 +1,5 @@
-"""Ctrl-C: noted in the process that the user sees, and kept from the processes that it starts.
-
-A terminal sends the signal to all processes of a command at once.
-"""
+"""Handling of Ctrl-C, which a terminal sends to all processes of a command: the main process
+records it, child processes never receive it."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from types import FrameType
 
 
 class Interruption:
-    """Whether Ctrl-C was pressed. An import that is interrupted may end in any other error."""
+    """A record of whether Ctrl-C was pressed; an interrupted import may raise any other error."""
 
     happened = False
 
@@ -23,8 +21,7 @@ class Interruption:
     @classmethod
     @contextmanager
     def noted(cls) -> Iterator[Interruption]:
-        """Note it while it raises ``KeyboardInterrupt`` as always; where it is ignored, it stays
-        ignored."""
+        """Record Ctrl-C while it raises ``KeyboardInterrupt`` as usual, unless it is ignored."""
         found = cls()
         before = signal.getsignal(signal.SIGINT)
         if before is signal.default_int_handler:
@@ -38,11 +35,11 @@ class Interruption:
 
 @contextmanager
 def children_shielded(*more: signal.Signals) -> Iterator[None]:
-    """Processes started in here never get Ctrl-C, nor ``more``; who started them ends them.
+    """Start processes in this context to block Ctrl-C and ``more`` in them; the parent must end
+    them.
 
-    A child that ignores it by its own code does so only once that is loaded, which takes seconds;
-    until then it would answer with a traceback. Blocked signals are handed on to children, and
-    nothing is lost here: what comes meanwhile is delivered afterwards.
+    A child's own handler works only once its code is loaded, which takes seconds; until then Ctrl-C
+    would print a traceback. Children inherit blocked signals; the parent receives them afterwards.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *more})
     try:

@@ -1,8 +1,7 @@
-"""The library's face: what ``import treepipe`` gives; no room imports it.
+"""The public library: everything that ``import treepipe`` gives; no other package imports it.
 
-Law of this file: nothing is worked out here. Each function leads from a scenario to the room that
-does the work, imported when it is called, and hands back what that room found. ``docs/api.md`` has
-the names, ``docs/tutorial.md`` a walk through them.
+Nothing is computed here. Each function calls the package that does the work, imports it on first
+use, and returns its result. ``docs/api.md`` lists the names; ``docs/tutorial.md`` shows their use.
 """
 
 from __future__ import annotations
@@ -10,57 +9,54 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 from treepipe.core.errors import UserError
 from treepipe.extras import need_executor
+from treepipe.progress import Progress, silent
 from treepipe.results.result import Result, data_frame, html_table
 from treepipe.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from treepipe.planner.analysis import Finding
     from treepipe.planner.break_even import BreakEven, Regions
     from treepipe.planner.capacity import Capacity
     from treepipe.planner.cluster import Cluster
-    from treepipe.planner.halving import Found
+    from treepipe.planner.halving import SearchResult
     from treepipe.planner.robustness import StressCase
     from treepipe.planner.sensitivity import Sensitivity
     from treepipe.report.page import Report
+    from treepipe.results.recording import Recording
     from treepipe.results.trace import Trace
     from treepipe.results.versus import Comparison
     from treepipe.sim.engine import Backend
     from treepipe.sweeps.grid import Sweep
-    from treepipe.sweeps.sweeping import Swept
+    from treepipe.sweeps.sweeping import SweepResult
     from treepipe.validation.judgement import Row
     from treepipe.validation.validation import BusyShares, MetricErrors
-
-Say: TypeAlias = Callable[[str, int], None]
-"""Progress: what happens now, and how many steps of it there are; ("", 1) is one step done."""
-
-
-def silent(what: str, steps: int) -> None:
-    """Progress that nobody watches."""
 
 
 @dataclass(frozen=True, repr=False)
 class ScenarioResult(Result):
-    """A result that knows the scenario that it is of, and so can tell its inputs."""
+    """A result together with its scenario, so that a report can list its inputs."""
 
     asked: Scenario | None = field(default=None, compare=False)
+    recordings: Sequence[Recording] = field(default=(), compare=False)
 
     @classmethod
-    def of(cls, result: Result, asked: Scenario) -> ScenarioResult:
-        """The result of a scenario."""
-        return cls(
-            **{each.name: getattr(result, each.name) for each in fields(Result)}, asked=asked
-        )
+    def of(
+        cls, result: Result, asked: Scenario, recordings: Sequence[Recording] = ()
+    ) -> ScenarioResult:
+        """Attach a scenario to its result. Args: ``recordings``: one per run, for replay."""
+        own = {each.name: getattr(result, each.name) for each in fields(Result)}
+        return cls(**own, asked=asked, recordings=recordings)
 
     def report(self, folder: Path | str) -> Path:
         """Write the page that ``--report`` of the commands writes, and return its path.
 
-        Raises:
-            UserError: there is such a page already, or it cannot be written there.
+        Raises ``UserError``: such a page exists already, or it cannot be written there.
         """
         from treepipe.report.result_report import result_report
 
@@ -70,15 +66,14 @@ class ScenarioResult(Result):
 
 
 def simulate(
-    scenario: Scenario, runs: int | None = None, seed: int | None = None, say: Say = silent
+    scenario: Scenario, runs: int | None = None, seed: int | None = None, say: Progress = silent
 ) -> ScenarioResult:
     """Predict a scenario.
 
     Args:
-        runs, seed: instead of the scenario's.
+        runs, seed: values in place of the scenario's.
 
-    Raises:
-        UserError: something the scenario names is wrong.
+    Raises ``UserError``: something the scenario names is wrong.
 
     >>> from treepipe import Scenario, simulate
     >>> scenario = Scenario.of({
@@ -111,8 +106,7 @@ def simulate(
 def theory(scenario: Scenario) -> ScenarioResult:
     """Predict a scenario by the papers' closed forms: expected values, without intervals.
 
-    Raises:
-        UserError: no closed form describes it, or something it names is wrong.
+    Raises ``UserError``: no closed form describes it, or something it names is wrong.
 
     >>> from treepipe import Scenario, theory
     >>> result = theory(Scenario.of({
@@ -142,9 +136,18 @@ def theory(scenario: Scenario) -> ScenarioResult:
 
 
 def run(
-    scenario: Scenario, runs: int | None = None, seed: int | None = None, say: Say = silent
+    scenario: Scenario,
+    runs: int | None = None,
+    seed: int | None = None,
+    say: Progress = silent,
+    json: str | None = None,
+    recording: Path | None = None,
 ) -> ScenarioResult:
     """Execute a scenario with real processes on this machine (needs the extra ``executor``).
+
+    Args:
+        runs, seed: values in place of the scenario's.
+        json, recording: files for the committed tokens of a run that fails.
 
     Raises:
         UserError: something the scenario names is wrong.
@@ -165,11 +168,15 @@ def run(
     ('execution', 3)
     """
     need_executor("treepipe.run")
-    from treepipe.executor.execute import execute
+    from treepipe.executor.fork_server import import_ahead
     from treepipe.results.result import make_result
+    from treepipe.sim.theory.admission import resolve_admission
 
-    chosen = _changed(scenario, runs, seed)
-    execution = execute(chosen, say)
+    chosen = resolve_admission(_changed(scenario, runs, seed))
+    import_ahead()
+    from treepipe.executor.execute import execute  # with PyTorch: now that all is checked
+
+    execution = execute(chosen, say, json, recording)
     result = make_result(
         "execution",
         chosen.name,
@@ -179,7 +186,7 @@ def run(
         memory=execution.peak_memory_bytes,
         warmup=chosen.workload.warmup_requests,
     )
-    return ScenarioResult.of(result, chosen)
+    return ScenarioResult.of(result, chosen, execution.recordings)
 
 
 def compare(
@@ -187,16 +194,15 @@ def compare(
     b: Scenario,
     runs: int | None = None,
     changed: Sequence[str] = (),
-    say: Say = silent,
+    say: Progress = silent,
 ) -> Comparison:
     """Simulate two scenarios on common random numbers; ``b`` takes the seed of ``a``.
 
     Args:
-        runs: of both, instead of the scenarios'.
-        changed: what tells ``b`` from ``a`` if both have one name.
+        runs: runs of both, in place of the scenarios' numbers.
+        changed: the changes that distinguish ``b`` if both scenarios have the same name.
 
-    Raises:
-        UserError: something is wrong with one of them, or they have no pairs.
+    Raises ``UserError``: something is wrong with one of them, or their runs cannot be paired.
 
     >>> from treepipe import Scenario, compare
     >>> slow = Scenario.of({
@@ -209,10 +215,10 @@ def compare(
     >>> round(compare(slow, fast).differences["time_between_tokens_ms"].difference.mean)
     -20
     """
-    from treepipe.results.versus import Side, check_pairs, make_comparison, named_apart
+    from treepipe.results.versus import Side, check_pairs, distinct_names, make_comparison
 
     a = _changed(a, runs, None)
-    b = named_apart(a, _changed(b, runs, a.seed), changed)
+    b = distinct_names(a, _changed(b, runs, a.seed), changed)
     check_pairs(a, b)
     first, second = (_predicted(each, say, paths=False) for each in (a, b))
     return make_comparison(Side(a, first), Side(b, second))
@@ -220,7 +226,7 @@ def compare(
 
 @dataclass(frozen=True)
 class Validation:
-    """Predictions, runs, and how far apart they are; ``validate`` makes one.
+    """Predictions, runs and their relative errors; ``validate`` makes one.
 
     >>> from treepipe import Validation
     >>> Validation((), {"schema": "treepipe.validation/1", "scenarios": []}, ()).warnings
@@ -233,7 +239,7 @@ class Validation:
 
     @property
     def metrics(self) -> dict[str, MetricErrors]:
-        """The first scenario's figures, predicted, replayed and measured, and errors, by metric."""
+        """Predicted, replayed and measured figures of the first scenario, with errors."""
         from treepipe.validation.validation import metric_errors
 
         return metric_errors(self.rows[0])
@@ -256,15 +262,15 @@ class Validation:
         return tuple(warning for row in self.rows for warning in row.warnings)
 
     def to_json(self) -> dict[str, Any]:
-        """The content of the file ``treepipe.validation/1``."""
+        """Return the content of the file ``treepipe.validation/1``."""
         return self.content
 
     def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame`` of the first scenario's metrics; ``UserError`` without pandas."""
+        """Return a ``pandas.DataFrame`` of the first scenario's metrics; needs pandas."""
         return data_frame(self._table())
 
     def plot(self) -> Figure:
-        """The first scenario's timelines: simulated with the run's acceptance, and executed."""
+        """Draw the first scenario's timelines, simulated with the run's acceptance and executed."""
         from treepipe.results.timeline import timelines_figure
 
         row = self.rows[0]
@@ -273,8 +279,7 @@ class Validation:
     def report(self, folder: Path | str) -> Path:
         """Write the page of ``treepipe validate --report``, and return its path.
 
-        Raises:
-            UserError: there is such a page already, or it cannot be written there.
+        Raises ``UserError``: such a page exists already, or it cannot be written there.
         """
         from treepipe.validation.validation_report import validation_report
 
@@ -295,11 +300,13 @@ class Validation:
         return [{"name": name, **asdict(each)} for name, each in self.metrics.items()]
 
 
-def validate(scenario: Scenario, calibrate_on: str | None = None, say: Say = silent) -> Validation:
-    """Predict a scenario, execute it, and hold the two against each other.
+def validate(
+    scenario: Scenario, calibrate_on: str | None = None, say: Progress = silent
+) -> Validation:
+    """Predict a scenario, execute it, and compare the two.
 
     Args:
-        calibrate_on: prompts to calibrate acceptance on, instead of what the scenario says.
+        calibrate_on: prompts to calibrate acceptance on, in place of the scenario's acceptance.
 
     Raises:
         UserError: something the scenario names is wrong.
@@ -329,7 +336,7 @@ def validate(scenario: Scenario, calibrate_on: str | None = None, say: Say = sil
 
 @dataclass(frozen=True)
 class Plan:
-    """What a search found: the ranking, and what was refused.
+    """The result of a search: the ranking and the refused candidates.
 
     >>> from treepipe import plan
     >>> from treepipe.planner.cluster import Cluster
@@ -345,11 +352,11 @@ class Plan:
     ('pp', True)
     """
 
-    found: Found
+    found: SearchResult
 
     @property
     def best(self) -> Scenario:
-        """The best plan as a scenario; the nearest one where no plan keeps the limits."""
+        """The best plan as a scenario; if no plan keeps the limits, the one nearest to them."""
         return self.found.best.candidate.scenario
 
     @property
@@ -374,7 +381,7 @@ class Plan:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The ranking, best first: the plan and its goal."""
+        """The ranking, best first: each plan's name and goal."""
         goal = self.found.cluster.search.goal
         return [
             {"name": each.candidate.label, **each.outcome.metrics[goal].as_dict()}
@@ -382,98 +389,107 @@ class Plan:
             if goal in each.outcome.metrics
         ]
 
-    def sensitivity(self, say: Say = silent) -> list[Sensitivity]:
-        """What 10 % less and more of each input does to the best plan's goal, largest first; none
-        where no plan keeps the limits.
+    def examine(self, name: str, *given: str, say: Progress = silent) -> Finding:
+        """Run an analysis by its name, treepipe's own or an installed package's.
+
+        The methods below return the results of treepipe's own analyses as lists and values.
+
+        Args:
+            given: values of the analysis's option of ``treepipe plan``.
 
         Raises:
-            UserError: an input cannot be so much larger.
+            UserError: the analysis does not exist or is not possible.
+        """
+        from treepipe.planner.analysis import analyses
+
+        if name not in analyses():
+            raise UserError(f"examine({name!r}): there are {', '.join(analyses())}")
+        finding = analyses()[name].finding
+        finding.check(self.found.cluster, given)
+        return finding.run(self.found, say, given)
+
+    def sensitivity(self, say: Progress = silent) -> list[Sensitivity]:
+        """Compute the effect of 10 % less and more of each input on the best plan's goal, largest
+        first; empty if no plan keeps the limits.
+
+        Raises ``UserError``: an input cannot be that much larger.
         """
         from treepipe.planner.sensitivity import sensitivities
 
         return sensitivities(self.found, say)
 
-    def break_even(self, key: str, say: Say = silent) -> BreakEven | None:
-        """Find where another schedule becomes the best as one input changes; None where no plan
-        keeps the limits.
+    def break_even(self, key: str, say: Progress = silent) -> BreakEven | None:
+        """Find where another schedule becomes the best as one input changes; None if no plan keeps
+        the limits.
 
-        Args: ``key``: ``KEY`` or ``KEY=LOW:HIGH``, as ``--break-even`` takes it.
+        Args: ``key``: ``KEY`` or ``KEY=LOW:HIGH``, as for ``--break-even``.
 
-        Raises:
-            UserError: it is no such key, or a value is refused.
+        Raises ``UserError``: the key does not exist, or a value is refused.
         """
-        from treepipe.planner.break_even import BreakEvenAnalysis, axis_of
+        from treepipe.planner.break_even import BreakEvens
 
-        axis = axis_of(key, self.found.cluster)
-        return BreakEvenAnalysis.run(self.found, say, [axis]).even
+        return BreakEvens.run(self.found, say, [key]).even
 
-    def break_even_map(self, x: str, y: str, say: Say = silent) -> Regions | None:
-        """The best schedule at values of two inputs; None where no plan keeps the limits.
+    def break_even_map(self, x: str, y: str, say: Progress = silent) -> Regions | None:
+        """Find the best schedule at values of two inputs; None if no plan keeps the limits.
 
-        Args: ``x``, ``y``: two different ones, each as ``break_even`` takes it.
+        Args: ``x``, ``y``: two different inputs, each as for ``break_even``.
 
-        Raises:
-            UserError: one is no such key, both are the same, or a value is refused.
+        Raises ``UserError``: a key does not exist, both are the same, or a value is refused.
         """
         from treepipe.planner.break_even import axes_of, regions
 
         across, up = axes_of((x, y), self.found.cluster)
         return regions(self.found, across, up, say) if self.found.feasible else None
 
-    def capacity(self, say: Say = silent) -> list[Capacity]:
-        """The largest arrival rate that the best plan of each schedule serves within the limits,
-        largest first.
+    def capacity(self, say: Progress = silent) -> list[Capacity]:
+        """Find the largest arrival rate that the best plan of each schedule serves within the
+        limits, largest first.
 
-        Raises:
-            UserError: the cluster has no arrival rate, or no limit that load breaks.
+        Raises ``UserError``: the cluster has no arrival rate, or no limit that depends on load.
         """
         from treepipe.planner.capacity import capacities
 
         return capacities(self.found, say)
 
-    def robustness(self, say: Say = silent) -> list[StressCase]:
-        """What becomes of the best plan's goal with one thing wrong: jitter, a burst, a slow
-        or a lost device; none where no plan keeps the limits.
+    def robustness(self, say: Progress = silent) -> list[StressCase]:
+        """Evaluate the best plan's goal with one thing wrong: jitter, a burst, a slow or a lost
+        device; empty if no plan keeps the limits.
 
-        Raises:
-            UserError: a case is refused.
+        Raises ``UserError``: a case is refused.
         """
         from treepipe.planner.robustness import stress_cases
 
         return stress_cases(self.found, say)
 
     def plot(self) -> Figure:
-        """The Pareto front: every plan by the goal and each other goal.
+        """Draw the Pareto front: every plan by the goal and each other goal.
 
-        Raises:
-            UserError: no plan keeps the limits.
+        Raises ``UserError``: no plan keeps the limits.
         """
-        from treepipe.planner.front_plot import front_figure
-        from treepipe.planner.report import front_title
+        from treepipe.planner.front_plot import search_figure
 
-        found = self.found
-        if not found.feasible:
-            raise UserError(f"{found.cluster.path}: no plan keeps the limits; none is drawn")
-        return front_figure(found.front, found.cluster.search.goal, front_title(found))
+        if not self.feasible:
+            raise UserError(f"{self.found.cluster.path}: no plan keeps the limits; none is drawn")
+        return search_figure(self.found)
 
     def report(self, folder: Path | str) -> Path:
         """Write the page of ``treepipe plan --report``, and return its path.
 
-        Raises:
-            UserError: there is such a page already, or it cannot be written there.
+        Raises ``UserError``: such a page exists already, or it cannot be written there.
         """
         from treepipe.planner.page import plan_report
 
         return _written(folder, lambda: plan_report(self.found))
 
     def to_json(self) -> dict[str, Any]:
-        """The content of the file ``treepipe.plan/1``."""
+        """Return the content of the file ``treepipe.plan/1``."""
         from treepipe.planner.report import plan_content
 
         return plan_content(self.found)
 
     def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame`` of the ranking; ``UserError`` without pandas."""
+        """Return a ``pandas.DataFrame`` of the ranking; ``UserError`` without pandas."""
         return data_frame(self.rows)
 
     def __repr__(self) -> str:
@@ -487,11 +503,11 @@ class Plan:
         return html_table(self.found.cluster.name, self.rows, verdict(self.found))
 
 
-def plan(cluster: Cluster | Path | str, say: Say = silent) -> Plan:
+def plan(cluster: Cluster | Path | str, say: Progress = silent) -> Plan:
     """Search schedules, parameters and partitions for a cluster and a goal.
 
     Args:
-        cluster: its file, or what ``Cluster.of`` made of values.
+        cluster: a cluster, or the path of its file.
 
     Raises:
         UserError: the cluster is wrong, or no plan is possible.
@@ -530,22 +546,22 @@ def sweep(
     address: str | None = None,
     *,
     force: bool = False,
-    say: Say = silent,
-) -> Swept:
-    """Simulate many scenarios into Parquet files; what is there of them already is kept (needs the
-    extra ``sweep``).
+    say: Progress = silent,
+) -> SweepResult:
+    """Simulate many scenarios into Parquet files, skipping those already there (needs the extra
+    ``sweep``).
 
     Args:
-        grid: its file, or what ``Sweep.of`` made of values.
-        out: the folder of the files.
-        jobs: simulations at once; None: as many as there are cores.
+        grid: a sweep, or the path of its file.
+        out: folder of the Parquet files.
+        jobs: simulations at once; None: the number of cores.
         backend: processes of this machine, or a cluster of Ray or Dask.
-        address: of the cluster, HOST:PORT.
-        force: throw away what ``out`` holds of another sweep.
+        address: address of the cluster, HOST:PORT.
+        force: delete results of another sweep in ``out``.
 
     Raises:
         UserError: the file is wrong, ``out`` holds something else, or no cluster answers.
-        RunError: a file could not be written, or a cluster gave up.
+        RunError: a file could not be written, or a cluster failed.
 
     >>> from tempfile import TemporaryDirectory
     >>> from treepipe import sweep
@@ -573,24 +589,24 @@ def sweep(
 
 
 def calibrate(
-    what: Literal["device", "links", "pairs", "acceptance", "run"] = "device",
+    what: Literal["device", "links", "acceptance", "run"] = "device",
     out: Path | str | None = None,
-    say: Say = silent,
+    say: Progress = silent,
     **options: Any,
 ) -> Path:
-    """Measure this machine, a link, or acceptance; write a profile that scenarios can name.
+    """Measure this machine, links, or acceptance; write a profile that scenarios can name.
 
     Args:
-        out: the profile's file, of ``pairs`` (``links`` of a scenario) and of a ``run`` on several
-            hosts the folder; None is ``calibrated-WHAT.toml`` in this folder.
-        options: of ``treepipe calibrate`` (of its ``links``, ``acceptance`` and ``run``), by their
-            names.
+        out: the profile's file, or the folder for a scenario's ``links`` and for a ``run`` on
+            several hosts; None: ``calibrated-WHAT`` in the current folder.
+        options: options of ``treepipe calibrate`` (of its ``links``, ``acceptance`` and ``run``),
+            by name.
 
     Returns:
         The profile's file, or the folder.
 
     Raises:
-        UserError: an option is unknown or wrong, or the file may not be written.
+        UserError: an option is unknown, missing or wrong, or the file may not be written.
 
     >>> from treepipe import calibrate
     >>> import torch  # what is measured
@@ -598,7 +614,7 @@ def calibrate(
     Traceback (most recent call last):
         ...
     treepipe.core.errors.UserError: calibrate('device'): no option 'spead'; there are contexts, \
-device, draft, dtype, force, layers, model, seconds, threads, tokens
+device, draft, dtype, force, layers, model, out, seconds, threads, tokens
     """
     need_executor("treepipe.calibrate")
     from treepipe.executor.measure.calibrate import CALIBRATIONS
@@ -606,21 +622,22 @@ device, draft, dtype, force, layers, model, seconds, threads, tokens
     if what not in CALIBRATIONS:
         raise UserError(f"calibrate({what!r}): there are {', '.join(CALIBRATIONS)}")
     request, measure = CALIBRATIONS[what]
-    names = sorted(["force", *(each.name for each in fields(request))])
+    names = sorted(each.name for each in fields(request))
     for name in options:
         if name not in names:
             raise UserError(
                 f"calibrate({what!r}): no option {name!r}; there are {', '.join(names)}"
             )
-    default = {"links": "link.toml", "pairs": "links", "run": "host.toml"}.get(what, f"{what}.toml")
-    file = Path(out if out is not None else f"calibrated-{default}")
-    force = options.pop("force", False)
-    measure(request(**options), file, say, force=force)
-    return file
+    if what == "run" and "scenario" not in options:
+        raise UserError("calibrate('run'): option 'scenario' is missing")
+    if out is not None:
+        options["out"] = Path(out)
+    files = measure(request(**options), say)
+    return files[0] if len(files) == 1 else files[0].parent
 
 
 def _written(folder: Path | str, page: Callable[[], Report]) -> Path:
-    """Write a page where there is none; making it comes behind looking."""
+    """Write a page where there is none; check the folder before making the page."""
     from treepipe.files.outputs import REPORT, REPORT_PAGE, check_outputs
     from treepipe.report.page import write_report
 
@@ -629,7 +646,7 @@ def _written(folder: Path | str, page: Callable[[], Report]) -> Path:
     return Path(folder) / REPORT_PAGE
 
 
-def _predicted(scenario: Scenario, say: Say, *, paths: bool) -> list[Trace]:
+def _predicted(scenario: Scenario, say: Progress, *, paths: bool) -> list[Trace]:
     from treepipe.sim.predict import predict
 
     say("simulating", scenario.runs)
@@ -637,8 +654,6 @@ def _predicted(scenario: Scenario, say: Say, *, paths: bool) -> list[Trace]:
 
 
 def _changed(scenario: Scenario, runs: int | None, seed: int | None) -> Scenario:
-    from treepipe.sim.theory.admission import admitted
-
     given = {"runs": runs, "seed": seed}
     changes = {key: value for key, value in given.items() if value is not None}
-    return admitted(scenario.with_(**changes) if changes else scenario)
+    return scenario.with_(**changes) if changes else scenario

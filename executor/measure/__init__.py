@@ -1,1 +1,1 @@
-"""What ``treepipe calibrate`` does: measuring devices, links and acceptance on this machine."""
+"""The measurements of ``treepipe calibrate``: devices, links and acceptance on this machine."""

@@ -1,8 +1,8 @@
-"""Which points are measured in the time that there is: all of them, or a thinner grid.
+"""The choice of points to measure in the given time: all of them, or a thinner grid.
 
-Law of this file: what is measured stays a grid (the same token counts behind every context, both
-ends of each as long as they fit), as a table with gaps would mislead between its points. Times are
-guessed from a few short passes before anything is measured.
+The points stay a grid (the same token counts after every context, both ends of each as long as they
+fit), since a table with gaps would mislead between its points. A few short passes predict the time
+of the others before the measurement.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from treepipe.executor.measure.timing import LEAST, VISIT_MS, Probe, WorkTimer
 from treepipe.executor.measure.work import WorkKind, WorkPoint
 
 LITTLE = 5.0
-"""Seconds; what takes less is not thinned, however little time was asked for."""
+"""Seconds below which a grid is not thinned, even if less time was given."""
 SHORT = 16
 """Rows of the longest pass that is timed for a guess."""
 FEWEST = 3
-"""Token counts of a grid that spans all of them."""
+"""Fewest token counts of a grid that spans all of them."""
 
 Guess: TypeAlias = Callable[[WorkPoint], float]
 """Milliseconds of a pass."""
@@ -28,12 +28,7 @@ Guess: TypeAlias = Callable[[WorkPoint], float]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is measured.
-
-    Attributes:
-        tokens, contexts: of the grid.
-        seconds: that it takes at least; ``all_seconds``: that all points would.
-    """
+    """A grid of points, its least time in seconds, and the time of all points."""
 
     probes: Sequence[Probe[WorkPoint]]
     tokens: tuple[int, ...]
@@ -46,7 +41,7 @@ class Choice:
         return self.seconds < self.all_seconds
 
     def sentence(self, tokens: Sequence[int], contexts: Sequence[int]) -> str:
-        """What is left out. Args: ``tokens``, ``contexts``: that were asked for."""
+        """Describe the share of the given tokens and contexts that is left."""
         return (
             f"thinned for lack of time to {len(self.tokens)} of {len(tokens)} token counts and "
             f"{len(self.contexts)} of {len(contexts)} contexts: all passes would have taken about "
@@ -61,10 +56,7 @@ def choose(
     seconds: float,
     guess: Guess,
 ) -> Choice:
-    """The largest grid whose points can all be timed ``LEAST`` times in these seconds.
-
-    Args: ``tokens``, ``contexts``: ascending, of ``probes``.
-    """
+    """Choose the largest grid whose points can all be timed ``LEAST`` times in these seconds."""
     costs = {probe.key: _least_seconds(guess(probe.key)) for probe in probes}
     everything = sum(costs.values())
     for some, behind in _grids(tokens, contexts):
@@ -76,7 +68,7 @@ def choose(
 
 
 def idle_seconds(gaps_ms: Sequence[float], pass_ms: float) -> float:
-    """The least time for the idle effect: ``LEAST`` turns and a first one, two passes a gap."""
+    """Least time for the idle effect: ``LEAST`` turns and a first one, two passes a gap."""
     return (LEAST + 1) * sum(gap + 2 * pass_ms for gap in gaps_ms) / 1e3
 
 
@@ -85,30 +77,37 @@ def guess_times(
     clock: WorkTimer,
     now: Callable[[], float] = time.perf_counter,
 ) -> Guess:
-    """Time the shortest passes of each kind; longer ones are on the plane through them.
+    """Time the shortest passes of each kind; longer ones lie on the plane through them.
 
-    Of a kind's probes those over the fewest and over (at most) ``SHORT`` rows are timed, behind the
-    shortest and the longest context.
-
-    Args: ``now``: seconds; time that other processes had the processor is spent, too.
+    The timed passes have the fewest and (at most) ``SHORT`` rows, after the shortest and the
+    longest context. ``now`` returns seconds.
     """
-    corners: dict[WorkKind, _Corners] = {}
+    corners: dict[WorkKind, tuple[list[int], list[int], list[list[float]]]] = {}
     for kind in dict.fromkeys(probe.key[0] for probe in probes):
         own = {probe.key[1:]: probe for probe in probes if probe.key[0] == kind}
-        rows, behind = ({key[place] for key in own} for place in (0, 1))
-        low, high = min(rows), max([n for n in rows if n <= SHORT], default=min(rows))
-        ends = min(behind), max(behind)
-        times = {
-            (n, context): _timed(own[n, context], clock, now)
-            for n in dict.fromkeys((low, high))
-            for context in dict.fromkeys(ends)
-        }
-        corners[kind] = _Corners((low, high), ends, times)
-    return lambda key: corners[key[0]](*key[1:])
+        counts, behind = ({key[place] for key in own} for place in (0, 1))
+        short = max((n for n in counts if n <= SHORT), default=min(counts))
+        rows, contexts = sorted({min(counts), short}), sorted({min(behind), max(behind)})
+        times = [[_timed(own[n, context], clock, now) for context in contexts] for n in rows]
+        corners[kind] = rows, contexts, times
+
+    def guess(key: WorkPoint) -> float:
+        kind, tokens, context = key
+        rows, contexts, times = corners[kind]
+        low, high = (_on_line(contexts, each, context) for each in (times[0], times[-1]))
+        return _on_line(rows, [low, max(low, high)][: len(rows)], tokens)
+
+    return guess
+
+
+def _on_line(places: Sequence[int], values: Sequence[float], at: int) -> float:
+    """Value at ``at`` of the line through one or two points."""
+    slope = (values[-1] - values[0]) / (places[-1] - places[0]) if len(places) > 1 else 0.0
+    return values[0] + slope * (at - places[0])
 
 
 def thin(values: Sequence[int], count: int) -> tuple[int, ...]:
-    """``count`` of them, evenly spaced, both ends among them; one: the first.
+    """Choose ``count`` evenly spaced values, including both ends; a single one is the first.
 
     >>> thin((1, 2, 4, 8, 16, 24, 32), 3), thin((0, 256, 1024), 1), thin((7,), 1)
     ((1, 8, 32), (0,), (7,))
@@ -117,32 +116,10 @@ def thin(values: Sequence[int], count: int) -> tuple[int, ...]:
     return tuple(values[i * (len(values) - 1) // steps] for i in range(count))
 
 
-@dataclass(frozen=True, slots=True)
-class _Corners:
-    """Milliseconds at two token counts behind two contexts (which may be the same)."""
-
-    rows: tuple[int, int]
-    contexts: tuple[int, int]
-    times: dict[tuple[int, int], float]
-
-    def __call__(self, rows: int, context: int) -> float:
-        low, high = (self._behind(n, context) for n in self.rows)
-        if self.rows[0] == self.rows[1]:
-            return low
-        slope = max(0.0, high - low) / (self.rows[1] - self.rows[0])
-        return low + slope * (rows - self.rows[0])
-
-    def _behind(self, rows: int, context: int) -> float:
-        near, far = (self.times[rows, each] for each in self.contexts)
-        width = self.contexts[1] - self.contexts[0]
-        return near + (far - near) * ((context - self.contexts[0]) / width if width else 0.0)
-
-
 def _grids(
     tokens: tuple[int, ...], contexts: tuple[int, ...]
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Token counts and contexts, from all points to very few: several contexts before many token
-    counts, then one context, then without the largest passes."""
+    """Yield grids, from all points to a single context without the largest passes."""
     fewest = min(FEWEST, len(tokens))
     sizes = [
         (rows, behind)
@@ -165,12 +142,12 @@ def _is_in(key: WorkPoint, tokens: Sequence[int], contexts: Sequence[int]) -> bo
 
 
 def _least_seconds(pass_ms: float) -> float:
-    """The time of ``LEAST`` visits: a pass that is not timed, and timed ones for ``VISIT_MS``."""
+    """Time of ``LEAST`` visits: an untimed pass, and timed ones for ``VISIT_MS``."""
     return LEAST * (2 * pass_ms + VISIT_MS * (pass_ms < VISIT_MS)) / 1e3
 
 
 def _timed(probe: Probe[WorkPoint], clock: WorkTimer, now: Callable[[], float]) -> float:
-    """Milliseconds of the second pass, as the first one may have more to do."""
+    """Time the second pass in milliseconds, since the first one may do more."""
     for _ in range(2):
         start = now()
         probe.before()

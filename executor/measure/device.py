@@ -1,7 +1,4 @@
-"""Measuring a device, step by step: peak figures, passes, idle effect; saved after each.
-
-An interruption keeps what is measured. What is written about it is in ``device_file.py``.
-"""
+"""Measuring a device, step by step: peak figures, passes, idle effect; saved after each."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ import torch
 from treepipe.core.errors import UserError
 from treepipe.executor.measure.budget import LITTLE, choose, guess_times, idle_seconds
 from treepipe.executor.measure.machine import Peak, peak_memory_mib, peak_probes, runtime_mib
-from treepipe.executor.measure.progress import Say, percent
 from treepipe.executor.measure.subject import Subject
 from treepipe.executor.measure.timing import (
     Effort,
@@ -28,30 +24,29 @@ from treepipe.executor.measure.timing import (
 from treepipe.executor.measure.work import (
     SINGLE_TOKENS,
     Bench,
-    DraftWork,
-    Ends,
     LayerBlock,
     WorkPoint,
+    draft_probes,
+    end_probes,
 )
+from treepipe.progress import Progress
 
-TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256)
-CONTEXTS = (0, 256, 1024, 4096)
 GAPS_MS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 FEW_GAPS_MS = (0.0, 10.0, 100.0)
-"""Where there is little time."""
+"""Idle gaps for measurements with little time."""
 IDLE_TOKENS = 16
 IDLE_CONTEXT = 256
 PEAKS, IDLE = 0.05, 0.10
-"""Shares of the time to spend, for peak figures and for the idle effect; passes have the rest."""
+"""Shares of the time for peak figures and for the idle effect; passes have the rest."""
 
 
 @dataclass(slots=True)
 class Measurements:
-    """What was timed so far.
+    """Times measured so far.
 
     Attributes:
-        missing: steps that are not finished.
-        thinned: what was left out for lack of time, in a sentence; empty: nothing.
+        missing: unfinished steps.
+        thinned: a sentence on points left out for lack of time, or empty.
     """
 
     peaks: Samples[Peak] = field(default_factory=dict)
@@ -64,7 +59,7 @@ class Measurements:
     seconds: float = 0.0
 
     def table(self, kind: str) -> dict[int, dict[int, Summary]]:
-        """The table of one kind of pass: context -> tokens -> milliseconds."""
+        """Return the times of one kind of pass: context -> tokens -> milliseconds."""
         found: dict[int, dict[int, Summary]] = {}
         for (name, tokens, context), summary in sorted(measured(self.passes).items()):
             if name == kind:
@@ -79,14 +74,9 @@ class Measurements:
 
 
 class DeviceSession:
-    """One device, one pair of models.
-
-    Attributes:
-        found: grows while ``run`` works.
-    """
+    """A measurement of one pair of models on one device; ``found`` grows while ``run`` works."""
 
     def __init__(self, subject: Subject, bench: Bench, seconds: float) -> None:
-        """Args: ``seconds``: time to spend; what the least grid of points takes more is told."""
         self.found = Measurements(runtime_mib=runtime_mib(bench.device))
         self._subject, self._bench, self._seconds = subject, bench, seconds
         self._clock = clock_of(bench.device)
@@ -95,15 +85,15 @@ class DeviceSession:
 
     @property
     def withheld(self) -> float:
-        """Share of the time timed that other processes had the processor; not counted."""
+        """Share of the timed interval in which other processes had the processor; not counted."""
         return self._clock.withheld
 
-    def run(self, say: Say, save: Callable[[], None]) -> None:
+    def run(self, say: Progress, save: Callable[[], None]) -> None:
         """Measure; ``save`` is called after each step, and on an interruption.
 
         Raises:
             UserError: the models do not fit into memory.
-            KeyboardInterrupt: as it came; what is measured is saved.
+            KeyboardInterrupt: the measurements so far are saved.
         """
         self._start = time.perf_counter()
         steps = {"peak figures": self._peaks, "passes": self._passes, "idle effect": self._idle}
@@ -130,19 +120,18 @@ class DeviceSession:
 
     @property
     def _left(self) -> float:
-        """Seconds of the time to spend."""
         return self._seconds - (time.perf_counter() - self._start)
 
     def _note(self) -> None:
         self.found.seconds = time.perf_counter() - self._start
         self.found.peak_memory_mib = peak_memory_mib(self._bench.device)
 
-    def _peaks(self, say: Say) -> None:
+    def _peaks(self, say: Progress) -> None:
         probes = peak_probes(self._bench.device, self._bench.dtype)
         effort = Effort(PEAKS * self._seconds)
-        Sampler(self._clock, self.found.peaks).measure(probes, effort, percent(say))
+        Sampler(self._clock, self.found.peaks).measure(probes, effort, say)
 
-    def _passes(self, say: Say) -> None:
+    def _passes(self, say: Progress) -> None:
         probes, bench = list(self._probes()), self._bench
         guess = guess_times(probes, self._clock)
         idle = idle_seconds(FEW_GAPS_MS, guess(("block", IDLE_TOKENS, self._idle_context)))
@@ -152,29 +141,29 @@ class DeviceSession:
             self.found.thinned = choice.sentence(bench.tokens, bench.contexts)
             say(f"{len(choice.probes)} of {len(probes)}, {choice.seconds:.0f} s", 100)
         effort = Effort(max(left, choice.seconds))
-        Sampler(self._clock, self.found.passes).measure(choice.probes, effort, percent(say))
+        Sampler(self._clock, self.found.passes).measure(choice.probes, effort, say)
 
     def _probes(self) -> Iterator[Probe[WorkPoint]]:
         subject, bench = self._subject, self._bench
-        self._block = block = LayerBlock(subject.target.checkpoint, subject.layers, bench)
-        yield from block.probes("block", max(bench.tokens))
+        target = subject.target.checkpoint
+        self._block = block = LayerBlock(target, subject.layers, bench)
+        yield from (block.probe(("block", *point)) for point in bench.points)
         yield block.prune()
         if subject.layers > 1:
-            # Behind the shortest context: a single layer's longer caches would stay in the
-            # processor's, those of a block do not.
-            short = replace(bench, contexts=(min(bench.contexts),))
-            yield from LayerBlock(subject.target.checkpoint, 1, short).probes(
-                "single", SINGLE_TOKENS
-            )
-        yield from Ends(subject.target.checkpoint, bench).probes()
+            # After the shortest context only: a single layer's longer caches would stay in the
+            # processor's cache, unlike a block's.
+            tokens = tuple(n for n in bench.tokens if n <= SINGLE_TOKENS)
+            single = LayerBlock(target, 1, replace(bench, contexts=(min(bench.contexts),)))
+            yield from (single.probe(("single", n, min(bench.contexts))) for n in tokens)
+        yield from end_probes(target, bench)
         if subject.draft is not None:
-            yield from DraftWork(subject.draft.checkpoint, bench).probes()
+            yield from draft_probes(subject.draft.checkpoint, bench)
 
     @property
     def _idle_context(self) -> int:
         return min(self._bench.contexts, key=lambda context: abs(context - IDLE_CONTEXT))
 
-    def _idle(self, say: Say) -> None:
+    def _idle(self, say: Progress) -> None:
         assert self._block is not None, "passes come first"
         bench = self._bench
         base = self._block.probe(("block", IDLE_TOKENS, self._idle_context))
@@ -196,10 +185,10 @@ class DeviceSession:
         gaps = GAPS_MS if fits else FEW_GAPS_MS
         probes = [Probe(gap, base.work, rest(gap), warm=False) for gap in gaps]
         effort = Effort(max(min(left, IDLE * self._seconds), 1e-3))
-        Sampler(self._clock, self.found.idle).measure(probes, effort, percent(say))
+        Sampler(self._clock, self.found.idle).measure(probes, effort, say)
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Torch has a kind of error for a GPU's memory only."""
+    """Whether memory is short; Torch has an error class for a GPU's memory only."""
     kinds = (MemoryError, torch.OutOfMemoryError)
     return isinstance(error, kinds) or "can't allocate memory" in str(error)

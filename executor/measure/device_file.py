@@ -1,4 +1,4 @@
-"""What was measured of a device -> its profile. No measuring and no writing here."""
+"""The profile of a device from its measurements."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TypeAlias
 
 from treepipe.executor.measure.device import Measurements
 from treepipe.executor.measure.machine import hardware, memory_mib, versions
-from treepipe.executor.measure.random_weights import RandomCheckpoint
-from treepipe.executor.measure.subject import NamedModel, Subject
+from treepipe.executor.measure.subject import NamedModel, RandomCheckpoint, Subject
 from treepipe.executor.measure.timing import Summary, measured
 from treepipe.executor.measure.work import Bench, WorkKind
 from treepipe.profiles.schema import (
@@ -23,26 +22,26 @@ from treepipe.profiles.schema import (
 from treepipe.profiles.shapes import DType
 
 Summaries: TypeAlias = Mapping[int, Mapping[int, Summary]]
-"""Context -> tokens -> what was timed."""
+"""Context -> tokens -> times."""
 
 BUSY = 0.05
-"""Share of the time beyond which other processes are worth a warning."""
+"""Share of the time of other processes above which the note warns of them."""
 
 
 def device_profile(
     subject: Subject, bench: Bench, threads: int, withheld: float, found: Measurements
 ) -> DeviceProfile:
-    """The profile of what is measured so far; parts that are not are left out.
+    """Make the profile of the measurements so far, without the other parts.
 
-    A layer's time is that of the block, less the overhead of a call, by the block's layers; the
-    overhead is what a block of one layer takes more than that.
-
-    Args:
-        withheld: share of the time that other processes had the processor.
+    A layer's time is the block's, less the overhead of a call, divided by the block's layers; in a
+    block of one layer it includes the overhead. Other processes had the processor for the share
+    ``withheld`` of the time.
     """
     target, draft = subject.target, subject.draft
     overhead = call_overhead_ms(found, subject.layers)
     prunes = [s.median for row in found.table("prune").values() for s in row.values()]
+    block = found.table("block")
+    layer = _entry(target, bench, block, overhead, subject.layers)
     return DeviceProfile(
         memory_mib=round(memory_mib(bench.device)),
         runtime_mib=round(found.runtime_mib),
@@ -51,7 +50,7 @@ def device_profile(
         idle_factor=idle_factors(found),
         roofline=_roofline(found, bench.dtype_name),
         origin=_origin(subject, bench, threads, withheld, found),
-        layer=_layer(found, subject, overhead, bench),
+        layer=(LayerTime.model_validate(layer),) if block else (),
         head=_measured(found, "head", target, bench),
         embedding=_measured(found, "embedding", target, bench),
         draft=() if draft is None else _measured(found, "draft", draft, bench),
@@ -59,7 +58,7 @@ def device_profile(
 
 
 def call_overhead_ms(found: Measurements, layers: int) -> float:
-    """A call's cost whatever its layers: of T(n) of n layers, T(1) - (T(n) - T(1)) / (n - 1)."""
+    """Fixed cost of a call: T(1) - (T(n) - T(1)) / (n - 1) for T(n) of n layers."""
     blocks, singles = found.table("block"), found.table("single")
     overheads = [
         (layers * single.median - blocks[context][tokens].median) / (layers - 1)
@@ -71,23 +70,11 @@ def call_overhead_ms(found: Measurements, layers: int) -> float:
 
 
 def idle_factors(found: Measurements) -> dict[float, float] | None:
-    """Time of a pass after an idle gap over its time without, None if that was not measured."""
+    """Ratios of a pass's time after an idle gap to its time without; None if not measured."""
     times = {gap: summary.median for gap, summary in sorted(measured(found.idle).items())}
     if 0.0 not in times or len(times) < 2:
         return None
     return {gap: time / times[0.0] for gap, time in times.items()}
-
-
-def _layer(
-    found: Measurements, subject: Subject, overhead: float, bench: Bench
-) -> tuple[LayerTime, ...]:
-    table, layers = found.table("block"), subject.layers
-    if not table:
-        return ()
-    entry = _entry(subject.target, bench, table)
-    entry["ms"] = _times(table, lambda s: max(0.0, s.median - overhead) / layers)
-    entry["iqr_ms"] = _times(table, lambda s: (s.high - s.low) / layers)
-    return (LayerTime.model_validate(entry),)
 
 
 def _measured(
@@ -97,12 +84,15 @@ def _measured(
     return (MeasuredTime.model_validate(_entry(model, bench, table)),) if table else ()
 
 
-def _entry(model: NamedModel, bench: Bench, table: Summaries) -> dict[str, object]:
+def _entry(
+    model: NamedModel, bench: Bench, table: Summaries, overhead: float = 0.0, layers: int = 1
+) -> dict[str, object]:
+    """Table of one of ``layers`` equal parts of the timed work, less the overhead of a call."""
     return {
         "model": model.name,
         "dtype": bench.dtype_name,
-        "ms": _times(table, lambda summary: summary.median),
-        "iqr_ms": _times(table, lambda summary: summary.high - summary.low),
+        "ms": _times(table, lambda summary: max(0.0, summary.median - overhead) / layers),
+        "iqr_ms": _times(table, lambda summary: (summary.high - summary.low) / layers),
         "shape": model.shape,
     }
 
@@ -115,7 +105,7 @@ def _times(table: Summaries, value: Callable[[Summary], float]) -> dict[int, dic
 
 
 def _roofline(found: Measurements, dtype: DType) -> Roofline | None:
-    """The roofline that was reached, with efficiencies of 1; None if it was not measured."""
+    """Reached roofline, with efficiencies of 1; None if it was not measured."""
     rates = {"matmul": 0.0, "stream": 0.0}
     for (name, amount), summary in measured(found.peaks).items():
         rates[name] = max(rates[name], amount / summary.median)
@@ -133,11 +123,8 @@ def _origin(
     subject: Subject, bench: Bench, threads: int, withheld: float, found: Measurements
 ) -> MeasuredOrigin:
     passes = [len(taken) for taken in found.passes.values()] or [0]
-    weights = (
-        "random weights"
-        if isinstance(subject.target.checkpoint, RandomCheckpoint)
-        else "its weights"
-    )
+    random = isinstance(subject.target.checkpoint, RandomCheckpoint)
+    weights = "random weights" if random else "its weights"
     notes = [
         f"a block of {subject.layers} layers of {subject.target.name} with {weights}; medians of "
         f"{min(passes)} to {max(passes)} passes, {found.seconds:.0f} s in all; prune_ms: "

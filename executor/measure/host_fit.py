@@ -1,13 +1,10 @@
-"""From what workers of real runs were at to a host's terms (``physics/host.py``).
+"""Fit a host's terms (``physics/host.py``) to the traces of real runs.
 
-A piece of work is told by its time alone and its company: the milliseconds that it was under way
-while 1, 2, ... roles of the host were at work. What it would have taken alone is the sum of these,
-each over its factor. Pieces alike (a role, rows) are equally long alone but for chance, which is
-what the factors are found by (least squares). Everything else is a mean without the rarest at both
-ends; passes' level over all rows is that of all their time, as time is lost by the mean, moments
-in which something else had the processor among it.
-
-Law of this file: it knows runs only by their traces, so it cannot tell where they were made.
+Each piece of work is split into the milliseconds during which 1, 2, ... roles of the host were
+busy. Its time alone is the sum of these, each divided by the factor of that number of roles. Equal
+pieces (same role and rows) should then take equally long, so least squares find the factors. All
+other terms are trimmed means. The level of passes over all rows is fitted to their total time,
+which includes moments in which other programs had the processor.
 """
 
 from __future__ import annotations
@@ -33,29 +30,31 @@ from treepipe.results.trace import Kind, Span, Trace, gauges_ms
 from treepipe.scenario.deployment import Deployment
 
 Floats: TypeAlias = npt.NDArray[np.float64]
+_KindFit: TypeAlias = tuple[dict[int, float], dict[int, float], dict[int, list[float]]]
+"""Factors by rows, factors by place, and the single ratios by rows."""
 AT_REST: frozenset[Kind] = frozenset({"wait", "wake"})
-"""What needs no processor."""
+"""Kinds of spans that need no processor."""
 LEAST = 5
-"""Pieces alike, for a median."""
+"""Fewest equal pieces for which a median is computed."""
 EDGE_MS = 0.02
-"""Between two entries of a ledger, and between two clocks' readings of one moment."""
+"""Readings closer than this belong to one moment."""
 RARE = 0.05
-"""Of the longest and of the shortest pieces: left out of a mean."""
+"""Share of the longest and of the shortest pieces that a mean leaves out."""
 WARM = 5
-"""Passes without a wait, from which on the next one is as warm as they become."""
+"""Place after a wait from which draft passes no longer become faster."""
 LEAST_SHARE = 0.1
-"""Of its speed alone, whatever the company; keeps the fit away from none."""
+"""Lower bound of a role's speed beside others, relative to its speed alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of work, and what it is one of.
+    """A piece of work.
 
     Attributes:
-        of: the role's kind of work; pieces of the same are compared with the same table.
+        of: kind of work and role; pieces with the same value share a table.
         rows: rows, or bytes of a message.
-        shared_ms: milliseconds under way by the number of roles at work, from 1 on.
-        place: of a draft pass, counted from 1 since the role last waited, ``WARM`` at most.
+        shared_ms: milliseconds of the piece by the number of busy roles, from 1 on.
+        place: number of a draft pass since the role last waited, from 1 to ``WARM``.
     """
 
     of: str
@@ -70,19 +69,13 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class FittedHost:
-    """The terms of a host, as ``HostProfile`` holds them.
+    """A host's fitted terms, as ``HostProfile`` documents them; times are milliseconds.
 
     Attributes:
-        factors: by kind of work ("stage", "draft", "evaluate"), rows -> factor on the table.
-        cold: a draft pass's place since the role last waited -> further factor.
+        factors: kind of work ("stage", "draft", "evaluate") -> rows -> factor on the table.
         messages: "send" and "receive": bytes -> ms.
-        desk: rows -> ms of the draft's decisions.
-        together: number of roles at work -> factor.
-        wake: ms, behind the message's packing.
-        gauge: ms of the workers' fixed piece of work, if they timed it.
-        variation: of a piece's time, standard deviation over mean.
-        spread: by key, interquartile range over the median, at its knots.
-        pieces: that all of it rests on.
+        spread: key -> knots -> interquartile range over the median.
+        pieces: number of pieces that the fit rests on.
     """
 
     factors: Mapping[str, Mapping[int, float]]
@@ -99,7 +92,7 @@ class FittedHost:
 
 @dataclass(slots=True)
 class Observed:
-    """What is taken of one host from the traces, one after another."""
+    """Pieces of one host's work, collected from one trace after another."""
 
     passes: list[Piece] = field(default_factory=list)
     messages: list[Piece] = field(default_factory=list)
@@ -111,77 +104,53 @@ class Observed:
     tables: dict[str, TimeTable] = field(default_factory=dict)
 
     def add(self, trace: Trace, deployment: Deployment, roles: Collection[str]) -> None:
-        """Args: ``deployment``: that was run; ``roles``: names of those on the host."""
+        """Collect the pieces of the host's ``roles`` from a run of the deployment."""
         own = {name: [s for s in trace.spans if s.device == name] for name in roles}
         for spans in own.values():
             spans.sort(key=lambda span: span.start_ms)
-        company = Company(own.values())
-        packing = Packing([s for s in itertools.chain(*own.values()) if s.kind == "send"])
-        sent: dict[str, list[tuple[float, int]]] = {name: [] for name in own}
-        heard: dict[str, list[tuple[float, int]]] = {name: [] for name in own}
-        strange: dict[str, list[tuple[float, bool]]] = {name: [] for name in own}
-        for span in trace.spans:
-            if span.kind == "transfer":
-                sender, receiver = span.device.split("->")
-                row_bytes = ROW_BYTES + deployment.sent_row_bytes(sender)
-                size = HEADER_BYTES + span.tokens * row_bytes
-                if sender in own:
-                    sent[sender].append((span.start_ms, size))
-                if receiver in own:
-                    heard[receiver].append((span.end_ms, size))
-                    strange[receiver].append((span.end_ms, sender not in own))
-        self.gauges += gauges_ms(itertools.chain(*own.values()))
-        for placed in deployment.placed:
-            name, times = placed.name, placed.times
-            if name not in own:
+        everything = list(itertools.chain(*own.values()))
+        company = Concurrency(own.values())
+        packing = Packing([span for span in everything if span.kind == "send"])
+        moments = _moments(trace, deployment, own)
+        self.gauges += gauges_ms(everything)
+        for placed in deployment.roles.placed:
+            if placed.name not in own:
                 continue
+            name, times = placed.name, placed.times
+            spans, seen = own[name], moments[name]
+            heard = [(at, size) for at, size, _ in seen.heard]
             self.wakes += [
                 max(0.0, span.length_ms - packing.at(span.start_ms))
-                for span in _woken(own[name], strange[name])
+                for span in _woken(spans, [(at, strange) for at, _, strange in seen.heard])
             ]
             tables = {"stage": times.stage, "draft": times.draft, "evaluate": times.evaluate}
             self.tables |= {f"{kind} {name}": table for kind, table in tables.items()}
             self.passes += [
                 Piece(f"{kind} {name}", rows, company.of(start, end), place)
-                for kind, rows, start, end, place in _passes(own[name])
+                for kind, rows, start, end, place in _passes(spans)
             ]
-            self.messages += _messages("send", own[name], sent[name], company)
-            self.messages += _messages("receive", own[name], heard[name], company)
-            self.arrived += len(heard[name])
+            self.messages += _messages("send", spans, seen.sent, company)
+            self.messages += _messages("receive", spans, heard, company)
+            self.arrived += len(heard)
+            drafts = placed in deployment.roles.drafts
             self.between += [
                 Piece("between", 1, company.of(span.start_ms, span.end_ms))
-                for span in _between(own[name], heard[name], placed in deployment.drafts)
+                for span in _between(spans, heard, drafts)
             ]
-            if placed in deployment.drafts:
-                self.decisions += _decisions(own[name], heard[name], company)
+            if drafts:
+                self.decisions += _decisions(spans, heard, company)
 
     def fit(self) -> FittedHost:
-        """All terms; of a kind of work with too few pieces there are none."""
+        """Fit all terms except those of kinds of work with too few pieces."""
         together = _together(self.passes)
         divisor = np.array([together[k] for k in sorted(together)])
-        factors: dict[str, dict[int, float]] = {}
-        cold: dict[int, float] = {}
-        spread: dict[str, dict[int, float]] = {}
-        residuals: list[float] = []
-        for kind in ("stage", "draft", "evaluate"):
-            pieces = [p for p in self.passes if p.of.split()[0] == kind]
-            tables = [self.tables[piece.of](piece.rows) for piece in pieces]
-            own = [
-                (piece.rows, piece.place, _alone(piece, divisor) / table_ms)
-                for piece, table_ms in zip(pieces, tables, strict=True)
-                if table_ms
-            ]
-            warm = _seen_warm(own) if kind == "draft" else own
-            further = _cold(warm) if kind == "draft" else {}
-            binned = _binned((rows, ratio / further.get(place, 1)) for rows, place, ratio in warm)
-            usual = Factor({rows: _mean(each) for rows, each in binned.items()})
-            further = _with_first(further, own, usual)
-            level = _level(own, [table_ms for table_ms in tables if table_ms], usual, further)
-            factors[kind] = {rows: level * usual(rows) for rows in binned}
-            cold |= further
-            spread[f"{kind}_factor"] = {rows: spread_of(each) for rows, each in binned.items()}
-            for each in binned.values():
-                residuals += list(np.log(np.array(each) / np.median(each)))
+        fits = {kind: self._fit_kind(kind, divisor) for kind in ("stage", "draft", "evaluate")}
+        residuals = [
+            float(value)
+            for _, _, binned in fits.values()
+            for each in binned.values()
+            for value in np.log(np.array(each) / np.median(each))
+        ]
         looks = sum(_alone(piece, divisor) for piece in self.between) / max(1, self.arrived)
         messages = {
             what: {size: ms + more for size, ms in _line(pieces, divisor).items()}
@@ -190,22 +159,59 @@ class Observed:
         }
         desk = _binned((piece.rows, _alone(piece, divisor)) for piece in self.decisions)
         return FittedHost(
-            factors,
-            cold,
+            {kind: factors for kind, (factors, _, _) in fits.items()},
+            fits["draft"][1],
             messages,
             {rows: _mean(each) for rows, each in desk.items()},
             together,
             _mean(self.wakes) if self.wakes else 0.0,
             harmonic_mean(self.gauges) if self.gauges else None,
             float(stats.iqr(residuals)) / 1.349 if residuals else 0.0,
-            spread,
+            {
+                f"{kind}_factor": {rows: spread_of(each) for rows, each in binned.items()}
+                for kind, (_, _, binned) in fits.items()
+            },
             len(self.passes) + len(self.messages) + len(self.decisions),
         )
 
+    def _fit_kind(self, kind: str, divisor: Floats) -> _KindFit:
+        pieces = [p for p in self.passes if p.of.split()[0] == kind]
+        timed = [(piece, ms) for piece in pieces if (ms := self.tables[piece.of](piece.rows))]
+        own = [(piece.rows, piece.place, _alone(piece, divisor) / ms) for piece, ms in timed]
+        warm = _seen_warm(own) if kind == "draft" else own
+        further = _cold(warm) if kind == "draft" else {}
+        binned = _binned((rows, ratio / further.get(place, 1)) for rows, place, ratio in warm)
+        usual = Factor({rows: _mean(each) for rows, each in binned.items()})
+        further = _with_first(further, own, usual)
+        level = _level(own, [ms for _, ms in timed], usual, further)
+        return {rows: level * usual(rows) for rows in binned}, further, binned
+
+
+@dataclass(slots=True)
+class _Moments:
+    """Moments and bytes of a role's messages; received ones say whether another host sent them."""
+
+    sent: list[tuple[float, int]] = field(default_factory=list)
+    heard: list[tuple[float, int, bool]] = field(default_factory=list)
+
+
+def _moments(trace: Trace, deployment: Deployment, roles: Collection[str]) -> dict[str, _Moments]:
+    found = {name: _Moments() for name in roles}
+    for span in trace.spans:
+        if span.kind == "transfer":
+            sender, receiver = span.device.split("->")
+            size = HEADER_BYTES + span.tokens * (
+                ROW_BYTES + deployment.roles.sent_row_bytes(sender)
+            )
+            if sender in found:
+                found[sender].sent.append((span.start_ms, size))
+            if receiver in found:
+                found[receiver].heard.append((span.end_ms, size, sender not in found))
+    return found
+
 
 class Packing:
-    """Messages being packed: a worker notes that it was woken from when the message's packing
-    began, which is the sender's time."""
+    """Times at which messages were packed; a wake-up span includes the packing it begins with."""
 
     def __init__(self, sends: Sequence[Span]) -> None:
         sends = sorted(sends, key=lambda span: span.start_ms)
@@ -213,15 +219,15 @@ class Packing:
         self._lengths = [span.length_ms for span in sends]
 
     def at(self, moment_ms: float) -> float:
-        """Milliseconds of the message whose packing began then; 0 if none did."""
+        """Return the length of the packing that began at that moment, or 0."""
         first = int(np.searchsorted(self._starts, moment_ms - EDGE_MS))
         if first < len(self._lengths) and self._starts[first] <= moment_ms + EDGE_MS:
             return self._lengths[first]
         return 0.0
 
 
-class Company:
-    """How many roles of the host were at work, at any time of a run."""
+class Concurrency:
+    """Number of the host's busy roles over the time of a run."""
 
     def __init__(self, roles: Iterable[Sequence[Span]]) -> None:
         roles = list(roles)
@@ -244,14 +250,13 @@ class Company:
         )
 
     def of(self, start_ms: float, end_ms: float) -> Floats:
-        """Milliseconds between two moments with 1, 2, ... roles at work."""
+        """Split an interval into its milliseconds with 1, 2, ... busy roles."""
         ends = np.array([start_ms, end_ms])
         return np.array([np.diff(np.interp(ends, self._times, row))[0] for row in self._spent])
 
 
 def _woken(spans: Sequence[Span], arrived: Sequence[tuple[float, bool]]) -> Iterator[Span]:
-    """Wakings by messages of the same host: another one's were on their way meanwhile, which is
-    the link's. Args: ``arrived``: when messages did, and whether they are of another host."""
+    """Yield wake-ups by messages of the same host; ``arrived`` marks those from another host."""
     arrived = sorted(arrived)
     times = [at for at, _ in arrived]
     for span in spans:
@@ -262,8 +267,7 @@ def _woken(spans: Sequence[Span], arrived: Sequence[tuple[float, bool]]) -> Iter
 
 
 def _passes(spans: Sequence[Span]) -> Iterator[tuple[str, int, float, float, int]]:
-    """Kind, rows, start, end, and a draft pass's place since the last wait; a stage's pass begins
-    with its masks and caches."""
+    """Yield kind, rows, start, end and place of each pass; a stage's pass includes its masks."""
     place = 0
     for before, span in itertools.pairwise([*spans[:1], *spans]):
         if span.kind in AT_REST or span.start_ms - before.end_ms > EDGE_MS:
@@ -278,22 +282,21 @@ def _passes(spans: Sequence[Span]) -> Iterator[tuple[str, int, float, float, int
 
 
 def _seen_warm(passes: Sequence[tuple[int, int, float]]) -> list[tuple[int, int, float]]:
-    """The passes of octaves of rows that were seen behind others, not only behind a wait; all of
-    them if none was.
+    """Keep passes in octaves of rows that also occur directly after other passes.
 
-    The first pass behind a wait reads what was committed, of which it projects the last row alone,
-    and finds the caches full of other things, which costs it about the same whatever its rows: it
-    does not tell how long a later pass of as many rows takes. Args: ``passes``: as of ``_cold``.
+    The first pass after a wait reads committed rows, projects only the last one, and finds cold
+    caches, which costs about the same for any number of rows; it does not predict later passes.
+    Without any later pass, all passes are kept.
     """
     warm = {_octave(rows) for rows, place, _ in passes if place > 1}
     return [each for each in passes if _octave(each[0]) in warm] or list(passes)
 
 
 def _cold(passes: Sequence[tuple[int, int, float]]) -> dict[int, float]:
-    """The factor by a pass's place since the last wait, over the last place's; never rising.
+    """Factor by a pass's place since the last wait, relative to the last place; never rising.
 
-    Rows and places are told apart by least squares of logarithms, one term for each octave of rows
-    and one for each place. Args: ``passes``: rows, place and ratio to the table.
+    Each pass has rows, place, and ratio to the table. Least squares of logarithms have one term for
+    each octave of rows and one for each place.
     """
     counts = Counter(_octave(rows) for rows, _, _ in passes)
     octaves = [octave for octave, count in sorted(counts.items()) if count >= LEAST]
@@ -318,8 +321,7 @@ def _cold(passes: Sequence[tuple[int, int, float]]) -> dict[int, float]:
 def _with_first(
     cold: Mapping[int, float], passes: Sequence[tuple[int, int, float]], factor: Factor
 ) -> dict[int, float]:
-    """The same, with what first passes of all numbers of rows took in the mean. Args: ``passes``:
-    as of ``_cold``; ``factor``: of later ones, by rows."""
+    """Set the factor of first passes in ``cold`` to their mean; ``factor`` holds for later ones."""
     first = [ratio / factor(rows) for rows, place, ratio in passes if place == 1]
     if 1 not in cold or not first:
         return dict(cold)
@@ -332,9 +334,7 @@ def _level(
     usual: Factor,
     cold: Mapping[int, float],
 ) -> float:
-    """The time of all passes over what they usually take: what is lost in rare long ones, too rare
-    to be told by rows, is lost all the same. Args: ``passes``: as of ``_cold``; ``tables``: their
-    milliseconds by the device's table; ``usual``: their factors by rows."""
+    """Ratio of all passes' total time to their ``usual`` time, so that rare long passes count."""
     took = sum(ratio * ms for (_, _, ratio), ms in zip(passes, tables, strict=True))
     told = sum(
         usual(rows) * cold.get(place, 1.0) * ms
@@ -344,9 +344,9 @@ def _level(
 
 
 def _messages(
-    what: Kind, spans: Sequence[Span], moments: Sequence[tuple[float, int]], company: Company
+    what: Kind, spans: Sequence[Span], moments: Sequence[tuple[float, int]], company: Concurrency
 ) -> Iterator[Piece]:
-    """Packing or unpacking, where one message falls into it. Args: ``moments``: when, and bytes."""
+    """Yield the packing or unpacking of single messages, given their moments and bytes."""
     times = np.sort(np.array([at for at, _ in moments]))
     sizes = [size for _, size in sorted(moments)]
     for span in spans:
@@ -359,7 +359,7 @@ def _messages(
 def _between(
     spans: Sequence[Span], heard: Sequence[tuple[float, int]], drafts: bool
 ) -> Iterator[Span]:
-    """What is spent on messages beside unpacking them: looking in vain, and a stage's rules."""
+    """Yield work on messages besides unpacking: polls without a message, and a stage's rules."""
     times = np.sort(np.array([at for at, _ in heard]))
     for span in spans:
         if span.kind == "receive":
@@ -371,9 +371,9 @@ def _between(
 
 
 def _decisions(
-    spans: Sequence[Span], heard: Sequence[tuple[float, int]], company: Company
+    spans: Sequence[Span], heard: Sequence[tuple[float, int]], company: Concurrency
 ) -> Iterator[Piece]:
-    """What the draft server decides after a pass, or after rows came back."""
+    """Yield the draft server's decisions after each pass and each arrival of rows."""
     rows = 0
     parts: list[Floats] = []
     arrivals = np.sort(np.array([at for at, _ in heard]))
@@ -392,7 +392,7 @@ def _decisions(
 
 
 def _together(pieces: Sequence[Piece]) -> dict[int, float]:
-    """The factor by the number of roles at work, so that pieces alike are equally long alone."""
+    """Factors by the number of busy roles, fitted so that equal pieces take equally long alone."""
     groups: dict[tuple[str, int, int], list[Piece]] = {}
     for piece in pieces:
         groups.setdefault((piece.of, piece.rows, piece.place), []).append(piece)
@@ -404,20 +404,19 @@ def _together(pieces: Sequence[Piece]) -> dict[int, float]:
     shares = [np.array([piece.shared_ms / piece.length for piece in group]) for group in alike]
 
     def unlike(speeds: Floats) -> Floats:
-        """How far each piece is from those alike, as a logarithm. Args: ``speeds``: of 2, 3, ...
-        roles at work, over one's alone."""
+        """Log deviation of pieces from equal ones, given the speeds with 2, 3, ... busy roles."""
         factors = np.concatenate([[1.0], speeds])
         alone = [each + np.log(part @ factors) for each, part in zip(lengths, shares, strict=True)]
         return np.concatenate([each - each.mean() for each in alone])
 
     start, lower = np.full(roles - 1, 0.7), np.full(roles - 1, LEAST_SHARE)
     found = least_squares(unlike, start, bounds=(lower, 1.0), loss="soft_l1", f_scale=0.1).x
-    slowest = np.maximum.accumulate(1 / found)  # more company never helps
+    slowest = np.maximum.accumulate(1 / found)  # more busy roles never help
     return {1: 1.0, **{k: float(each) for k, each in enumerate(slowest, start=2)}}
 
 
 def _usual(group: Sequence[Piece]) -> list[Piece]:
-    """All but those that took more than three times the median: something else was at work."""
+    """Drop pieces longer than three times the median, which other programs disturbed."""
     most = 3 * np.median([piece.length for piece in group])
     return [piece for piece in group if piece.length <= most]
 
@@ -431,10 +430,7 @@ def _octave(rows: int) -> int:
 
 
 def _binned(pairs: Iterable[tuple[int, float]]) -> dict[int, list[float]]:
-    """Values by the median number of rows of each octave that has enough of them.
-
-    Args: ``pairs``: rows and value.
-    """
+    """Group values by octave of rows, keyed by the octave's median; small octaves are dropped."""
     octaves: dict[int, list[tuple[int, float]]] = {}
     for rows, value in pairs:
         octaves.setdefault(_octave(rows), []).append((rows, value))
@@ -450,12 +446,12 @@ def _mean(values: Sequence[float] | Floats) -> float:
 
 
 def spread_of(values: Sequence[float]) -> float:
-    """The interquartile range over the median."""
+    """Interquartile range over the median."""
     return float(stats.iqr(values) / np.median(values))
 
 
 def _line(pieces: Sequence[Piece], divisor: Floats) -> dict[int, float]:
-    """Milliseconds at the smallest and the largest size, by a line with the median of slopes."""
+    """Fit a line by the median of slopes; return its value at the smallest and largest size."""
     sizes = np.array([piece.rows for piece in pieces])
     times = np.array([_alone(piece, divisor) for piece in pieces])
     ends = sorted({int(sizes.min()), int(sizes.max())})

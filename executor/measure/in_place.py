@@ -1,8 +1,8 @@
 """Measuring hosts in place: a scenario's own workers on their own devices, without emulation.
 
-Plain decoding (one role at work at a time) and static trees' segments (all of them at once) are
-run in turns until the time is up; what the workers of a host were at tells its terms
-(``host_fit.py``). At the end of a turn a worker is lost, to see how long it takes to replace it.
+Plain decoding (one busy role at a time) and static trees' segments (all busy at once) run in turns
+until the time is up; ``host_fit.py`` fits the hosts' terms to the workers' traces. At the end of a
+turn the session kills a worker, to measure the time of its replacement.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 
 from treepipe.executor.controller import Controller
-from treepipe.executor.keys import KeyPair
 from treepipe.executor.launch import Launch, prepare
 from treepipe.executor.measure.host_fit import Observed, spread_of
 from treepipe.executor.measure.machine import software
-from treepipe.executor.measure.progress import Say
-from treepipe.executor.measure.run_request import REQUESTS, RunRequest
+from treepipe.executor.measure.requests import TEXTS, RunRequest
 from treepipe.executor.processor import Processor
 from treepipe.executor.remote import status
 from treepipe.executor.sources import judged_sampling
+from treepipe.executor.transport import KeyPair
+from treepipe.profiles.library import REFERENCE_SET
 from treepipe.profiles.schema import HostFit, HostProfile, MeasuredOrigin
+from treepipe.progress import Progress
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.faults import Injected
 from treepipe.scenario.scenario import Scenario
@@ -40,13 +42,7 @@ NEW_TOKENS = 48
 
 @dataclass(slots=True)
 class Host:
-    """One of a scenario's hosts, and what was seen of it.
-
-    Attributes:
-        roles: names of those on it.
-        threads: of the one that computes with most.
-        versions: of what is installed there.
-    """
+    """A host of the scenario; ``threads`` is the largest number of threads of its roles."""
 
     roles: Sequence[str]
     threads: int
@@ -57,7 +53,7 @@ class Host:
 
 @dataclass(slots=True)
 class HostSession:
-    """The runs so far, and what was seen of each host."""
+    """The runs so far, and the observations of each host."""
 
     asked: RunRequest
     scenario: Scenario
@@ -65,8 +61,8 @@ class HostSession:
     rounds: int = 0
     restarts_ms: list[float] = field(default_factory=list)
 
-    def run(self, say: Say) -> None:
-        """All of these in turns until the time is up, at least once each."""
+    def run(self, say: Progress) -> None:
+        """Run all schedules in turns until the time is up, at least once each."""
         launches = [self._launch(schedule) for schedule in RUNS]
         self.hosts = _hosts(launches[0].deployment)
         say("seconds", round(self.asked.seconds))
@@ -84,7 +80,7 @@ class HostSession:
             begun = spent
 
     def _observe(self, controller: Controller, launch: Launch) -> None:
-        """A first request warms up: allocators, kernels, sockets."""
+        """Run one request to warm up, then all, and collect the trace."""
         deployment = launch.deployment
         controller.run(replace(deployment, requests=deployment.requests[:1]), lambda: None)
         trace, _ = controller.run(deployment, lambda: None)
@@ -93,20 +89,24 @@ class HostSession:
 
     def _launch(self, schedule: Mapping[str, object]) -> Launch:
         content = self.scenario.content
-        content["hosts"] = {}  # what is measured is not to be there already
+        content["hosts"] = {}  # drops the terms to be measured
         content["faults"] = {"timeout_ms": self.scenario.faults.timeout_ms}
         sampled = judged_sampling(self.scenario.sampling)  # these schedules have no other rule
         scenario = Scenario.of(content, self.scenario.path).with_(
             schedule=dict(schedule),
             emulate=False,
             runs=1,
-            workload={"requests": REQUESTS, "new_tokens": NEW_TOKENS, "prompts": self.asked.place},
+            workload={
+                "requests": TEXTS,
+                "new_tokens": NEW_TOKENS,
+                "prompts": prompts_from_anywhere(self.asked.prompts),
+            },
             sampling=asdict(sampled),
         )
         return prepare(scenario)
 
     def profiles(self) -> Iterator[tuple[str, HostProfile]]:
-        """What was seen so far, host by host."""
+        """Fit the observations so far, host by host."""
         for name, host in self.hosts.items():
             yield name, self._profile(host)
 
@@ -141,12 +141,17 @@ class HostSession:
         )
 
 
+def prompts_from_anywhere(named: str) -> str:
+    """Return the name of prompts in a scenario of any folder."""
+    return named if named.startswith(REFERENCE_SET) else str(Path(named).absolute())
+
+
 def _hosts(deployment: Deployment) -> dict[str, Host]:
-    """Raises ``RunError`` if the worker of one does not answer."""
-    key = None if deployment.key is None else KeyPair.load(deployment.key)
-    placed = {each.name: each for each in deployment.placed}
+    """Query the hosts. Raises ``RunError`` if a host's worker does not answer."""
+    key = None if deployment.wiring.key is None else KeyPair.load(deployment.wiring.key)
+    placed = {each.name: each for each in deployment.roles.placed}
     found = {}
-    for machine in deployment.machines:
+    for machine in deployment.roles.machines:
         roles = [placed[name] for name in machine.roles]
         threads, worker = max(role.compute.threads for role in roles), roles[0].worker
         if worker is None:
@@ -161,16 +166,16 @@ def _hosts(deployment: Deployment) -> dict[str, Host]:
 
 
 def restart_ms(controller: Controller, deployment: Deployment) -> float:
-    """How long it takes until a stage that is killed, and with it all workers, work again."""
-    lost = deployment.pipelines[-1][-1].name
+    """Kill a stage, and measure the time until all workers work again."""
+    lost = deployment.roles.pipelines[-1][-1].name
     faults = replace(
         deployment.faults, spares=1, injected=(Injected(lost, "kill", 0.0),), spare_workers=()
     )
     few = replace(deployment, requests=deployment.requests[:1], faults=faults)
     trace, _ = controller.run(few)
     (fault,) = trace.faults
-    assert fault.detected_ms is not None  # a worker's end is heard
-    assert fault.recovered_ms is not None  # by the spare
+    assert fault.detected_ms is not None  # the controller notices a worker's end
+    assert fault.recovered_ms is not None  # the spare replaces it
     return fault.recovered_ms - fault.detected_ms
 
 

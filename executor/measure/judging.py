@@ -1,8 +1,7 @@
-"""How a verification rule judges a draft along a text: the rank that a pool keeps of a position.
+"""A verification rule's judgement of a draft along a text: the ranks that a pool records.
 
-Law of this file: a rank r says that the rule takes the text's token as one of the draft's first
-r + 1 candidates, and of no fewer. So a pool is drawn from in the same way whatever rule it was
-recorded with.
+Invariant: rank r means that the rule takes the text's token as one of the draft's first r + 1
+candidates, and of no fewer, so that all rules' pools are drawn from alike.
 """
 
 from __future__ import annotations
@@ -18,16 +17,15 @@ from treepipe.executor.verifier import new_rule
 from treepipe.scenario.schema import SamplingSection
 
 CANDIDATES = 16
-"""That are recorded per position."""
+"""Number of candidates recorded per position."""
 DIGITS = 4
-"""Of a log probability behind the point."""
+"""Decimal digits of a log probability."""
 
 
 class Judge:
-    """A scenario's rule along one text, for a draft so many tokens below what is verified.
+    """A scenario's rule along one text, for a draft ``depth`` tokens below the verified ones.
 
-    Attributes:
-        in_the_loop: the text depends on the draft (a lossy rule).
+    Under a lossy rule the text depends on the draft, which is then ``in_the_loop``.
     """
 
     def __init__(self, section: SamplingSection, rng: np.random.Generator, depth: int = 0) -> None:
@@ -37,24 +35,24 @@ class Judge:
 
     @property
     def argmax(self) -> bool:
-        """The text is the target's greedy one, a rank the place of its token."""
+        """Whether the text is the target's greedy one, so that a rank is its token's place."""
         return self._section.rule == "exact" and not self._section.temperature
 
     def token(self, logits: Any, log_probs: Any = None) -> int:
-        """The text's next token. Args: ``log_probs``: the draft's [vocabulary], in the loop."""
+        """Choose the text's next token; ``log_probs`` are the draft's, if it is in the loop."""
         p = target_distribution(logits, self._sampling)
         if not self.in_the_loop:
             return draw(p, self._rng)
         children = candidates_of(torch.as_tensor(log_probs)[None])[0][0]
-        # Rules for chains are shown one child, as in their schedules.
+        # Rules for chains see one child, as in their schedules.
         shown = children[:1] if self._section.rule == "adaptive" else children
         return self._rule.next_token(p, shown.tolist(), self._draft(log_probs))
 
     def rank(self, logits: Any, log_probs: Any, candidates: Any, token: int) -> int:
-        """Rank the text's token among the draft's candidates (their number: it is none of them).
+        """Rank the text's token among the draft's candidates, or return their number.
 
         Args:
-            logits: the target's [vocabulary]; not looked at if the rule is ``exact``.
+            logits: the target's [vocabulary]; rule ``exact`` does not need them.
             log_probs: the draft's [vocabulary], float64.
         """
         rule = self._section.rule
@@ -63,7 +61,7 @@ class Judge:
             return rejection_rank(p, self._draft(log_probs), token, self._rng)
         place = rank_of(candidates, token)
         if not self._depth:
-            return place  # the text's token is what the rule took
+            return place  # the rule chose the text's token
         if rule == "relaxed_top_p":
             return self._first_inside(logits, candidates, place)
         if rule == "adaptive":
@@ -76,8 +74,7 @@ class Judge:
         return target_distribution(np.asarray(log_probs), self._sampling)
 
     def _first_inside(self, logits: Any, candidates: Any, place: int) -> int:
-        """Find the candidate in the target's top-p set that the draft likes best; ``place`` if
-        there is none."""
+        """Return the draft's best candidate in the target's top-p set, else ``place``."""
         p = target_distribution(logits, self._sampling)
         order = np.argsort(-p, kind="stable")
         count = int(np.searchsorted(np.cumsum(p[order]), self._section.relaxed_top_p)) + 1
@@ -86,11 +83,11 @@ class Judge:
 
 
 def rejection_rank(p: Distribution, q: Distribution, token: int, rng: np.random.Generator) -> int:
-    """Which drawn child gave ``token``, under multi-candidate rejection (``MultiCandidate``).
+    """Draw which child gave ``token`` under multi-candidate rejection (``MultiCandidate``).
 
-    The text is a draw from ``p`` whatever the children are, so the children may be drawn after it,
-    given that the rule's outcome is this token: the next child is it and accepted with probability
-    min(p, q) / p at the token, else it is another one, drawn by max(q - p, 0), and was rejected.
+    The text is a draw from ``p`` for any children, so the children may be drawn after it, given
+    that the rule's outcome is this token: with probability min(p, q) / p at the token the next
+    child is this token and accepted, else it is another one, drawn by max(q - p, 0), and rejected.
     """
     p, q = p.copy(), q.copy()
     for rank in range(CANDIDATES):
@@ -107,14 +104,14 @@ def rejection_rank(p: Distribution, q: Distribution, token: int, rng: np.random.
 
 
 def candidates_of(logits: torch.Tensor) -> tuple[Any, Any]:
-    """Token ids and log probabilities [n, CANDIDATES], descending, ties by token id; ``logits``
-    may be log probabilities."""
+    """Sort token ids and log probabilities [n, CANDIDATES] in descending order, ties by token id;
+    ``logits`` may be log probabilities."""
     log_probs = logits.double().log_softmax(-1)
     values, tokens = log_probs.sort(dim=-1, descending=True, stable=True)
     return tokens[:, :CANDIDATES].numpy(), values[:, :CANDIDATES].numpy()
 
 
 def rank_of(candidates: Any, token: int) -> int:
-    """Place of a token among candidates, ``CANDIDATES`` if it is not there."""
+    """Place of a token among candidates, or ``CANDIDATES``."""
     found = np.flatnonzero(candidates == token)
     return int(found[0]) if len(found) else CANDIDATES

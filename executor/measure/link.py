@@ -1,8 +1,8 @@
-"""Measuring a link: messages there and back, of many sizes and in bursts -> a link profile.
+"""Measuring a link: exchanges of messages of many sizes and in bursts give a link profile.
 
 The model is the one both worlds use: a message of n bytes keeps the sender busy for
-``message_ms`` + n / bandwidth, and arrives ``latency_ms`` + jitter later. A round trip is two of
-them; of a burst that is answered once, every message but the last adds ``message_ms``.
+``message_ms`` + n / bandwidth, and arrives ``latency_ms`` + jitter later. A round trip is two such
+messages; in a burst with one answer, every message but the last adds ``message_ms``.
 """
 
 from __future__ import annotations
@@ -22,37 +22,30 @@ import torch
 from treepipe.core.errors import RunError, UserError
 from treepipe.executor.clock import now_ms
 from treepipe.executor.control import Measure, RoundTrips
+from treepipe.executor.mailbox import Ping
 from treepipe.executor.measure.machine import software
 from treepipe.executor.measure.peer import SIZES, WIDTH, End
-from treepipe.executor.measure.progress import Say, percent
 from treepipe.executor.measure.timing import Effort, HostClock, Probe, Sampler, Samples, measured
-from treepipe.executor.transport import Ping
 from treepipe.profiles.schema import LinkProfile, MeasuredOrigin
+from treepipe.progress import Progress, silent
 
 Key: TypeAlias = tuple[Literal["trip", "burst"], int]
-"""A round trip with so many bytes, or a burst of so many empty messages."""
+"""A round trip with a number of bytes, or a burst of a number of empty messages."""
 Jitter: TypeAlias = Literal["half_normal", "exponential"]
 
 BURST = 32
 TURNS = 20
-"""Of all sizes, at least."""
+"""Fewest turns over all sizes."""
 LONGEST_MS = 500.0
-"""Sizes are tried until a round trip takes this long."""
+"""Length of a round trip after which no larger size is tried."""
 FIRST_MS, ANSWER_MS = 5e3, 60e3
-"""How long the first, and any later, answer is waited for."""
+"""Longest wait for the first answer, and for any later one."""
 QUANTILES = np.array((0.25, 0.5, 0.75, 0.95))
-ENDS_HINT = "can the two hosts reach each other's ports, as in a run?"
-"""Where ends that a coordinator has started do not hear each other."""
 
 
 @dataclass(slots=True)
 class LinkSession:
-    """Round trips with one peer; ``samples`` grows while ``run`` works.
-
-    Attributes:
-        peer: whom the other end is known to this one as.
-        link, hint: where nobody answers, the start of the sentence, and what may be amiss.
-    """
+    """Round trips with a peer, by name or address; ``samples`` grows while ``run`` works."""
 
     end: End
     peer: str
@@ -60,13 +53,13 @@ class LinkSession:
     hint: str
     samples: Samples[Key] = field(default_factory=dict)
 
-    def run(self, effort: Effort, say: Say) -> None:
-        """Raises ``UserError`` if nobody answers, ``RunError`` if an answer is lost."""
+    def run(self, effort: Effort, say: Progress) -> None:
+        """Measure. Raises ``UserError`` without an answer, ``RunError`` if a later one is lost."""
         try:
             self._greet()
             probes = list(self._probes())
             say("round trips", 100)
-            Sampler(HostClock(), self.samples).measure(probes, effort, percent(say))
+            Sampler(HostClock(), self.samples).measure(probes, effort, say)
         finally:
             self.end.send(self.peer, Ping("leave"), None)
 
@@ -90,7 +83,7 @@ class LinkSession:
             raise RunError(f"{self.link}: the other end stopped answering")
 
     def _trip(self, messages: int, hidden: torch.Tensor | None, wait_ms: float) -> bool:
-        """Send so many messages, the last of which is answered; whether it was."""
+        """Send messages of which the other end answers the last one; return whether it did."""
         for _ in range(messages - 1):
             self.end.send(self.peer, Ping("nothing"), hidden)
         self.end.send(self.peer, Ping("answer"), hidden)
@@ -98,29 +91,24 @@ class LinkSession:
 
 
 def round_trips(end: End, peer: str, asked: Measure) -> RoundTrips:
-    """What an end that a coordinator has started finds; raises as ``LinkSession.run``."""
-    session, start = LinkSession(end, peer, asked.link, ENDS_HINT), time.perf_counter()
-    session.run(Effort(asked.seconds, asked.precision, turns=TURNS), lambda what, steps: None)
+    """Time the link to an end that the coordinator has started. Raises as ``LinkSession.run``."""
+    hint = "can the two hosts reach each other's ports, as in a run?"
+    session, start = LinkSession(end, peer, asked.link, hint), time.perf_counter()
+    session.run(Effort(asked.seconds, asked.precision, turns=TURNS), silent)
     samples = tuple((kind, size, taken) for (kind, size), taken in session.samples.items())
     seconds = time.perf_counter() - start
     return RoundTrips(samples, seconds, platform.node(), link_versions())
 
 
 def link_versions() -> str:
-    """The versions of the software that messages go through."""
+    """Versions of the software that messages go through."""
     return software("pyzmq", "torch")
 
 
 def link_profile(
     samples: Samples[Key], ends: str, seconds: float, versions: str, remark: str = ""
 ) -> LinkProfile | None:
-    """What the round trips say; None if there are none of at least two sizes.
-
-    Args:
-        ends: from where to where they went.
-        versions: of the software there.
-        remark: to be added to the note.
-    """
+    """Fit a profile to round trips; None without at least two sizes."""
     found = {key: summary.median for key, summary in measured(samples).items()}
     sizes = sorted(size for kind, size in found if kind == "trip")
     if ("trip", 0) not in found or len(sizes) < 2:
@@ -154,8 +142,8 @@ def link_profile(
 
 
 def fit_bandwidth(times: dict[int, float]) -> tuple[float | None, float]:
-    """One-way milliseconds by bytes -> Mbit/s (None if size does not matter), and the largest
-    relative error of the fitted line."""
+    """Fit Mbit/s to one-way milliseconds by bytes (None if size does not matter); return it with
+    the largest relative error of the fitted line."""
     sizes, ms = np.array(list(times), dtype=float), np.array(list(times.values()))
     slope, start = np.polyfit(sizes, ms, 1, w=1 / ms)  # relative errors count
     miss = float(np.abs((start + slope * sizes) / ms - 1).max())
@@ -164,7 +152,7 @@ def fit_bandwidth(times: dict[int, float]) -> tuple[float | None, float]:
 
 @cache
 def unit_quantiles() -> dict[Jitter, npt.NDArray[np.float64]]:
-    """Give ``QUANTILES`` of the sum of two jitters of scale 1, by their family."""
+    """``QUANTILES`` of the sum of two jitters of scale 1, by family."""
     from scipy.special import erfinv  # the ends of a link, which only time it, need not load it
     from scipy.stats import gamma
 
@@ -176,10 +164,10 @@ def unit_quantiles() -> dict[Jitter, npt.NDArray[np.float64]]:
 
 
 def fit_jitter(round_trips_ms: Sequence[float]) -> tuple[float, float, Jitter]:
-    """The time of one way without jitter, the scale of the jitter, and its better family.
+    """Fit the one-way time without jitter, the scale of the jitter, and its family.
 
-    A round trip has the sum of two independent jitters. Scale and start are those that give the
-    median and the interquartile range; the better family comes nearer to the 95 % quantile.
+    A round trip has the sum of two independent jitters. Scale and start follow from the median and
+    the interquartile range; the better family is closer to the 95 % quantile.
     """
     low, middle, high, far = np.quantile(round_trips_ms, QUANTILES)
     fits = []

@@ -1,7 +1,7 @@
 """Links between all pairs of hosts of a scenario, each timed by processes of the two hosts.
 
-A pair's two ends are workers that the hosts' daemons start, as they start roles: with a token and,
-where others can reach them, a key of their own, so that a message costs what it costs in a run.
+The hosts' daemons start a pair's two ends like roles: with a token and, where others can reach
+them, a key, so that a message costs as much as in a run.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from treepipe.executor.control import (
 )
 from treepipe.executor.fleet import Fleet
 from treepipe.executor.lines import ControlLines
+from treepipe.executor.mailbox import TOKEN_BYTES
 from treepipe.executor.measure.link import link_profile
 from treepipe.executor.measure.profile_file import beside
 from treepipe.executor.measure.timing import Effort
-from treepipe.executor.transport import TOKEN_BYTES
 from treepipe.profiles.schema import LinkProfile
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.scenario import Scenario
@@ -36,12 +36,12 @@ from treepipe.scenario.scenario import Scenario
 
 @dataclass(frozen=True, slots=True)
 class HostPair:
-    """Two hosts between which a run's messages travel.
+    """Two hosts that exchange a run's messages.
 
     Attributes:
         hosts: addresses of their workers; None is the coordinator's own host.
-        roles: who sends to whom between the two, either way; the first two name the link. A spare
-            that has no role yet goes by its address.
+        roles: senders and receivers, either way; the first two name the link. A spare that has no
+            role yet is named by its address.
     """
 
     hosts: tuple[str | None, str | None]
@@ -49,7 +49,6 @@ class HostPair:
 
     @property
     def file(self) -> str:
-        """The name of its profile."""
         return f"{'-'.join(self.roles[0]).replace(':', '-')}.toml"
 
     def __str__(self) -> str:
@@ -57,17 +56,18 @@ class HostPair:
 
 
 def host_pairs(deployment: Deployment) -> list[HostPair]:
-    """All pairs of hosts that a run's messages travel between, in the order of its roles; then
-    those of spares, each of which may take any role's place.
+    """Return all pairs of hosts that exchange a run's messages, in the order of its roles.
+
+    Pairs of spares come last, since each spare may take any role's place.
 
     Raises:
         UserError: all roles are on one host.
     """
-    places = {placed.name: placed.worker for placed in deployment.placed}
+    places = {placed.name: placed.worker for placed in deployment.roles.placed}
     hosts: dict[frozenset[str | None], tuple[str | None, str | None]] = {}
     roles: dict[frozenset[str | None], dict[frozenset[str], tuple[str, str]]] = {}
     spares = deployment.faults.spare_workers
-    connections = [*deployment.connections, *itertools.product(spares, places)]
+    connections = [*deployment.roles.connections, *itertools.product(spares, places)]
     places |= {spare: spare for spare in spares}
     for ends in (*connections, *itertools.combinations(spares, 2)):
         sender, receiver = places[ends[0]], places[ends[1]]
@@ -84,28 +84,23 @@ def host_pairs(deployment: Deployment) -> list[HostPair]:
 
 
 def pair_sections(deployment: Deployment, files: Mapping[HostPair, Path]) -> list[dict[str, Any]]:
-    """What a scenario's ``links.pairs`` say of these links: their profiles, and what the scenario
-    states of them that was not measured (one direction at a time, a medium).
+    """Return a scenario's ``links.pairs`` for these links with the files of their profiles.
 
-    Args:
-        files: each link's profile.
+    They keep stated keys that were not measured: one direction at a time, a medium.
     """
     sections: list[dict[str, Any]] = []
     for pair, file in files.items():
         for ends in pair.roles:
             before = deployment.link(*ends)
-            section: dict[str, Any] = {"ends": list(ends)}
-            section["profile"] = beside(deployment.path, file)
-            if before.half_duplex:
-                section["duplex"] = "half"
-            if before.medium is not None:
-                section["medium"] = before.medium
-            sections.append(section)
+            section = {"ends": list(ends), "profile": beside(deployment.path, file)}
+            duplex = {"duplex": "half"} if before.half_duplex else {}
+            medium = {} if before.medium is None else {"medium": before.medium}
+            sections.append(section | duplex | medium)
     return sections
 
 
 def summary(found: Mapping[HostPair, LinkProfile]) -> Iterator[str]:
-    """A line per link."""
+    """Yield a line about each link."""
     for pair, link in found.items():
         rate = link.bandwidth_mbit_s
         size = "" if rate is None else f", {rate:.4g} Mbit/s"
@@ -116,7 +111,7 @@ def summary(found: Mapping[HostPair, LinkProfile]) -> Iterator[str]:
 
 
 def with_pairs(scenario: Scenario, sections: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A scenario's content with these ``links.pairs`` instead of those of the same ends."""
+    """Return a scenario's content in which these ``links.pairs`` replace those of the same ends."""
     content = scenario.content
     links = dict(content.get("links", {}))
     new = {frozenset(section["ends"]) for section in sections}
@@ -126,7 +121,7 @@ def with_pairs(scenario: Scenario, sections: Sequence[Mapping[str, Any]]) -> dic
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """One end's: its name, that of the other end, and the address of its host's worker."""
+    """One end of a link: its name, the other end's name, and the address of its host's worker."""
 
     name: str
     peer: str
@@ -135,12 +130,7 @@ class _Process:
 
 @dataclass(slots=True)
 class PairsSession:
-    """Measures links between hosts with which ``fleet`` has sessions.
-
-    Attributes:
-        timeout_ms: a worker that is silent for so long is lost.
-        base_port: of the ends' ports, the first one; 0 is any.
-    """
+    """A measurement of links between hosts with which ``fleet`` has sessions."""
 
     fleet: Fleet
     timeout_ms: float
@@ -156,7 +146,7 @@ class PairsSession:
             RunError: a host is gone, or there were too few round trips.
         """
         alone, lines = len(pairs) == 1, ControlLines(self.timeout_ms, {})
-        precision = Effort(seconds).precision if alone else 0.0  # nobody ends before the others
+        precision = Effort(seconds).precision if alone else 0.0  # no link ends before the others
         try:
             ends = [_processes(pair) for pair in pairs]
             self._start([each for both in ends for each in both], lines)
@@ -171,7 +161,7 @@ class PairsSession:
         ]
 
     def _start(self, processes: Sequence[_Process], lines: ControlLines) -> None:
-        """Start the ends of some links, and tell each of its other one."""
+        """Start the ends of some links, and send each the address of its other end."""
         token, key, fleet = secrets.token_bytes(TOKEN_BYTES), self.fleet.new_key(), self.fleet
         addresses = dict[str, str]()
         for number, each in enumerate(processes):
@@ -190,7 +180,7 @@ class PairsSession:
 
 
 def _processes(pair: HostPair) -> tuple[_Process, _Process]:
-    """The one that measures, and the one that answers."""
+    """Return the end that measures, and the end that answers."""
     near, far = (".".join(ends) for ends in (pair.roles[0], pair.roles[0][::-1]))
     return _Process(near, far, pair.hosts[0]), _Process(far, near, pair.hosts[1])
 

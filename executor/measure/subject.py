@@ -1,29 +1,94 @@
-"""What is measured: the models that the command line names, opened and checked.
+"""The models to measure, named on the command line, opened and checked.
 
-A checkpoint directory is read; a ``config.json`` or a model profile gets random weights, since
-times do not depend on what the weights are.
+A ``config.json`` or a model profile gets random weights, since times do not depend on them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from treepipe.core.errors import UserError
 from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.measure.random_weights import RandomCheckpoint
+from treepipe.executor.families import AutoConfig, layer_shapes
+from treepipe.executor.measure.work import Bench
+from treepipe.executor.supported import read_config
 from treepipe.profiles.library import LIBRARY, REFERENCE, load_model, profile_names
 from treepipe.profiles.shapes import Shape
 
 LAYERS = 4
-"""Of the block that is timed, unless the model has fewer or others are asked for."""
+"""Layers of the timed block, unless the model has fewer or another number is given."""
+SPREAD = 0.02
+"""Standard deviation of the weights: small, so that no state overflows in 16 bits."""
+
+
+@dataclass(frozen=True)
+class RandomCheckpoint(Checkpoint):
+    """A checkpoint that makes random tensors on ``device`` at each read."""
+
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
+
+    @classmethod
+    def from_config(
+        cls, path: Path, dtype: torch.dtype = torch.float32, device: str = "cpu"
+    ) -> RandomCheckpoint:
+        """Read a ``config.json``. Raises ``UserError`` if it is not usable."""
+        config, architecture = read_config(path)
+        return cls(path.parent, config, architecture, {}, device=device, dtype=dtype)
+
+    @classmethod
+    def from_shape(
+        cls, name: str, shape: Shape, dtype: torch.dtype = torch.float32, device: str = "cpu"
+    ) -> RandomCheckpoint:
+        """Build a model of these sizes, which determine its family; it has no directory."""
+        family = "Qwen3" if shape.query_norm else "Qwen2" if shape.attention_bias else "Llama"
+        config = AutoConfig.for_model(
+            family.lower(),
+            hidden_size=shape.hidden_size,
+            intermediate_size=shape.intermediate_size,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.kv_heads,
+            head_dim=shape.head_dim,
+            vocab_size=shape.vocabulary,
+            tie_word_embeddings=shape.tied,
+        )
+        config._attn_implementation = "sdpa"
+        return cls(Path(name), config, f"{family}ForCausalLM", {}, device=device, dtype=dtype)
+
+    @property
+    def tied(self) -> bool:
+        return bool(self.config.tie_word_embeddings)
+
+    def tensors(self, prefix: str) -> dict[str, Any]:
+        return {
+            name.removeprefix(prefix): self._random(shape)
+            for name, shape in self._shapes(prefix)
+            if name.startswith(prefix)
+        }
+
+    def _random(self, shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.empty(shape, dtype=self.dtype, device=self.device).normal_(0.0, SPREAD)
+
+    def _shapes(self, prefix: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Yield the shapes of the ends, and of the layer that ``prefix`` names."""
+        yield "model.embed_tokens.weight", (self.vocabulary, self.hidden_size)
+        yield "lm_head.weight", (self.vocabulary, self.hidden_size)
+        yield "model.norm.weight", (self.hidden_size,)
+        if prefix.startswith("model.layers."):
+            number = int(prefix.split(".")[2])
+            for name, shape in layer_shapes(self.architecture, self.config).items():
+                yield f"model.layers.{number}.{name}", shape
 
 
 @dataclass(frozen=True, slots=True)
 class NamedModel:
-    """A model as profiles name it, its sizes, and where its tensors come from."""
+    """A model's name in profiles, its sizes, and the source of its tensors."""
 
     name: str
     shape: Shape
@@ -32,32 +97,21 @@ class NamedModel:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is measured.
-
-    Attributes:
-        draft: None without draft passes.
-        layers: of the target's block.
-    """
+    """A target, of which a block of layers is timed, and a draft if its passes are timed."""
 
     target: NamedModel
     draft: NamedModel | None
     layers: int
 
 
-def open_subject(
-    model: str, draft: str | None, layers: int | None, dtype: torch.dtype, device: str
-) -> Subject:
-    """Args:
-        model, draft: "reference", a checkpoint directory, a ``config.json``, or the name of a
-            model profile.
-
-    Raises:
-        UserError: there is no such thing, or it is not what it says it is.
-    """
+def open_subject(model: str, draft: str | None, layers: int | None, bench: Bench) -> Subject:
+    """Open the models. Raises ``UserError`` if one is missing or contradicts itself."""
     if draft is None and model == "reference":
         draft = "reference"
-    target = open_model(model, "target", "--model", dtype, device)
-    small = None if draft is None else open_model(draft, "draft", "--draft", dtype, device)
+    target = open_model(model, "target", "--model", bench.dtype, bench.device)
+    small = None
+    if draft is not None:
+        small = open_model(draft, "draft", "--draft", bench.dtype, bench.device)
     most = target.shape.layers
     if layers is not None and layers > most:
         raise UserError(f"--layers {layers}: {target.name} has {most} layers")
@@ -67,7 +121,7 @@ def open_subject(
 def open_model(
     named: str, role: str, option: str, dtype: torch.dtype, device: str = "cpu"
 ) -> NamedModel:
-    """Args: ``role``: of the bundled pair's, "target" or "draft"; others as ``open_subject``."""
+    """Open a model by its path or its profile's name; "reference" is the bundled one of a role."""
     path = REFERENCE / role if named == "reference" else Path(named)
     name, checkpoint = named, None
     if path.is_dir():

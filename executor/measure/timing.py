@@ -1,7 +1,7 @@
-"""How often something is timed, and with which clock; what is timed is in the other files.
+"""Repetition of timed work, and its clocks.
 
-Law of this file: all points are visited in turns until the end, so that a slow drift of the machine
-hits all of them alike; that is when the notch of every point's box plot is narrow, or time is up.
+All points are visited in turns, so that slow drift of the machine affects all alike, until every
+point's median is known well enough (the notch of its box plot is narrow) or the time is up.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 import torch
 
+from treepipe.progress import Progress
+
 Key = TypeVar("Key", bound=Hashable)
 
 VISIT_MS = 8.0
-"""A visit to a point goes on for about so long; a longer pass is timed once per visit."""
+"""Length of a visit to a point; a longer pass is timed once per visit."""
 SCHEDULER = Path("/proc/thread-self/schedstat")
 """Nanoseconds of running and of waiting for a processor, and a count (Linux' sched-stats.rst)."""
 LEAST = 3
@@ -27,21 +29,21 @@ LEAST = 3
 
 
 class WorkTimer(Protocol):
-    """Milliseconds that a piece of work takes until its results are there."""
+    """A clock of pieces of work; each time in milliseconds includes the work's results."""
 
     def time_ms(self, work: Callable[[], object]) -> float: ...
 
     @property
     def withheld(self) -> float:
-        """Share of the time timed that other processes had the device."""
+        """Share of the timed interval in which other processes had the device."""
         ...
 
 
 class HostClock:
-    """The host's monotonic clock; for work that is done when the call returns.
+    """The host's monotonic clock, for work that is done when the call returns.
 
-    Time in which the work could have gone on, but the system had given the processor to another
-    process, is not the device's: Linux counts it, and it is taken off. Elsewhere it stays in.
+    Linux counts the time in which the work was ready but another process had the processor; it is
+    subtracted, since it is not the device's. Other systems' times include it.
     """
 
     def __init__(self) -> None:
@@ -59,7 +61,6 @@ class HostClock:
 
     @property
     def withheld(self) -> float:
-        """Share of the time timed that the processor was not ours."""
         return self.withheld_ms / self.timed_ms if self.timed_ms else 0.0
 
     def _withheld_ms(self) -> float:
@@ -67,9 +68,9 @@ class HostClock:
 
 
 class CudaClock:
-    """Events on the device's stream around the work, the stream being empty before.
+    """Events on the device's stream around the work, on a stream that was empty before.
 
-    What the host does between the two (masks, launches) keeps the stream waiting and counts.
+    The host's work between the two (masks, launches) keeps the stream waiting and counts.
     """
 
     withheld = 0.0
@@ -90,7 +91,7 @@ def clock_of(device: str) -> WorkTimer:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Milliseconds: median and quartiles of so many timed passes."""
+    """Median and quartiles of timed passes, in milliseconds."""
 
     median: float
     low: float
@@ -110,13 +111,9 @@ def summarize(samples_ms: Sequence[float]) -> Summary:
 
 @dataclass(frozen=True, slots=True)
 class Probe(Generic[Key]):
-    """One point to measure.
+    """A point to measure: ``work`` is timed, ``before`` prepares its state.
 
-    Attributes:
-        key: what it is.
-        work: what is timed.
-        before: brings about the state that the work starts from; not timed.
-        warm: whether a visit begins with an untimed pass, for what the point before it displaced.
+    A ``warm`` visit begins with an untimed pass, since the previous point has displaced caches.
     """
 
     key: Key
@@ -127,13 +124,10 @@ class Probe(Generic[Key]):
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long to measure.
+    """Limits of a measurement.
 
-    Attributes:
-        seconds: time to spend; every point is timed ``LEAST`` times, whatever that takes.
-        precision: all is known well enough when the half-width of the 95 % interval of every
-            point's median, relative, is at most this.
-        turns: and after so many turns at the earliest.
+    It ends after ``turns`` when the half-width of the 95 % interval of every point's median,
+    relative, is at most ``precision``, or after ``seconds`` once every point has ``LEAST`` times.
     """
 
     seconds: float
@@ -147,35 +141,36 @@ Samples = dict[Key, list[float]]
 
 @dataclass(slots=True)
 class Sampler(Generic[Key]):
-    """Times probes in turns; ``samples`` holds what there is, also after an interruption."""
+    """A timer of probes in turns; ``samples`` keeps all times, even after an interruption."""
 
     clock: WorkTimer
     samples: Samples[Key] = field(default_factory=dict)
     now: Callable[[], float] = time.perf_counter
-    """Seconds, for the time to spend."""
+    """Clock in seconds, for the time to spend."""
 
-    def measure(
-        self, probes: Iterable[Probe[Key]], effort: Effort, tick: Callable[[float], None]
-    ) -> None:
-        """Args: ``tick``: told after every visit which share of the work is done."""
+    def measure(self, probes: Iterable[Probe[Key]], effort: Effort, say: Progress) -> None:
+        """Time all probes; ``say`` is called with 100 steps in total."""
         everything, start = list(probes), self.now()
         for probe in everything:
             self.samples[probe.key] = []
             if not probe.warm:  # lazy initialization, first touch of memory; others warm up anyway
                 probe.before()
                 probe.work()
-        turn, used = 0, 0.0
+        turn, used, shown = 0, 0.0, 0
         while turn < effort.turns or not all(self._is_known(p.key, effort) for p in everything):
             turn += 1
             for probe in everything:
                 self._visit(probe)
                 used = (self.now() - start) / effort.seconds
-                tick(min(1.0, used))
+                if (done := min(100, int(100 * used))) > shown:
+                    say("", done - shown)
+                    shown = done
                 if used >= 1 and turn > LEAST:
                     break
             if used >= 1 and turn >= LEAST:
                 break
-        tick(1.0)
+        if shown < 100:
+            say("", 100 - shown)
 
     def _visit(self, probe: Probe[Key]) -> None:
         samples = self.samples[probe.key]
@@ -197,5 +192,5 @@ class Sampler(Generic[Key]):
 
 
 def measured(samples: Samples[Key]) -> dict[Key, Summary]:
-    """All points that were timed often enough."""
+    """Summaries of all points that were timed often enough."""
     return {key: summarize(taken) for key, taken in samples.items() if len(taken) >= LEAST}

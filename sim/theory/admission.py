@@ -1,8 +1,4 @@
-"""How many requests at once a draft server admits by itself: N_max (StarSD, section 4.2).
-
-Here ``serving.admission = "auto"`` becomes a number, for both worlds; the formula is in
-``starsd.py``.
-"""
+"""The value of ``serving.admission = "auto"``: N_max requests (StarSD, section 4.2)."""
 
 from __future__ import annotations
 
@@ -12,17 +8,16 @@ from treepipe.scenario.schema import Bernoulli, HitRatio, PoolSection, ServingSe
 from treepipe.sim.theory.closed_form import closed_form
 
 
-def admitted(scenario: Scenario) -> Scenario:
-    """The scenario with N_max requests in place of ``serving.admission = "auto"``; any other as it
-    is.
+def resolve_admission(scenario: Scenario) -> Scenario:
+    """Replace ``serving.admission = "auto"`` with N_max; other scenarios stay as they are.
 
     N_max is the largest number of targets of which each is still as fast as plain decoding without
-    the draft, by the scenario's own times and acceptance; it does not depend on how many there are.
+    the draft, by the scenario's own times and acceptance.
 
     Raises:
         UserError: no closed form has an N_max for it, or not even one target is as fast.
     """
-    if scenario.serving.admission != "auto":
+    if scenario.serving.admitted != "auto":
         return scenario
     key = f"{scenario.path}: key serving.admission = 'auto'"
     if not isinstance(scenario.acceptance, Bernoulli | HitRatio | PoolSection):

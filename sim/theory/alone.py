@@ -1,7 +1,7 @@
-"""A request that has a pipeline to itself, round after round of one segment: pp, chain, dsd.
+"""A request alone in a pipeline, round after round of one segment: pp, chain, dsd.
 
-Law of this file: what a decision may be and what follows it is written down per schedule; metrics
-follow from it for all of them in the same way, as expected values of requests of finite length.
+Each schedule has its outcomes of a decision; all metrics follow from them in the same way, as
+expected values of requests of finite length.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Decoding:
     """The rounds of one request, a segment each.
 
     Attributes:
-        rows: of a segment.
-        first_ms: from the first token to the first decision.
-        outcomes: of a decision; ``then_ms`` is the time to the next one.
-        first_draft_ms, draft_ms: of it the draft's passes; per outcome.
+        rows: rows of a segment.
+        first_ms: time from the first token to the first decision.
+        outcomes: outcomes of a decision; ``then_ms`` is the time to the next one.
+        first_draft_ms, draft_ms: the draft passes' part of these times; the latter per outcome.
         told: whether stages prune after a decision.
         warnings: assumptions that the deployment breaks.
     """
@@ -43,7 +43,7 @@ class Decoding:
 
 
 def plain(passage: Passage) -> Decoding:
-    """Plain decoding: every token is a lap (PipeDec, section 2.2)."""
+    """Model plain decoding (PipeDec, section 2.2): every token is a lap."""
     lap = passage.lap_ms(1) + passage.decide_ms(1)
     return Decoding(1, lap, (DecisionOutcome(1.0, 1, lap),))
 
@@ -51,13 +51,8 @@ def plain(passage: Passage) -> Decoding:
 def chain(
     passage: Passage, beta: float | Sequence[float], gamma: int, prompt_tokens: int
 ) -> Decoding:
-    """Draft ``gamma`` tokens one by one, verify them in one lap; nothing overlaps.
-
-    ``beta`` may be by depth (``tokens.acceptances``).
-
-    Exact: the first pass reads the new root, and those accepted tokens that the draft does not keep
-    (of a language model the chain's last token, from which it has drafted nothing).
-    """
+    """Draft ``gamma`` tokens one by one, verify them in one lap; nothing overlaps. ``beta`` may be
+    by depth (``tokens.acceptances``)."""
     return _chain(passage, beta, gamma, prompt_tokens, gamma - 1)
 
 
@@ -68,7 +63,7 @@ def _chain(
     prompt_tokens: int,
     drafted_from: int,
 ) -> Decoding:
-    """Args: ``drafted_from``: tokens of the chain that the draft has fed itself."""
+    """Model a chain whose first ``drafted_from`` tokens the draft has fed itself."""
     draft, rows = passage.draft.times.draft, gamma + 1
     others = 0.0 if passage.draft.one_pass else (gamma - 1) * draft(1)
     read = passage.draft.times.read
@@ -87,10 +82,10 @@ def _chain(
 
 
 def chain_ahead(passage: Passage, beta: float, gamma: int, prompt_tokens: int) -> Decoding:
-    """DSD: as ``chain``, but the next window and the token before it are drafted under way.
+    """Model DSD: as ``chain``, but the next window and the token before it are drafted meanwhile.
 
-    They are of use if all of the window and that token are right (``beta`` to the power of
-    ``gamma`` + 1); then the next window leaves at once.
+    They are useful if all of the window and that token are right (``beta`` ** (``gamma`` + 1));
+    then the next window leaves at once.
     """
     draft, rows = passage.draft.times.draft, gamma + 1
     plain_chain = _chain(passage, beta, gamma, prompt_tokens, gamma)
@@ -123,8 +118,7 @@ def chain_ahead(passage: Passage, beta: float, gamma: int, prompt_tokens: int) -
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """Expected values of a request: prompt chunks, then ``new_tokens`` of which the first one comes
-    with the prompt."""
+    """Expected values of a request: prompt chunks, then ``new_tokens`` (one by the prompt)."""
 
     passage: Passage
     decoding: Decoding
@@ -137,7 +131,7 @@ class Alone:
 
     @property
     def decoding_ms(self) -> tuple[float, float]:
-        """Mean and variance (ms^2)."""
+        """Mean (ms) and variance (ms^2) of the decoding time."""
         return decoding_moments(self._left, self.decoding.first_ms, self.decoding.outcomes)
 
     @property
@@ -145,7 +139,7 @@ class Alone:
         return self._expect(1.0, [1.0] * len(self.decoding.outcomes))
 
     def metrics(self) -> dict[str, float]:
-        """The metrics of requests one after another."""
+        """Return the metrics of requests one after another."""
         prefill, decode = self.prefill_ms, self.decoding_ms[0]
         found = {
             "throughput_tokens_s": 1e3 * self.new_tokens / (prefill + decode),
@@ -166,7 +160,7 @@ class Alone:
         }
 
     def busy_ms(self) -> dict[str, float]:
-        """How long each device is busy for a request."""
+        """Return the time that each device is busy for a request."""
         passage, decoding = self.passage, self.decoding
         rounds, rows = self.rounds, decoding.rows
         drafting = self._expect(decoding.first_draft_ms, decoding.draft_ms)
@@ -188,8 +182,8 @@ class Alone:
         return self.new_tokens - 1
 
     def _expect(self, first: float, then: Sequence[float]) -> float:
-        """Expected sum of something that is ``first`` before the first decision, and ``then``
-        after each outcome that another decision follows."""
+        """Return the expected sum of a cost that is ``first`` before the first decision, and
+        ``then`` after each outcome that another decision follows."""
         outcomes = [
             DecisionOutcome(each.probability, each.tokens, cost)
             for each, cost in zip(self.decoding.outcomes, then, strict=True)
@@ -198,7 +192,7 @@ class Alone:
 
 
 def dsd_terms(passage: Passage, beta: float, gamma: int) -> dict[str, float]:
-    """DSD's own quantities (section 3): t0 of all stages, t1 the mean of the links between them."""
+    """Return DSD's own quantities (section 3): t0 of all stages, t1 as the mean of their links."""
     between = passage.hops_ms(1)[1:-1]
     nodes = len(passage.stages)
     compute, window = sum(passage.stage_ms(1)), sum(passage.stage_ms(gamma + 1))

@@ -1,14 +1,13 @@
-"""Scenario -> closed form: which one applies, with which numbers, and which it breaks.
+"""The closed form that applies to a scenario: its inputs, its figures, and its assumptions.
 
-Law of this file: a scenario that no closed form describes is refused with one sentence; one that
-bends an assumption gets a warning that names it. The formulas are in the neighbouring files. A
-system's record names its form; ``FORMS`` has them all.
+A scenario without a closed form is refused with one sentence; one that bends an assumption gets a
+warning that names it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,8 +20,8 @@ from treepipe.scenario.resolve import deploy, input_warnings
 from treepipe.scenario.scale import scaled_hits
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import HitRatio, Replay
+from treepipe.sim.acceptance_pool import acceptance_pool, acceptance_warnings
 from treepipe.sim.blocks import Blocks, blocks_of
-from treepipe.sim.predict import acceptance_pool, acceptance_warnings
 from treepipe.sim.theory import alone, shared, stepped
 from treepipe.sim.theory.passage import Passage, chunks_of
 from treepipe.sim.theory.queues import pollaczek_khinchine_ms
@@ -30,13 +29,13 @@ from treepipe.sim.theory.queues import pollaczek_khinchine_ms
 
 @dataclass(frozen=True, slots=True)
 class ClosedForm:
-    """What a closed form says of a scenario.
+    """The figures that a closed form gives for a scenario.
 
     Attributes:
         form: source of the formulas.
-        metrics: by the names of ``metrics.py``, in their units.
-        utilization: per device, where it is known.
-        terms: the formulas' own quantities, units in their names.
+        metrics: values by the names of ``metrics.py``, in their units.
+        utilization: utilization per device, where known.
+        terms: the formulas' own quantities, with units in their names.
         warnings: assumptions that the scenario bends.
     """
 
@@ -48,13 +47,14 @@ class ClosedForm:
 
 
 def closed_form(scenario: Scenario) -> ClosedForm:
-    """Expected values of a scenario.
+    """Compute the expected values of a scenario.
 
     Raises:
         UserError: no closed form describes it, or something it names is wrong.
     """
     deployment = deploy(scenario)
-    _check(scenario, deployment)
+    for key, reason in _refusals(scenario, deployment):
+        raise UserError(f"{scenario.path}: key {key}: no closed form applies: {reason}")
     pool = _blocks(scenario)
     found = _form(scenario).evaluate(scenario, deployment, pool)
     warnings = {
@@ -65,95 +65,87 @@ def closed_form(scenario: Scenario) -> ClosedForm:
     return replace(found, warnings=tuple(sorted(warnings)))
 
 
-# --- what applies --------------------------------------------------------------------------------
+# --- conditions ----------------------------------------------------------------------------------
 
 
-def _check(scenario: Scenario, deployment: Deployment) -> None:
-    """Raises ``UserError`` where no closed form applies, naming the key and what would do."""
+def _refusals(scenario: Scenario, deployment: Deployment) -> Iterator[tuple[str, str]]:
+    """Yield keys that rule out a closed form, with reasons; later checks rely on earlier ones."""
     system, workload = scenario.schedule.system, scenario.workload
-    refuse = _Refusal(scenario.path)
     if system.closed_form is None:
         able = [each.name for each in systems().values() if each.closed_form is not None]
-        refuse("schedule.name", f"{system.name!r} has none; {', '.join(able)} have")
+        yield "schedule.name", f"{system.name!r} has none; {', '.join(able)} have"
     if system.closed_form not in FORMS:
-        refuse(
+        yield (
             "schedule.name",
             f"the record of {system.name!r} names {system.closed_form!r}; there are "
             f"{', '.join(FORMS)}",
         )
+    is_chain = _form(scenario).rounds is alone.chain
     if isinstance(scenario.acceptance, Replay):
-        refuse("acceptance.source", "a replay has one text; bernoulli, hit_ratio or pool would do")
-    if system.drafts and _by_depth(scenario) and _form(scenario).rounds is not alone.chain:
-        refuse("acceptance.table", "it is for one share at all depths; that of 'chain' is not")
+        yield "acceptance.source", "a replay has one text; bernoulli, hit_ratio or pool would do"
+    if system.drafts and _by_depth(scenario) and not is_chain:
+        yield "acceptance.table", "it is for one share at all depths; that of 'chain' is not"
     if scenario.sampling.rule not in ("exact", "rejection"):
-        refuse("sampling.rule", f"{scenario.sampling.rule!r} has none; 'exact' has")
-    if len(deployment.drafts) > 1:
-        refuse("drafts", f"it is for one draft server, not {len(deployment.drafts)}")
+        yield "sampling.rule", f"{scenario.sampling.rule!r} has none; 'exact' has"
+    if len(deployment.roles.drafts) > 1:
+        yield "drafts", f"it is for one draft server, not {len(deployment.roles.drafts)}"
     if not isinstance(workload.prompt_tokens, int) or not isinstance(workload.new_tokens, int):
-        refuse("workload", "prompt_tokens and new_tokens must be numbers, not distributions")
-    for number in range(len(deployment.pipelines)):
+        yield "workload", "prompt_tokens and new_tokens must be numbers, not distributions"
+    for number in range(len(deployment.roles.pipelines)):
         passage = Passage(deployment, number)
         if passage.lap_ms(1) + passage.decide_ms(1) == 0:
-            refuse("pipelines", "a round of one token takes no time (all times are 0)")
+            yield "pipelines", "a round of one token takes no time (all times are 0)"
     if scenario.serving.admission is not None:
-        refuse("serving.admission", "it is for requests that are all served")
-    if deployment.serving.cache is not None:
-        refuse("serving.cache", "it is for requests that need not wait for room")
-    if deployment.drafts[0].one_pass and _form(scenario).rounds is not alone.chain:
-        refuse("drafts.one_pass", "it is for a draft of one pass per token; that of 'chain' is not")
-    if deployment.least_probabilities:
-        refuse("drafts.least_probability", "it is for a draft that proposes every candidate")
-    if deployment.serving.warm_up_ms is not None:
-        refuse("serving.warm_up_ms", "it is for a draft that runs no pass in vain")
-    if any(machine.costs is not None for machine in deployment.machines):
-        refuse("hosts", "it knows the times of devices, not what a host's profile adds to them")
-    if workload.arrivals is None:
-        _check_clients(scenario, deployment, refuse)
+        yield "serving.admission", "it is for requests that are all served"
+    if deployment.service.cache is not None:
+        yield "serving.cache", "it is for requests that need not wait for room"
+    if deployment.roles.drafts[0].one_pass and not is_chain:
+        yield "drafts.one_pass", "it is for a draft of one pass per token; that of 'chain' is not"
+    if deployment.service.least_probabilities:
+        yield "drafts.least_probability", "it is for a draft that proposes every candidate"
+    if deployment.service.warm_up_ms is not None:
+        yield "serving.warm_up_ms", "it is for a draft that runs no pass in vain"
+    if any(machine.costs is not None for machine in deployment.roles.machines):
+        yield "hosts", "it knows the times of devices, not what a host's profile adds to them"
+    if workload.arrivals is not None:
+        yield from _refused_arrivals(scenario, deployment)
+    elif _form(scenario).targets:
+        yield from _refused_targets(scenario, deployment)
     else:
-        _check_arrivals(scenario, deployment, refuse)
+        yield from _refused_clients(deployment)
 
 
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    path: Path
+def _refused_clients(deployment: Deployment) -> Iterator[tuple[str, str]]:
+    clients, pipelines = deployment.service.clients, len(deployment.roles.pipelines)
+    if pipelines > 1:
+        able = _named(lambda form: form.targets)
+        yield "pipelines", f"it is for one pipeline, not {pipelines}; {able} has several"
+    if clients > 1 and deployment.service.limit != 1:
+        yield "workload.concurrency", f"it is for one request at a time, not {clients}"
 
-    def __call__(self, key: str, reason: str) -> None:
-        raise UserError(f"{self.path}: key {key}: no closed form applies: {reason}")
 
-
-def _check_clients(scenario: Scenario, deployment: Deployment, refuse: _Refusal) -> None:
-    clients, pipelines = deployment.serving.clients, len(deployment.pipelines)
-    if not _form(scenario).targets:
-        if pipelines > 1:
-            able = _named(lambda form: form.targets)
-            refuse("pipelines", f"it is for one pipeline, not {pipelines}; {able} has several")
-        if clients > 1 and deployment.serving.limit != 1:
-            refuse("workload.concurrency", f"it is for one request at a time, not {clients}")
-        return
-    section = scenario.schedule.parameters
+def _refused_targets(scenario: Scenario, deployment: Deployment) -> Iterator[tuple[str, str]]:
+    section, pipelines = scenario.schedule.parameters, len(deployment.roles.pipelines)
     branches = any(count != 1 for count in section.branching or ())
     if section.adaptive_depth or section.tree_size or branches:
-        refuse("schedule", "it is for chains of constant depth")
-    if clients != pipelines:
-        refuse("workload.concurrency", f"it is for one request per target, {pipelines} in all")
+        yield "schedule", "it is for chains of constant depth"
+    if deployment.service.clients != pipelines:
+        yield "workload.concurrency", f"it is for one request per target, {pipelines} in all"
     if scenario.serving.queue != "fifo":
-        refuse("serving.queue", "it is for 'fifo'")
-    rows = section.gamma + 1
-    laps = [
-        (Passage(deployment, n).lap_ms(rows), Passage(deployment, n).stage_ms(rows))
-        for n in range(pipelines)
-    ]
+        yield "serving.queue", "it is for 'fifo'"
+    rows, passages = section.gamma + 1, [Passage(deployment, n) for n in range(pipelines)]
+    laps = [(passage.lap_ms(rows), passage.stage_ms(rows)) for passage in passages]
     if any(lap != laps[0] for lap in laps):
-        refuse("pipelines", "it is for equal targets")
+        yield "pipelines", "it is for equal targets"
 
 
-def _check_arrivals(scenario: Scenario, deployment: Deployment, refuse: _Refusal) -> None:
+def _refused_arrivals(scenario: Scenario, deployment: Deployment) -> Iterator[tuple[str, str]]:
     if not _form(scenario).arrivals:
-        refuse("workload.arrivals", f"it is for {_named(lambda form: form.arrivals)}")
+        yield "workload.arrivals", f"it is for {_named(lambda form: form.arrivals)}"
     if not isinstance(scenario.workload.arrivals, Poisson):
-        refuse("workload.arrivals.process", "it is for 'poisson'")
-    if len(deployment.pipelines) > 1 or deployment.serving.limit != 1:
-        refuse(
+        yield "workload.arrivals.process", "it is for 'poisson'"
+    if len(deployment.roles.pipelines) > 1 or deployment.service.limit != 1:
+        yield (
             "serving.places",
             "with arrivals it is for one pipeline that serves one request at a time "
             "(serving.places = 1)",
@@ -161,21 +153,23 @@ def _check_arrivals(scenario: Scenario, deployment: Deployment, refuse: _Refusal
 
 
 def _bent(scenario: Scenario, deployment: Deployment) -> list[str]:
-    """Assumptions of all closed forms."""
+    """Return the assumptions of all closed forms that the scenario bends."""
     found = []
-    links = (deployment.default_link, deployment.local_link, *deployment.links.values())
+    links = (deployment.wiring.default, deployment.wiring.local, *deployment.wiring.pairs.values())
     if any(link.jitter_ms or link.loss for link in links):
         found.append("the closed form knows the mean of the links' jitter and losses, no spread")
-    if deployment.shares_links:
+    if deployment.wiring.shares_links:
         found.append("the closed form assumes that no transfer waits for another one")
-    if any(len(machine.roles) > 1 for machine in deployment.machines):
+    if any(len(machine.roles) > 1 for machine in deployment.roles.machines):
         found.append("the closed form assumes that every role has a device of its own")
-    if any(machine.idle_factor for machine in deployment.machines):
+    if any(machine.idle_factor for machine in deployment.roles.machines):
         found.append("the closed form leaves out the effect of idle gaps")
     if scenario.faults.model_fields_set:
         found.append("the closed form assumes that no worker fails; keys of faults have no effect")
     tables = [
-        table for placed in deployment.placed for table in (placed.times.stage, placed.times.draft)
+        table
+        for placed in deployment.roles.placed
+        for table in (placed.times.stage, placed.times.draft)
     ]
     if any(table.last_context is not None for table in tables):
         found.append("the closed form takes times without context")
@@ -230,8 +224,8 @@ def _alone(scenario: Scenario, deployment: Deployment, pool: Blocks | None) -> C
 def _queue(
     request: alone.Alone, rate_s: float, metrics: dict[str, float], path: Path
 ) -> dict[str, float]:
-    """Poisson arrivals at a server whose service is a whole request: M/G/1, and M/D/1 if all take
-    as long (Pollaczek and Khinchin). Changes the metrics that waiting is part of."""
+    """Add the wait of Poisson arrivals at a server whose service is a whole request to ``metrics``:
+    M/G/1 (Pollaczek and Khinchin)."""
     service, variance = metrics["request_latency_ms"], request.decoding_ms[1]
     try:
         wait = pollaczek_khinchine_ms(rate_s, service, math.sqrt(variance) / service)
@@ -249,7 +243,7 @@ def _queue(
 def _shared(scenario: Scenario, deployment: Deployment, pool: Blocks | None) -> ClosedForm:
     assert pool is not None  # it drafts
     section, passage = scenario.schedule.parameters, Passage(deployment)
-    targets = len(deployment.pipelines)
+    targets = len(deployment.roles.pipelines)
     gamma = len(section.branching) if section.branching else section.gamma
     cycle = shared.cycle_of(passage, pool.hit_ratio(1), gamma)
     warnings = ["the closed form is the steady state: it leaves out prefill and requests' ends"]
@@ -280,7 +274,7 @@ def _stepped(scenario: Scenario, deployment: Deployment, pool: Blocks | None) ->
     offered = min(section.width, section.children)
     prompt, new_tokens = _lengths(scenario)
     chunks = chunks_of(prompt, section.prefill_chunk)
-    parallel = section.parallel_prefill and not deployment.reads_states
+    parallel = section.parallel_prefill and not deployment.roles.reads_states
     prefill, read = stepped.prefill_ms(passage, chunks, parallel=parallel)
     steps = stepped.steps_of(passage, section.width, read)
     # With a single group the tree is its root alone whenever the target's token is known.
@@ -312,7 +306,7 @@ def _lengths(scenario: Scenario) -> tuple[int, int]:
 
 
 def _by_depth(scenario: Scenario) -> tuple[float, ...] | None:
-    """Shares of hits of the first candidate by depth, where the acceptance tells them apart."""
+    """Hit ratios of the first candidate by depth; None if acceptance is the same at all depths."""
     table = scenario.acceptance.table if isinstance(scenario.acceptance, HitRatio) else {}
     if depths_of(table) == 1:
         return None
@@ -323,7 +317,6 @@ def _by_depth(scenario: Scenario) -> tuple[float, ...] | None:
 
 
 def _blocks(scenario: Scenario) -> Blocks | None:
-    """None for plain decoding, which asks no draft."""
     if not scenario.schedule.system.drafts:
         return None
     if scenario.acceptance is None:
@@ -340,12 +333,12 @@ class Form:
 
     Attributes:
         source: publication, with the place of the formulas.
-        evaluate: gives the expected values of a scenario that it is for.
-        rounds: of ``alone``: the rounds of a request, by passage, acceptance, gamma and prompt;
-            None: plain decoding.
-        terms: of ``alone``: the paper's own quantities, by passage, acceptance and gamma.
-        targets: it is for several targets with a request each, instead of one pipeline.
-        arrivals: it knows requests that arrive by themselves.
+        rounds: function of ``alone`` that gives a request's rounds from passage, acceptance, gamma
+            and prompt; None: plain decoding.
+        terms: function of ``alone`` that gives the paper's own quantities from passage, acceptance
+            and gamma.
+        targets: whether it models several targets with a request each, instead of one pipeline.
+        arrivals: whether it models random arrivals.
     """
 
     source: str
@@ -368,16 +361,14 @@ FORMS: Mapping[str, Form] = {
     "pipedec": Form("PipeDec, section 2.3", _stepped),
     "specpipe": Form("SpecPipe, eq. 1-2", _stepped),
 }
-"""All closed forms, by the name that a system's record gives."""
 
 
 def _form(scenario: Scenario) -> Form:
-    """The one of the scenario's system, which has one (``_check``)."""
+    """The form of the scenario's system, which has one."""
     assert scenario.schedule.system.closed_form is not None
     return FORMS[scenario.schedule.system.closed_form]
 
 
 def _named(wanted: Callable[[Form], bool]) -> str:
-    """Names of the systems whose closed form is of a kind."""
     found = [each for each in systems().values() if each.closed_form in FORMS]
     return ", ".join(each.name for each in found if wanted(FORMS[each.closed_form or ""]))

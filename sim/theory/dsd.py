@@ -11,7 +11,7 @@ REGIME_RATIO = (3.0, 10.0)
 
 
 def plain_ms(tokens: int, nodes: int, compute_ms: float, link_ms: float) -> float:
-    """Plain decoding of k tokens: k (t0 + (N - 1) t1).
+    """Compute the time of plain decoding of k tokens: k (t0 + (N - 1) t1).
 
     >>> plain_ms(10, 4, 20.0, 100.0)
     3200.0
@@ -20,8 +20,8 @@ def plain_ms(tokens: int, nodes: int, compute_ms: float, link_ms: float) -> floa
 
 
 def speculative_ms(draft_ms: float, window_ms: float, nodes: int, link_ms: float) -> float:
-    """One window: what of drafting does not hide (``draft_ms``), then one pass over all its tokens,
-    t0(gamma) + (N - 1) t1.
+    """Compute the time of one window: the part of drafting that does not hide (``draft_ms``), then
+    one pass over all its tokens, t0(gamma) + (N - 1) t1.
 
     >>> speculative_ms(15.0, 25.0, 4, 100.0)
     340.0
@@ -30,7 +30,7 @@ def speculative_ms(draft_ms: float, window_ms: float, nodes: int, link_ms: float
 
 
 def saving_ms(tokens: float, nodes: int, link_ms: float) -> float:
-    """What is saved of communication per token if a pass yields k tokens: (N - 1) t1 (k - 1) / k.
+    """Compute the communication saved per token if a pass yields k tokens: (N - 1) t1 (k - 1) / k.
 
     >>> saving_ms(4, 4, 100.0)
     225.0
@@ -39,8 +39,7 @@ def saving_ms(tokens: float, nodes: int, link_ms: float) -> float:
 
 
 def gain(tokens: float, nodes: int, compute_ms: float, link_ms: float, window_ms: float) -> float:
-    """Plain time over speculative time; ``window_ms``: a window's ``speculative_ms``, which yields
-    ``tokens``.
+    """Compute plain time over that of windows of ``window_ms`` (``speculative_ms``) and ``tokens``.
 
     >>> gain(4.0, 4, 20.0, 100.0, 320.0)
     4.0
@@ -49,7 +48,7 @@ def gain(tokens: float, nodes: int, compute_ms: float, link_ms: float, window_ms
 
 
 def in_regime(nodes: int, compute_ms: float, link_ms: float) -> bool:
-    """The claimed sweet spot: 3 <= N <= 8 and 3 t0 < t1 < 10 t0, both strict.
+    """Whether the claimed sweet spot holds: 3 <= N <= 8 and 3 t0 < t1 < 10 t0, both strict.
 
     >>> in_regime(3, 10.0, 31.0), in_regime(3, 10.0, 30.0), in_regime(9, 10.0, 50.0)
     (True, False, False)

@@ -46,12 +46,12 @@ def pipedec_latency_ms(draft_ms: float, stage_ms: float, transfer_ms: float) -> 
 
 
 Transfer: TypeAlias = tuple[float, float]
-"""Of one message: the time to its delivery, and of it the time at a port (ms)."""
+"""Time to a message's delivery, and its part at a port (ms)."""
 
 
 def delivered_ms(sent: Sequence[tuple[float, Transfer]]) -> list[float]:
-    """When each message is delivered whose receiver takes one at a time, in the order in which they
-    come. Args: ``sent``: when each is sent (ms), and its transfer.
+    """Compute delivery times (ms) at a receiver that takes one message at a time, in order of
+    arrival, from each message's time of sending (ms) and transfer.
 
     >>> delivered_ms([(0.0, (5.0, 4.0)), (0.5, (2.0, 1.0)), (9.0, (1.0, 0.0))])
     [5.0, 6.0, 10.0]
@@ -70,9 +70,9 @@ class Broadcast:
     """The words behind a decision.
 
     Attributes:
-        words: when each stage hears.
-        sent_ms: when they have left the draft server, so that the next flight may.
-        prunes: whether stages have to.
+        words: time at which each stage receives the word.
+        sent_ms: time at which they have left the draft server, so that the next flight may.
+        prunes: whether stages have to prune.
     """
 
     words: tuple[float, ...]
@@ -83,25 +83,24 @@ class Broadcast:
 @dataclass(frozen=True)
 class LockStep:
     """Steps as our protocol runs them, exactly, where a stage's time does not depend on a layer's
-    rows; all in milliseconds. Stages, links and groups may be as uneven as they like.
+    rows; all in milliseconds. Stages, links and groups may be uneven.
 
     After a miss the root is alone in the pipeline, with a layer more behind it in each step; the
-    markers before it cost nothing but their transfers. With ``overlapped`` pruning layers go on
-    while stages prune (SpecPipe, section 4); else when they have (PipeDec, section 3.4).
+    markers before it cost only their transfers. With ``overlapped`` pruning layers go on while
+    stages prune (SpecPipe, section 4); else after they have (PipeDec, section 3.4).
 
     Attributes:
         groups: stages of each group.
-        stage_ms, prune_ms: a pass, and pruning, of each stage.
+        stage_ms, prune_ms: time of a pass, and of pruning, of each stage.
         hops, marker_hops: a layer's, and a marker's, way to each stage and back.
-        reports: of what each group but the last one says when it is through.
-        hit, flush, marker: what stages are told behind a hit, a miss and a marker.
-        decide_ms: evaluation and decision at the draft server.
-        verify_ms: the same at the last stage; one of both is 0.
+        reports: transfers of the reports of computed flights, of each group but the last.
+        hit, flush, marker: the words behind a hit, a miss and a marker.
+        decide_ms, verify_ms: evaluation and decision at the draft server, or at the last stage.
         marker_ms: decision on a flight that a miss has emptied.
         draft_ms: the draft's pass over a layer.
-        read_ms: what the draft has to read before it knows the first layer.
-        overlapped: layers go on while stages prune.
-        central: of the flights behind a decision, a device takes part in one at a time.
+        read_ms: the draft's reading before it knows the first layer.
+        central: whether a device takes part in one transfer at a time of the flights behind a
+            decision.
     """
 
     groups: tuple[int, ...]
@@ -123,12 +122,12 @@ class LockStep:
 
     @cached_property
     def ends(self) -> list[int]:
-        """The last stage of each group, as many as there are before it."""
+        """The last stage of each group, as a count of stages."""
         return [*accumulate(self.groups)]
 
     @cached_property
     def _hits(self) -> tuple[float, list[float]]:
-        """A step between hits once the rhythm is found, and when groups end in it."""
+        """Time of a step between hits in the steady state, and when groups end in it."""
         full, gaps = [True] * len(self.groups), list[float]()
         computed = [0.0] * len(full)
         for _ in range(4 * len(full) + 8):
@@ -139,8 +138,6 @@ class LockStep:
 
     @property
     def hit_ms(self) -> float:
-        """The time from a hit to the next decision. It is ``pipedec_latency_ms`` where all but one
-        transfer take no time."""
         return self._hits[0]
 
     @property
@@ -166,7 +163,7 @@ class LockStep:
     def _filled_ms(
         self, told: Broadcast, computed: list[float], begun: int, marker_ms: float
     ) -> float:
-        """The time from a decision to the root's, which is in group ``begun`` a step later."""
+        """Return the time from a decision to the root's, a step before it is in group ``begun``."""
         last, sum_ms = len(self.groups) - 1, 0.0
         for group in range(begun, last + 1):
             full = [each <= group for each in range(last + 1)]
@@ -178,11 +175,11 @@ class LockStep:
     def _step(
         self, told: Broadcast, full: Sequence[bool], before: Sequence[float], decide_ms: float
     ) -> tuple[float, list[float]]:
-        """The time from a decision at 0 to the next, and when groups have computed, before that.
+        """Return the time from a decision at 0 to the next, and when groups have computed.
 
         Args:
             full: whether each group has a layer, not a marker.
-            before: when each had computed its last one.
+            before: time at which each had computed its last one.
         """
         ready = [*told.words]
         if told.prunes:
@@ -203,12 +200,12 @@ class LockStep:
         return over, [at - over for at in computed]
 
     def _arrive(self, leaves: Sequence[float], ways: Sequence[Transfer]) -> list[float]:
-        """When flights that are ready to leave reach their groups."""
+        """Return when flights that are ready to leave reach their groups."""
         if not self.central:
             return [at + lasts for at, (lasts, _) in zip(leaves, ways, strict=True)]
         free, found = [0.0] * (len(leaves) + 1), [0.0] * len(leaves)
         waiting = sorted(range(len(leaves)), key=lambda n: leaves[n])
-        while waiting:  # the first that can begin; of several the one that was asked for first
+        while waiting:  # the first that can begin; of several the first requested
             number = min(waiting, key=lambda n: max(leaves[n], free[n], free[n + 1]))
             waiting.remove(number)
             begin = max(leaves[number], free[number], free[number + 1])
@@ -216,7 +213,6 @@ class LockStep:
         return found
 
     def _through(self, group: int, arrives: float, ready: Sequence[float], *, full: bool) -> float:
-        """When a group has computed what arrives."""
         end, hops = self.ends[group], self.hops if full else self.marker_hops
         at, first = arrives, end - self.groups[group]
         for stage in range(first, end):
@@ -225,12 +221,11 @@ class LockStep:
         return at
 
     def _over_ms(self, computed: Sequence[float], *, full: bool) -> float:
-        """When the draft server has heard of all groups."""
         back = self.hops[-1] if full else self.marker_hops[-1]
         last = computed[-1] + (self.verify_ms if full else 0.0)
         sent = [*zip(computed[:-1], self.reports, strict=True), (last, back)]
         return max(delivered_ms(sent))
 
     def tbt_ms(self, hit: float) -> float:
-        """Expected time between tokens in the long run."""
+        """Return the expected time between tokens in the long run."""
         return hit * self.hit_ms + (1 - hit) * self.miss_ms

@@ -1,7 +1,7 @@
-"""How long one segment's way takes where links and devices have nothing else to do.
+"""The time of a segment's way where links and devices have nothing else to do.
 
-Law of this file: durations, no probabilities. Jitter and losses enter with their means,
-context counts as none.
+Only durations, no probabilities. Jitter and losses enter with their means, context length is
+ignored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from treepipe.core.messages import HEADER_BYTES, ROW_BYTES
 from treepipe.core.tree import split
 from treepipe.physics.timing import LinkTimes
 from treepipe.scenario.deployment import Deployment, Placed
-from treepipe.sim.theory.flowspec import timeline_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,77 +25,75 @@ class Passage:
 
     @property
     def draft(self) -> Placed:
-        return self.deployment.drafts[0]
+        return self.deployment.roles.drafts[0]
 
     def unread(self, accepted: int, drafted: int) -> int:
-        """Committed tokens that the draft reads first behind a chain of ``drafted`` tokens that it
-        has drafted from, of which ``accepted`` were right, and the target's own token behind."""
-        held = 0 if self.deployment.reads_states else min(accepted, drafted)
+        """Count the committed tokens that the draft reads first after a chain of ``drafted`` tokens
+        that it has drafted from, of which ``accepted`` were right, and the target's own token."""
+        held = 0 if self.deployment.roles.reads_states else min(accepted, drafted)
         return accepted + 1 - held
 
     @property
     def stages(self) -> tuple[Placed, ...]:
-        return self.deployment.pipelines[self.pipeline]
+        return self.deployment.roles.pipelines[self.pipeline]
 
     @property
     def links(self) -> list[LinkTimes]:
-        """N + 1 of them: to the first stage, between the stages, back to the draft server."""
+        """The N + 1 links: to the first stage, between the stages, back to the draft server."""
+        return [self.deployment.link(a, b) for a, b in self._hops]
+
+    @property
+    def _hops(self) -> list[tuple[str, str]]:
         names = [self.draft.name, *(stage.name for stage in self.stages), self.draft.name]
-        return [self.deployment.link(a, b) for a, b in itertools.pairwise(names)]
+        return [*itertools.pairwise(names)]
 
     def passes_ms(self, rows: int) -> list[float]:
-        """The time of every stage's layers."""
         return [stage.times.stage(rows) for stage in self.stages]
 
     def verify_ms(self, rows: int) -> float:
-        """Evaluation and decision at the last stage, if they are there."""
-        here = self.deployment.ends == "pipeline"
+        """Time of evaluation and decision at the last stage, 0 if they are elsewhere."""
+        here = self.deployment.roles.ends == "pipeline"
         return _verification_ms(self.stages[-1], rows) if here else 0.0
 
     def stage_ms(self, rows: int, answered: int | None = None) -> list[float]:
-        """The time of every stage, the last one's with what it verifies.
-
-        Args: ``answered``: rows that the target's token is taken at; None: all.
-        """
+        """Return the time of every stage, the last one's with evaluation and decision. The target's
+        token is taken at ``answered`` rows; None: all rows."""
         *before, last = self.passes_ms(rows)
         return [*before, last + self.verify_ms(rows if answered is None else answered)]
 
     def hops_ms(self, rows: int) -> list[float]:
-        """A segment's transfers: to the first stage, between the stages, back."""
         pairs = zip(self.links, self._occupied_ms(rows), strict=True)
         return [occupied + link.mean_delay_ms for link, occupied in pairs]
 
     def lap_ms(self, rows: int) -> float:
-        """Through all stages and links (PipeDec, section 2.2, with the draft server's two hops)."""
+        """Time of a lap, with the draft server's two hops (PipeDec, section 2.2)."""
         return sum(self.stage_ms(rows)) + sum(self.hops_ms(rows))
 
     @property
     def standalone_ms(self) -> float:
-        """A token of the pipeline without the draft server: its stages, the links between them, and
-        the token's way from the last one to the first."""
+        """Time of a token of the pipeline without the draft server: its stages, the links between
+        them, and the token's way from the last one to the first."""
         first, last = self.stages[0].name, self.stages[-1].name
         token = HEADER_BYTES + ROW_BYTES
         back = 0.0 if first == last else self.deployment.link(last, first).mean_ms(token)
         return sum(self.stage_ms(1)) + sum(self.hops_ms(1)[1:-1]) + back + self.decide_ms(1)
 
     def decide_ms(self, rows: int) -> float:
-        """Evaluation of returned rows and the decision at the draft server, if they are there."""
-        return 0.0 if self.deployment.ends == "pipeline" else _verification_ms(self.draft, rows)
+        """Time of evaluation and decision at the draft server, 0 if they are elsewhere."""
+        return (
+            0.0 if self.deployment.roles.ends == "pipeline" else _verification_ms(self.draft, rows)
+        )
 
     @property
     def marker_ms(self) -> float:
-        """The draft server's decision on a flight that holds nothing."""
-        return 0.0 if self.deployment.ends == "pipeline" else self.draft.times.decide
+        """Time of the draft server's decision on an empty flight."""
+        return 0.0 if self.deployment.roles.ends == "pipeline" else self.draft.times.decide
 
     def round_ms(self, rows: int, drafted_ms: float, told: int) -> float:
-        """The time from a decision to the return of the segment that leaves ``drafted_ms`` later.
+        """Return the time from a decision to the return of the segment sent ``drafted_ms`` later.
 
-        The decision's word goes out at once, to one stage after another, and the segment behind the
-        last one; a stage begins when the segment is there and it has pruned, which drafting hides
-        if it takes longer.
-
-        Args:
-            told: indices in the word.
+        The decision's word, of ``told`` indices, goes out at once, to one stage after another, and
+        the segment behind the last one; a stage begins when the segment is there and it has pruned.
         """
         words, sent_ms = self.told(told)
         first, *hops = self.hops_ms(rows)
@@ -108,50 +105,47 @@ class Passage:
         return here
 
     def told(self, told: int) -> tuple[tuple[float, ...], float]:
-        """When a decision's word is at each stage, and when all have left the draft server's port:
-        they leave one behind another. Args: ``told``: indices."""
+        """Return when a decision's word of ``told`` indices reaches each stage, and when all have
+        left the draft server's port."""
         found, sent, size = [], 0.0, HEADER_BYTES + 4 * told
-        aside, name = self.deployment.central_transfers, self.draft.name
+        aside, name = self.deployment.wiring.central_transfers, self.draft.name
         for stage in self.stages:
             link = self.deployment.link_for(name, stage.name, unscheduled=aside)
             occupied = link.occupied_ms(size)
-            if not self.deployment.is_local(name, stage.name):
+            if not self.deployment.roles.is_local(name, stage.name):
                 sent = occupied = sent + occupied
             found.append(occupied + link.mean_delay_ms)
         return tuple(found), sent
 
     def ways(self, rows: int) -> tuple[tuple[float, float], ...]:
-        """A segment's transfers, and the time of each at a port."""
-        names = [self.draft.name, *(stage.name for stage in self.stages), self.draft.name]
-        pairs = zip(
-            itertools.pairwise(names), self.hops_ms(rows), self._occupied_ms(rows), strict=True
-        )
-        return tuple((hop, self._ported(ends, occupied)) for ends, hop, occupied in pairs)
+        """Return a segment's transfers, and the time of each at a port."""
+        ways = zip(self._hops, self.hops_ms(rows), self._occupied_ms(rows), strict=True)
+        return tuple((hop, self._ported(ends, occupied)) for ends, hop, occupied in ways)
 
     def report(self, stage: Placed) -> tuple[float, float]:
-        """The transfer of what a stage says when it is through, and its time at a port."""
+        """Return the transfer of a group's report of a computed flight, and its time at a port."""
         ends = stage.name, self.draft.name
         link = self.deployment.link(*ends)
         occupied = link.occupied_ms(HEADER_BYTES)
         return occupied + link.mean_delay_ms, self._ported(ends, occupied)
 
     def _ported(self, ends: tuple[str, str], occupied_ms: float) -> float:
-        return 0.0 if self.deployment.is_local(*ends) else occupied_ms
+        return 0.0 if self.deployment.roles.is_local(*ends) else occupied_ms
 
     def ported_ms(self, rows: int, told: int) -> float:
-        """How long a round keeps the busier one of the draft server's two ports busy."""
+        """Return how long a round occupies the busier one of the draft server's two ports."""
         first, *_, last = self._occupied_ms(rows)
         return max(self.told(told)[1] + first, last)
 
     def prefill_ms(self, chunks: list[int]) -> float:
-        """The time from a request's beginning to its first token: chunks one behind another."""
+        """Return the time from a request's beginning to its first token, chunk after chunk."""
         return self.first_token_ms(chunks, [])[0]
 
     def first_token_ms(self, chunks: list[int], reading: list[float]) -> tuple[float, float]:
-        """The same beside passes of the draft, and the time of those that are left then.
+        """Return the same beside passes of the draft, and the time of the passes left after it.
 
-        Links are in the timeline like stages. Only the prompt's last row is evaluated, at the
-        draft server between two passes.
+        Links are in the timeline like stages. Only the prompt's last row is evaluated, at the draft
+        server between two passes.
         """
         now, done = 0.0, 0
         for back, answered in zip(self._back_ms(chunks), answered_of(chunks), strict=True):
@@ -162,7 +156,6 @@ class Passage:
         return now, sum(reading[done:])
 
     def _back_ms(self, chunks: list[int]) -> list[float]:
-        """When each chunk is back at the draft server."""
         sizes = [*zip(chunks, answered_of(chunks), strict=True)]
         links = self.links
         servers: list[list[float]] = []
@@ -178,14 +171,15 @@ class Passage:
         return timeline_ms(servers, [0.0, *delays])
 
     def _occupied_ms(self, rows: int, answered: int | None = None) -> list[float]:
-        """How long a segment keeps each link busy; the states that an EAGLE head reads are left
-        out where ids travel.
-
-        Args: ``answered``: as for ``stage_ms``; others do not come back, but for their states.
-        """
+        """Return how long a segment occupies each link, without the states that an EAGLE head reads
+        where ids travel. ``answered`` is as for ``stage_ms``; of other rows only the states come
+        back."""
         deployment, (first, *between, last) = self.deployment, self.links
-        back = rows if answered is None or deployment.reads_states else answered
-        outside, inside = deployment.outer_row_bytes + ROW_BYTES, deployment.row_bytes + ROW_BYTES
+        back = rows if answered is None or deployment.roles.reads_states else answered
+        outside, inside = (
+            deployment.roles.outer_row_bytes + ROW_BYTES,
+            deployment.roles.row_bytes + ROW_BYTES,
+        )
         between_ms = [link.occupied_ms(HEADER_BYTES + rows * inside) for link in between]
         there_ms = first.occupied_ms(HEADER_BYTES + rows * outside)
         return [there_ms, *between_ms, last.occupied_ms(HEADER_BYTES + back * outside)]
@@ -196,10 +190,33 @@ def _verification_ms(placed: Placed, rows: int) -> float:
 
 
 def chunks_of(prompt_tokens: int, chunk: int) -> list[int]:
-    """Rows of a prompt's segments."""
     return split(prompt_tokens, -(-prompt_tokens // chunk), chunk)
 
 
 def answered_of(chunks: Sequence[int]) -> list[int]:
-    """Rows at which the target's token is taken, by chunk: the prompt's last one."""
+    """Count the rows at which the target's token is taken, by chunk: only the prompt's last one."""
     return [0] * (len(chunks) - 1) + [1]
+
+
+def timeline_ms(server_ms: Sequence[Sequence[float]], delay_ms: Sequence[float]) -> list[float]:
+    """Compute when each segment is back if all may leave at 0 (FlowSpec, section 4.1, Naive PP).
+
+    F[k][n] = max(F[k][n-1] + delay, F[k-1][n]) + c_n(k): a server (a stage; a busy link; the draft
+    server's evaluation) takes a segment when it is there and the one before it is done.
+
+    Args:
+        server_ms: [segments][servers], how long a segment keeps each of them busy.
+        delay_ms: [servers + 1], before the first one and behind each of them.
+
+    >>> timeline_ms([[20.0, 30.0], [20.0, 30.0]], [1.0, 1.0, 1.0])
+    [53.0, 83.0]
+    """
+    free = [0.0] * len(server_ms[0])
+    back = []
+    for times in server_ms:
+        here = delay_ms[0]
+        for server, time in enumerate(times):
+            free[server] = max(here, free[server]) + time
+            here = free[server] + delay_ms[server + 1]
+        back.append(here)
+    return back

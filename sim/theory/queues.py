@@ -1,7 +1,4 @@
-"""Queueing results: the mean wait of requests that arrive at random.
-
-Law of this file: steady state; times in milliseconds.
-"""
+"""Queueing results in steady state: the mean wait of requests that arrive at random."""
 
 from __future__ import annotations
 

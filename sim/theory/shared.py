@@ -8,10 +8,10 @@ from treepipe.sim.theory.tokens import accepted, committed
 
 
 def cycle_of(passage: Passage, beta: float, gamma: int) -> Cycle:
-    """Z and S of one target (section 4, eq. 5 and 6); a segment has the root and ``gamma`` nodes.
+    """Compute Z and S of one target (section 4, eq. 5 and 6) for segments of ``gamma`` + 1 nodes.
 
-    S holds evaluation and decision besides the ``gamma`` passes, since the draft server does them
-    too. Pruning is part of Z only as far as drafting does not hide it.
+    S holds evaluation and decision besides the ``gamma`` passes, where the draft server does them.
+    Pruning is part of Z only as far as drafting does not hide it.
     """
     rows = gamma + 1
     drafting = gamma * passage.draft.times.draft(1)
@@ -20,7 +20,6 @@ def cycle_of(passage: Passage, beta: float, gamma: int) -> Cycle:
 
 
 def shared_metrics(cycle: Cycle, targets: int) -> dict[str, float]:
-    """The metrics of N targets in steady state."""
     between = cycle.iteration_ms(targets) / cycle.tokens
     fairness = {"fairness": 1.0} if targets > 1 else {}  # they are equal
     return {
@@ -41,10 +40,9 @@ def shared_metrics(cycle: Cycle, targets: int) -> dict[str, float]:
 
 
 def shared_utilization(passage: Passage, cycle: Cycle, targets: int, rows: int) -> dict[str, float]:
-    """Busy shares of the draft server and of every target's stages."""
     iteration = cycle.iteration_ms(targets)
     found = {passage.draft.name: cycle.load(targets)}
-    for number, stages in enumerate(passage.deployment.pipelines):
+    for number, stages in enumerate(passage.deployment.roles.pipelines):
         times = Passage(passage.deployment, number).stage_ms(rows)
         for stage, stage_ms in zip(stages, times, strict=True):
             found[stage.name] = (stage_ms + stage.times.prune) / iteration
@@ -52,8 +50,8 @@ def shared_utilization(passage: Passage, cycle: Cycle, targets: int, rows: int) 
 
 
 def shared_terms(passage: Passage, cycle: Cycle, beta: float, gamma: int) -> dict[str, float]:
-    """StarSD's own quantities; ``n_max`` compares with a target "without" the draft server (section
-    4.2): plain decoding that sends it nothing."""
+    """Return StarSD's own quantities; ``n_max`` compares with a target "without" the draft server
+    (section 4.2): plain decoding that sends it nothing."""
     return {
         "service_ms": cycle.service_ms,
         "return_ms": cycle.back_ms,

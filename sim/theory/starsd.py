@@ -1,7 +1,4 @@
-"""StarSD: one draft server for N targets (section 4, eq. 4-12, and Appendix C), in steady state.
-
-Service and return times are constants here; ``queues.py`` has the law for exponential ones.
-"""
+"""StarSD: one draft server for N targets (section 4, eq. 4-12, and Appendix C), in steady state."""
 
 from __future__ import annotations
 
@@ -9,22 +6,20 @@ import math
 from dataclasses import dataclass
 
 DIGITS = 9
-"""A quotient that is whole but for the rounding of sums counts as whole."""
+"""Decimal digits to which a quotient is rounded before its ceiling or floor is taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """A round of one target, and what follows for N equal ones.
+    """A round of one target, and its consequences for N equal ones.
 
-    The simulator agrees exactly with constant times once all targets are under way. Prefill, the
-    order in which targets begin, and targets that have ended are neglected (``results/steady.py``
-    cuts them off). ``service_ms`` there holds evaluation and decision, too: the draft server is
-    sequential.
+    The simulator agrees exactly with constant times once all targets are under way
+    (``results/steady.py`` cuts off prefill and ends).
 
     Attributes:
         back_ms: Z, from the end of a service to the target's next request (eq. 6: t_c + t_v).
-        service_ms: S, one depth-d request at the draft (eq. 5: d t_s).
-        tokens: of a round and target, E[l] (eq. 3) or with the target's own token.
+        service_ms: S, one depth-d request at the draft (eq. 5: d t_s), decision included.
+        tokens: tokens of a round and target, E[l] (eq. 3) or with the target's own token.
     """
 
     back_ms: float
@@ -49,7 +44,7 @@ class Cycle:
         return max(0.0, self.back_ms - (targets - 1) * self.service_ms)
 
     def wait_ms(self, targets: int) -> float:
-        """A request's wait for the draft per turn: max(0, (N - 1) S - Z), the converse of eq. 9.
+        """Wait of a request for the draft per turn: max(0, (N - 1) S - Z), the converse of eq. 9.
 
         >>> Cycle(42.0, 15.0, 2.7).wait_ms(5)
         18.0
@@ -105,7 +100,7 @@ class Cycle:
         return targets * self.target_rounds(targets)
 
     def n_max(self, alone_tokens_s: float) -> int:
-        """The most targets with which each still is as fast as decoding alone (section 4.2).
+        """Return the largest number of targets each as fast as decoding alone (section 4.2).
 
         0 if not even one is. Beyond n_full a target has tokens / (N S), so N <= tokens / (S rate).
 

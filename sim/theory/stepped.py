@@ -1,4 +1,4 @@
-"""PipeDec and SpecPipe: its steps, and what a request of finite length makes of them."""
+"""The steps of PipeDec and SpecPipe, and the figures of a request of finite length."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ from treepipe.sim.theory.passage import Passage
 from treepipe.sim.theory.tokens import DecisionOutcome, decoding_ms
 
 MARKER_TURNS = 3
-"""Of transfers per group, until all markers before a text's first layer are where they belong."""
+"""Number of transfers per group until all markers before a text's first layer are in place."""
 
 
 def steps_of(passage: Passage, width: int, read_ms: float) -> LockStep:
-    """The steps of a deployment, with words as if all nodes below a hit stayed: the root, and the
-    layers behind it in flight.
-
-    Args: ``read_ms``: what the draft has to read from the first token on, before its first layer.
-    """
+    """Compute the steps of a deployment, with words as if all nodes below a hit stayed: the root,
+    and the layers behind it in flight. ``read_ms`` is the draft's reading between the first token
+    and its first layer."""
     deployment, stages = passage.deployment, passage.stages
-    groups = group_sizes(deployment.groups, len(stages))
+    groups = group_sizes(deployment.service.groups, len(stages))
     ends = [*accumulate(groups)][:-1]
     return LockStep(
         groups=groups,
@@ -42,16 +40,17 @@ def steps_of(passage: Passage, width: int, read_ms: float) -> LockStep:
         draft_ms=passage.draft.times.draft(width),
         verify_ms=passage.verify_ms(width),
         read_ms=read_ms,
-        overlapped=deployment.overlapped_pruning,
-        central=deployment.central_transfers,
+        overlapped=deployment.service.overlapped_pruning,
+        central=deployment.wiring.central_transfers,
     )
 
 
 def prefill_ms(passage: Passage, chunks: list[int], *, parallel: bool) -> tuple[float, float]:
-    """The time to the first token, and what the draft has to read from there on.
+    """Compute the time to the first token, and the draft's reading from there on.
 
-    Args: ``parallel``: the draft reads the prompt's chunks while the target does, and the first
-        token behind them; else all of it then, in one pass.
+    Args:
+        parallel: the draft reads the prompt's chunks while the target does, and the first token
+            behind them; else all of it then, in one pass.
     """
     read = passage.draft.times.read
     if not parallel:
@@ -63,7 +62,7 @@ def prefill_ms(passage: Passage, chunks: list[int], *, parallel: bool) -> tuple[
 def stepped_metrics(
     steps: LockStep, hit: float, prefill: float, new_tokens: int
 ) -> dict[str, float]:
-    """Expected values of a request that finds an empty pipeline; its prefill takes so long."""
+    """Compute expected values of a request that finds an empty pipeline."""
     left = new_tokens - 1
     outcomes = [DecisionOutcome(hit, 1, steps.hit_ms), DecisionOutcome(1 - hit, 1, steps.miss_ms)]
     decode = decoding_ms(left, steps.first_ms, outcomes)
@@ -85,7 +84,7 @@ def stepped_metrics(
 
 
 def stepped_terms(steps: LockStep, hit: float) -> dict[str, float]:
-    """The papers' own quantities: SpecPipe, eq. 2, in both readings; PipeDec, section 2.3."""
+    """Compute the papers' quantities: SpecPipe, eq. 2, in both readings; PipeDec, section 2.3."""
     groups = len(steps.groups)
     inside = [
         sum(steps.stage_ms[end - size : end])
@@ -107,7 +106,7 @@ def stepped_terms(steps: LockStep, hit: float) -> dict[str, float]:
 
 
 def bent(passage: Passage, steps: LockStep, width: int, prefilled: int) -> list[str]:
-    """Assumptions of the steps, and of a prefill in so many chunks, that the deployment breaks."""
+    """Return the assumptions that the deployment breaks, for prompts of ``prefilled`` chunks."""
     found = []
     if _times(passage, width) != _times(passage, 1):
         found.append(
@@ -124,6 +123,11 @@ def bent(passage: Passage, steps: LockStep, width: int, prefilled: int) -> list[
             "the closed form leaves out that the prompt's chunks may wait for each other in the "
             "central scheduler"
         )
+    if any(link.message_ms for link in passage.links):
+        found.append(
+            "the closed form leaves out that words and layers may wait for each other at ports "
+            "that every message keeps busy (links, message_ms)"
+        )
     rippled_ms = MARKER_TURNS * len(steps.groups) * max(lasts for lasts, _ in steps.marker_hops)
     if steps.central and len(steps.groups) > 1 and rippled_ms > steps.stage_ms[0]:
         found.append(
@@ -134,5 +138,4 @@ def bent(passage: Passage, steps: LockStep, width: int, prefilled: int) -> list[
 
 
 def _times(passage: Passage, rows: int) -> list[float]:
-    """All that a layer of so many rows takes in the pipeline."""
     return [*passage.stage_ms(rows), *passage.hops_ms(rows), passage.decide_ms(rows)]

@@ -1,6 +1,6 @@
-"""How many tokens a round yields if every drafted token is accepted with probability ``beta``.
+"""Tokens of a round if every drafted token is accepted with probability ``beta``.
 
-Law of this file: acceptances are independent; what a round costs is in the systems' own files.
+Acceptances are independent; the cost of a round is in the systems' own files.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from treepipe.profiles.hit_ratio import at_depth
 
 
 def accepted(beta: float, depth: int) -> float:
-    """E[l]: drafted tokens accepted of a chain of ``depth`` (StarSD, eq. 2-4).
+    """Compute E[l]: drafted tokens accepted of a chain of ``depth`` (StarSD, eq. 2-4).
 
     It is the sum of beta^j for j = 1..depth, in closed form beta (1 - beta^d) / (1 - beta), which
     has no value at beta = 1. The target's own token is not counted.
@@ -24,7 +24,7 @@ def accepted(beta: float, depth: int) -> float:
 
 
 def committed(beta: float, depth: int) -> float:
-    """Tokens of a round with the target's own one behind the accepted ones: (1 - b^(d+1))/(1 - b).
+    """Compute the tokens of a round with the target's own one: (1 - b^(d+1))/(1 - b).
 
     (Leviathan et al. 2023, eq. 1; DSD, section 3, "k + 1 steps".)
 
@@ -35,9 +35,8 @@ def committed(beta: float, depth: int) -> float:
 
 
 def acceptances(beta: float | Sequence[float], depth: int) -> list[float]:
-    """Probability that exactly l = 0..depth tokens of a chain are accepted.
-
-    Args: ``beta``: also by depth, each given that all above was accepted; the last holds below.
+    """Compute the probability that exactly l = 0..depth tokens of a chain are accepted. ``beta``
+    may be by depth, each given that all above was accepted; the last holds below.
 
     >>> acceptances(0.5, 2)
     [0.5, 0.25, 0.25]
@@ -54,7 +53,7 @@ def acceptances(beta: float | Sequence[float], depth: int) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class DecisionOutcome:
-    """What a decision may be: its probability, its tokens, and the time to the next decision."""
+    """One outcome of a decision: its probability, its tokens, and the time to the next decision."""
 
     probability: float
     tokens: int
@@ -62,7 +61,7 @@ class DecisionOutcome:
 
 
 def decoding_ms(tokens: int, first_ms: float, outcomes: Sequence[DecisionOutcome]) -> float:
-    """Expected time of ``decoding_moments``, in milliseconds.
+    """Compute the expected time of ``decoding_moments``, in milliseconds.
 
     >>> decoding_ms(4, 10.0, [DecisionOutcome(1.0, 2, 7.0)])
     17.0
@@ -75,11 +74,11 @@ def decoding_ms(tokens: int, first_ms: float, outcomes: Sequence[DecisionOutcome
 def decoding_moments(
     tokens: int, first_ms: float, outcomes: Sequence[DecisionOutcome]
 ) -> tuple[float, float]:
-    """Mean (ms) and variance (ms^2) of the time until ``tokens`` are committed.
+    """Compute mean (ms) and variance (ms^2) of the time until ``tokens`` are committed.
 
-    A renewal process, stopped: the first decision is ``first_ms`` after the start. After the last
-    one nothing is waited for, and what it commits beyond ``tokens`` is cut off: a request of finite
-    length has more rounds than ``tokens`` over the mean, and one wait less. 0 tokens take no time.
+    A renewal process, stopped: the first decision is ``first_ms`` after the start. There is no wait
+    after the last one, and its tokens beyond ``tokens`` are cut off: a request of finite length has
+    more rounds than ``tokens`` over the mean, and one wait less. 0 tokens take no time.
 
     >>> decoding_moments(2, 10.0, [DecisionOutcome(0.5, 1, 4.0), DecisionOutcome(0.5, 2, 9.0)])
     (12.0, 4.0)

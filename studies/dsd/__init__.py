@@ -1,1 +1,1 @@
-"""DSD's claims, examined: where speculation over slow links pays, and what relaxing it costs."""
+"""The study of DSD's claims: speculation's gain over slow links, and the cost of relaxing it."""

@@ -1,7 +1,7 @@
-"""What adaptive verification gains and what it costs, run on the bundled pair by the executor.
+"""The gain and the cost of adaptive verification, run on the bundled pair by the executor.
 
-Law of this file: real processes decode; every text is then read by the target alone, which says
-how many of its tokens are not what exact decoding would have put behind the same beginning.
+Real processes decode; the target alone then reads every text and counts the tokens that exact
+decoding would not have chosen after the same prefix.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import torch
 from treepipe.executor.controller import Controller
 from treepipe.executor.launch import Launch, prepare
 from treepipe.executor.measure.calibration import WholeModel
+from treepipe.progress import Progress
 from treepipe.results.metrics import METRIC, run_metrics
-from treepipe.results.show import Say
 from treepipe.studies.dsd.claims import REGION_RATIO
 from treepipe.studies.dsd.testbed import T0_MS, Cell
 
 NODES, RATIO = 4, REGION_RATIO[0]
-"""Where it is run: the lower border of the claimed region."""
+"""Nodes and ratio of the runs: the lower border of the claimed region."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Relaxed:
 
     Attributes:
         token_ms: time between tokens.
-        tokens: per window.
-        differing: share of tokens that are not the target's own choice behind the same beginning
-            (each has total variation 1 from greedy decoding).
+        tokens: tokens per window.
+        differing: share of tokens that are not the target's own choice after the same prefix (each
+            has total variation 1 from greedy decoding).
         nats: mean surprise of the target at a token of the text.
     """
 
@@ -44,33 +44,30 @@ class Relaxed:
 
     @property
     def window_ms(self) -> float:
-        """Measured time of a window; a host that is busy with other things makes it longer."""
+        """Measured time of a window, which other load on the host increases."""
         return self.token_ms * self.tokens
 
 
 def emulated_window_ms() -> float:
-    """The longest that the emulated nodes need: drafting in the open, and a pass."""
+    """Return the longest window of the emulated nodes: drafting that is not hidden, and a pass."""
     cell = Cell(NODES, RATIO, 0.0)
     return T0_MS * (cell.gamma * cell.draft + cell.window + cell.ways)
 
 
-def run_adaptive(taus: Sequence[float], prompts: int, tokens: int, say: Say) -> list[Relaxed]:
-    """Greedy decoding over the emulated nodes for every tau_max; the first must be 0: exact."""
+def run_adaptive(taus: Sequence[float], prompts: int, tokens: int, say: Progress) -> list[Relaxed]:
+    """Decode greedily over the emulated nodes with every tau_max; the first must be 0: exact."""
     torch.set_num_threads(1)
     found = []
     for tau in taus:
         launch = _launch(tau, prompts, tokens)
         say(f"running tau_max = {tau:g}", len(launch.deployment.requests))
+        first = replace(launch.deployment, requests=launch.deployment.requests[:1])
         with Controller(launch.roles, launch.deployment) as controller:
-            controller.run(
-                replace(launch.deployment, requests=launch.deployment.requests[:1])
-            )  # first passes
+            controller.run(first)  # warm-up
             trace, _ = controller.run(launch.deployment, lambda: say("", 1))
-        texts = [tuple(request.tokens) for request in trace.requests]
         metrics = run_metrics(trace)
-        differing, nats = _read(launch, texts)
-        ms, per_window = metrics[METRIC], metrics["tokens_per_round"]
-        found.append(Relaxed(tau, ms, per_window, differing, nats))
+        read = _read(launch, [tuple(request.tokens) for request in trace.requests])
+        found.append(Relaxed(tau, metrics[METRIC], metrics["tokens_per_round"], *read))
     return found
 
 
@@ -84,12 +81,11 @@ def _launch(tau: float, prompts: int, tokens: int) -> Launch:
         "workload.stop_at_end_of_text": False,
         "runs": 1,
     }
-    scenario = Cell(NODES, RATIO, 0.5).scenario("dsd", **changes)
-    return prepare(scenario)
+    return prepare(Cell(NODES, RATIO, 0.5).scenario("dsd", **changes))
 
 
 def _read(launch: Launch, texts: Sequence[Sequence[int]]) -> tuple[float, float]:
-    """Share of tokens that are not the target's most probable, and its mean surprise (nats)."""
+    """Return the share of tokens that are not the target's choice, and its mean surprise (nats)."""
     requests = launch.deployment.requests
     longest = max(len(r.prompt) + len(text) for r, text in zip(requests, texts, strict=True))
     whole = WholeModel(launch.target, longest)

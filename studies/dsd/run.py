@@ -1,60 +1,48 @@
 """DSD's region: gain and saving over N and t1/t0, by its formula and simulated; its claims checked.
 
-One published number sets acceptance (the speed-up without adaptive verification); where it was
-measured is not published, so a place is assumed. Everything else is predicted. Adaptive
-verification is measured on real processes.
+One published number determines acceptance (the speed-up without adaptive verification); its N and
+t1/t0 are not published, so they are assumed. Everything else is predicted. Adaptive verification is
+measured on real processes.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
+from treepipe.progress import Progress
+from treepipe.results.plots import GREY
 from treepipe.results.sheet import Sheet
-from treepipe.results.show import Say
 from treepipe.studies.dsd.adaptive import NODES, RATIO, Relaxed, emulated_window_ms, run_adaptive
 from treepipe.studies.dsd.claims import (
     REGION_NODES,
     REGION_RATIO,
     in_region,
-    region,
+    region_fields,
     table3,
     table3_sheet,
 )
-from treepipe.studies.dsd.testbed import (
-    Cell,
-    Measured,
-    Network,
-    accepted_for,
-    simulate_cells,
-)
-from treepipe.studies.plots import Panel, gain_figure, line_figure, shaded
-from treepipe.studies.reproduction import (
-    Reproduction,
-    ScoreSheet,
-    calibrated,
-    predicted,
-    published,
-    score,
-)
+from treepipe.studies.dsd.testbed import Cell, Measured, Network, accepted_for, simulate_cells
+from treepipe.studies.plots import Line, Panel, gain_figure, line_figure, shaded
+from treepipe.studies.reproduction import Reproduction, predicted, published, score, score_sheet
 from treepipe.studies.study import Entry, StudyResult
 from treepipe.validation.judgement import OVERRUN
 
 NAME = "dsd-region"
 PAGE = Path(__file__).with_name("page.md")
 ASSUMED_AT = table3()[1].nodes, float(table3()[1].ratio)
-"""N and t1/t0 at which the published speed-up is taken to hold: table 3's middle row."""
+"""N and t1/t0 of the published speed-up, assumed to be table 3's middle row."""
 VARYING = Network(jitter=0.25, loss=0.01)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How much is done: the map, its runs, and the executor's part."""
+    """The size of the job: the map, its runs, and the executor's part."""
 
     nodes: Sequence[int] = (2, 3, 4, 5, 6, 8, 12)
     ratios: Sequence[float] = (0.1, 0.3, 1.0, 3.0, 5.0, 7.0, 10.0, 20.0)
@@ -65,53 +53,48 @@ class Settings:
     new_tokens: int = 40
 
 
+SHORT = Settings()
 FULL = Settings(runs=12, tokens=1000, taus=(0.0, 0.25, 0.5, 0.75, 1.0), prompts=12, new_tokens=60)
 
 
-def run(say: Say, full: bool) -> StudyResult:
-    """3 prompts with three levels of relaxation, or 12 with five; shorter intervals."""
-    return study(FULL if full else Settings(), say)
+@dataclass(frozen=True, slots=True)
+class Map:
+    """The cells, and their simulated results by label: over constant links, and ``varied``."""
+
+    cells: Sequence[Cell]
+    seen: Mapping[str, Measured]
+    varied: Mapping[str, Measured]
 
 
-def study(settings: Settings, say: Say) -> StudyResult:
-    """Calibrate, map, check the claims, and run the adaptive rule."""
+def study(settings: Settings, say: Progress) -> StudyResult:
+    """Calibrate, simulate the map, check the claims, and run the adaptive rule."""
     gain = float(published()["dsd"]["speedup_non_adaptive"])
-    place = Cell(*ASSUMED_AT, beta=0.5)
-    beta = accepted_for(gain, place)
-    cells = [Cell(n, r, beta) for n, r in itertools.product(settings.nodes, settings.ratios)]
-    seen = simulate_cells(cells, settings.runs, settings.tokens, say)
+    beta = accepted_for(gain, Cell(*ASSUMED_AT, beta=0.5))
+    cells = [Cell(n, r, beta) for n, r in product(settings.nodes, settings.ratios)]
     shaken = [replace(cell, network=VARYING) for cell in cells]
-    varied = simulate_cells(shaken, settings.runs, settings.tokens, say)
+    seen, varied = (
+        simulate_cells(each, settings.runs, settings.tokens, say) for each in (cells, shaken)
+    )
+    found = Map(cells, seen, varied)
     relaxed = run_adaptive(settings.taus, settings.prompts, settings.new_tokens, say)
     made = Reproduction(NAME, PAGE)
-    made.add(_entries(cells, seen, varied, gain), "map", "Gain over plain decoding")
-    made.add(
-        _adaptive_entries(relaxed),
-        "adaptive",
-        "Adaptive verification, measured on real processes",
-    )
-    made.table(table3_sheet(f"{NAME}-table3"))
-    made.table(_scores(made.entries, gain))
-    figures = {NAME: _map(cells, seen, varied), f"{NAME}-adaptive": _trade(relaxed)}
-    return made.result(_fields(cells, seen, varied, relaxed), figures)
+    made.add(_entries(found, gain), "map", "Gain over plain decoding")
+    title = "Adaptive verification, measured on real processes"
+    made.add(_adaptive_entries(relaxed), "adaptive", title)
+    made.tables += table3_sheet(f"{NAME}-table3"), _scores(made.entries, gain)
+    figures = {NAME: _figure(found), f"{NAME}-adaptive": _trade(relaxed)}
+    return made.result({**_fields(found), **_adaptive_fields(relaxed)}, figures)
 
 
-def _fields(
-    cells: Sequence[Cell],
-    seen: Mapping[str, Measured],
-    varied: Mapping[str, Measured],
-    runs: Sequence[Relaxed],
-) -> dict[str, Any]:
-    """What the page says beyond the entries."""
-    rows, base = table3(), runs[0]
+def _fields(found: Map) -> dict[str, Any]:
+    rows, seen, cells = table3(), found.seen, found.cells
     off = {c: abs(seen[c.label].gain.mean / c.gain - 1) for c in cells}
-    shaken = [varied[c.label].gain.mean / seen[c.label].gain.mean - 1 for c in cells]
-    longest, window_ms = max(each.window_ms for each in runs), emulated_window_ms()
+    shaken = [found.varied[label].gain.mean / seen[label].gain.mean - 1 for label in seen]
     return {
-        "region": region(cells),
+        "region": region_fields(cells),
         "nodes": REGION_NODES,
         "ratios": REGION_RATIO,
-        "place": place_of(cells[0].beta),
+        "place": Cell(*ASSUMED_AT, beta=cells[0].beta),
         "network": VARYING,
         "too_high": max(off.values()),
         "too_high_near": min((error for c, error in off.items() if c.ways < 1), default=None),
@@ -122,42 +105,38 @@ def _fields(
         "of_time": ", ".join(f"{row.tokens_of_time:.1f}" for row in rows),
         "asked_gains": ", ".join(f"{row.gain:.1f}" for row in rows),
         "largest": max(published()["dsd"]["speedup"].values()),
+    }
+
+
+def _adaptive_fields(runs: Sequence[Relaxed]) -> dict[str, Any]:
+    longest, window_ms = max(each.window_ms for each in runs), emulated_window_ms()
+    told = (
+        f"tau_max = {each.tau_max:g}: {each.tokens / runs[0].tokens - 1:+.1%} tokens per window, "
+        f"{each.differing:.1%} of the tokens are not exact decoding's"
+        for each in runs[1:]
+    )
+    return {
         "run_at": Cell(NODES, RATIO, 0.5),
-        "adaptive": "; ".join(
-            f"tau_max = {each.tau_max:g}: {each.tokens / base.tokens - 1:+.1%} tokens per window, "
-            f"{each.differing:.1%} of the tokens are not exact decoding's"
-            for each in runs[1:]
-        ),
+        "adaptive": "; ".join(told),
         "window_ms": window_ms,
         "overrun_ms": longest if longest >= OVERRUN * window_ms else None,
     }
 
 
-def place_of(beta: float) -> Cell:
-    """The testbed for which the published speed-up is taken to hold."""
-    return Cell(*ASSUMED_AT, beta=beta)
-
-
-def _entries(
-    cells: Sequence[Cell],
-    seen: Mapping[str, Measured],
-    varied: Mapping[str, Measured],
-    gain: float,
-) -> list[Entry]:
-    savings = {(row.nodes, float(row.ratio)): row.saving for row in table3()}
-    found = []
-    for cell in cells:
-        key, at = cell.label, (cell.nodes, cell.ratio)
-        simulated = seen[key]
-        if at == ASSUMED_AT:
-            found.append(calibrated(f"{key}/gain", "1", simulated.gain, gain))
-        else:
-            found.append(predicted(f"{key}/gain", "1", simulated.gain))
-        found.append(predicted(f"{key}/saving", "1", simulated.saving, savings.get(at)))
-        found.append(predicted(f"{key}/gain/formula", "1", cell.gain))
-        found.append(predicted(f"{key}/gain/expected", "1", cell.expected_gain))
-        found.append(predicted(f"{key}/gain/varying_links", "1", varied[key].gain))
-    return found
+def _entries(found: Map, gain: float) -> list[Entry]:
+    savings = {Cell(row.nodes, row.ratio, 0.0).label: row.saving for row in table3()}
+    entries = []
+    for cell in found.cells:
+        key, place = cell.label, (cell.nodes, cell.ratio)
+        fact, seen = (gain if place == ASSUMED_AT else None), found.seen[key]
+        entries += [
+            predicted(f"{key}/gain", "1", seen.gain, fact, fitted=True),
+            predicted(f"{key}/saving", "1", seen.saving, savings.get(key)),
+            predicted(f"{key}/gain/formula", "1", cell.gain),
+            predicted(f"{key}/gain/expected", "1", cell.expected_gain),
+            predicted(f"{key}/gain/varying_links", "1", found.varied[key].gain),
+        ]
+    return entries
 
 
 def _adaptive_entries(runs: Sequence[Relaxed]) -> list[Entry]:
@@ -174,29 +153,29 @@ def _adaptive_entries(runs: Sequence[Relaxed]) -> list[Entry]:
 
 
 def _scores(entries: Sequence[Entry], gain: float) -> Sheet:
-    """Table 3's savings: ours, what the speed-up alone says, and (N - 1) / N."""
-    sheet = ScoreSheet(f"{NAME}-scores", "Error on table 3's savings, share of communication")
-    sheet.add("simulated, acceptance from the speed-up", score(entries))
-    keys = {f"{Cell(s.nodes, s.ratio, 0.0).label}/saving": s for s in table3()}
-    sheet.add("1 - 1/speed-up, everywhere", score(entries, dict.fromkeys(keys, 1 - 1 / gain)))
-    above = {key: (row.nodes - 1) / row.nodes for key, row in keys.items()}
-    sheet.add("(N - 1)/N, which is not the formula", score(entries, above))
-    return sheet.sheet()
+    """Show errors for table 3's savings: simulation, the speed-up alone, and (N - 1) / N."""
+    nodes = {f"{Cell(s.nodes, s.ratio, 0.0).label}/saving": s.nodes for s in table3()}
+    same = dict.fromkeys(nodes, 1 - 1 / gain)
+    above = {key: (n - 1) / n for key, n in nodes.items()}
+    scores = [
+        ("simulated, acceptance from the speed-up", score(entries)),
+        ("1 - 1/speed-up, everywhere", score(entries, same)),
+        ("(N - 1)/N, which is not the formula", score(entries, above)),
+    ]
+    title = "Error on table 3's savings, share of communication"
+    return score_sheet(f"{NAME}-scores", scores, title)
 
 
 # --- plots ---------------------------------------------------------------------------------------
 
 
-def _map(
-    cells: Sequence[Cell], seen: Mapping[str, Measured], varied: Mapping[str, Measured]
-) -> Figure:
-    """Gain over N and t1/t0: by the formula, simulated, and with links that vary."""
+def _figure(found: Map) -> Figure:
     ways: dict[str, Callable[[Cell], float]] = {
         "the paper's formula": lambda cell: cell.gain,
-        "simulated": lambda cell: seen[cell.label].gain.mean,
-        "simulated, links with jitter and loss": lambda cell: varied[cell.label].gain.mean,
+        "simulated": lambda cell: found.seen[cell.label].gain.mean,
+        "simulated, links with jitter and loss": lambda cell: found.varied[cell.label].gain.mean,
     }
-    places = {(f"{cell.nodes}", f"{cell.ratio:g}"): cell for cell in cells}
+    places = {(f"{cell.nodes}", f"{cell.ratio:g}"): cell for cell in found.cells}
     panels = {name: {at: gain(each) for at, each in places.items()} for name, gain in ways.items()}
     frames = {(name, at): "-" for name in ways for at, each in places.items() if in_region(each)}
     title = "DSD: gain of speculation (framed: the claimed best region)"
@@ -204,7 +183,6 @@ def _map(
 
 
 def _trade(runs: Sequence[Relaxed]) -> Figure:
-    """Speed-up over the exact rule, and the tokens it is paid with."""
     base = runs[0]
     over = {
         "measured time": {each.tau_max: base.token_ms / each.token_ms for each in runs},
@@ -212,12 +190,11 @@ def _trade(runs: Sequence[Relaxed]) -> Figure:
     }
     for name, gain in zip(("least", "most"), published()["dsd"]["adaptive_gain"], strict=True):
         over[f"claimed at {name}"] = dict.fromkeys((runs[0].tau_max, runs[-1].tau_max), gain)
-    differing = {"tokens": {each.tau_max: each.differing for each in runs}}
-    return line_figure(
-        "Adaptive verification on the bundled pair",
-        "tau_max (0: exact)",
-        [
-            Panel("over the exact rule", shaded(over)),
-            Panel("share of tokens that\nexact decoding would not choose", shaded(differing)),
-        ],
-    )
+    differing = {each.tau_max: each.differing for each in runs}
+    tokens = Line(differing, {"color": GREY, "label": "tokens"})
+    panels = [
+        Panel("over the exact rule", shaded(over)),
+        Panel("share of tokens that\nexact decoding would not choose", [tokens]),
+    ]
+    title = "Adaptive verification on the bundled pair"
+    return line_figure(title, "tau_max (0: exact)", panels)

@@ -1,7 +1,6 @@
-"""N nodes and their links as a scenario, in units of t0, and what closed forms say of them.
+"""N nodes and their links as a scenario, in units of t0, and the closed forms for them.
 
-(DSD, section 3: t0 is a pass's compute on all nodes, t1 a link's latency.) Law of this file:
-parameters in, scenarios and gains out; what is mapped or claimed is the study's.
+DSD, section 3: t0 is a pass's compute on all nodes, t1 a link's latency.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from typing import Any
 
 from scipy.optimize import brentq
 
+from treepipe.progress import Progress
 from treepipe.results.metrics import METRIC
-from treepipe.results.show import Say
 from treepipe.results.statistics import Interval
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.theory import dsd
@@ -28,12 +27,11 @@ T0_MS = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What the paper holds constant: links that vary, and lose messages.
+    """Links with jitter and losses, which the paper assumes constant.
 
     Attributes:
         jitter: scale of a half-normal delay on top of each link's latency, as a share of it.
-        loss: probability that a message is lost and sent again.
-        again: latencies after which it is.
+        loss: probability that a message is lost and sent again, ``again`` latencies later.
     """
 
     jitter: float = 0.0
@@ -43,15 +41,12 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A place on the map.
+    """A place on the map: N and t1 / t0.
 
     Attributes:
-        nodes: N.
-        ratio: t1 / t0.
-        beta: a drafted token is accepted with this probability.
+        beta: acceptance probability of a drafted token.
         gamma: drafted tokens of a window.
-        draft: a draft pass over t0.
-        window: a pass over gamma + 1 tokens over t0.
+        draft, window: time of a draft pass, and of a pass over gamma + 1 tokens, over t0.
     """
 
     nodes: int
@@ -68,34 +63,33 @@ class Cell:
 
     @property
     def ways(self) -> float:
-        """(N - 1) t1 / t0: all that the paper's formula knows of N and t1."""
+        """(N - 1) t1 / t0, the only dependence of the paper's formula on N and t1."""
         return (self.nodes - 1) * self.ratio
 
     @property
     def tokens(self) -> float:
-        """k: of a window, with the target's own one."""
+        """k: tokens of a window, with the target's own one."""
         return committed(self.beta, self.gamma)
 
     @property
     def gain(self) -> float:
-        """The paper's: all drafting is hidden."""
+        """The paper's gain, with all drafting hidden."""
         window = dsd.speculative_ms(0.0, self.window, self.nodes, self.ratio)
         return dsd.gain(self.tokens, self.nodes, 1.0, self.ratio, window)
 
     @property
     def expected_gain(self) -> float:
-        """The gain with the drafting that follows a miss, which nothing hides; constant links."""
-        scenario = replace(self, network=Network()).scenario("dsd")
-        found = closed_form(scenario)
+        """The gain over constant links, with the drafting after a miss, which is not hidden."""
+        found = closed_form(replace(self, network=Network()).scenario("dsd"))
         return self.plain_ms / found.metrics[METRIC]
 
     @property
     def plain_ms(self) -> float:
-        """A token of plain decoding over constant links."""
+        """Time of a token of plain decoding over constant links."""
         return dsd.plain_ms(1, self.nodes, T0_MS, self.ratio * T0_MS)
 
     def scenario(self, schedule: str, **changes: Any) -> Scenario:
-        """The scenario of these nodes, with changes on top."""
+        """Return the scenario of these nodes, with further changes."""
         share, latency = T0_MS / self.nodes, self.ratio * T0_MS
         stage_ms = {1: share, self.gamma + 1: self.window * share}
         ends = ("draft0", "pipeline0.stage1"), (f"pipeline0.stage{self.nodes}", "draft0")
@@ -117,7 +111,7 @@ class Cell:
 
 
 def accepted_for(gain: float, cell: Cell) -> float:
-    """β with which the cell's expected gain is the given one."""
+    """Return β with which the cell's expected gain is ``gain``."""
     found: float = brentq(
         lambda beta: replace(cell, beta=beta).expected_gain - gain, 0.05, 0.99, xtol=1e-4
     )
@@ -133,7 +127,7 @@ class Measured:
 
 
 def simulate_cells(
-    cells: Sequence[Cell], runs: int, tokens: int, say: Say
+    cells: Sequence[Cell], runs: int, tokens: int, say: Progress
 ) -> Mapping[str, Measured]:
     """Simulate the cells; results by label. Plain decoding over constant links is computed."""
     effort = {"runs": runs, "workload.new_tokens": tokens}
@@ -147,13 +141,8 @@ def simulate_cells(
     )
     measured = {}
     for cell in cells:
-        metrics = found[f"{cell.label}/dsd"].metrics
-        plain = found.get(f"{cell.label}/pp")
-        plain_ms = cell.plain_ms
-        if plain is not None:
-            plain_ms = plain.metrics[METRIC].mean
-        measured[cell.label] = Measured(
-            metrics[METRIC].inverse(plain_ms),
-            metrics["tokens_per_round"].inverse().complement(),
-        )
+        metrics, plain = found[f"{cell.label}/dsd"].metrics, found.get(f"{cell.label}/pp")
+        plain_ms = cell.plain_ms if plain is None else plain.metrics[METRIC].mean
+        gain = metrics[METRIC].inverse(plain_ms)
+        measured[cell.label] = Measured(gain, metrics["tokens_per_round"].inverse().complement())
     return measured

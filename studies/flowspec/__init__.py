@@ -1,1 +1,1 @@
-"""FlowSpec's table (2025): fitted where a few cells are known, predicted everywhere else."""
+"""The study of FlowSpec's table (2025): fitted to a few known cells, predicted elsewhere."""

@@ -1,157 +1,276 @@
-"""The few parameters that are fitted: service times, the draft's loss with depth, its accuracy.
+"""The fit to FlowSpec's table: service times, the draft's loss with depth, and its accuracy.
 
-Law of this file: only what ``published.toml`` holds goes in, and each parameter has a meaning. The
-7B models' times come from the three rows of Vicuna 7B at temperature 0, the 13B models' from them
-by the bytes of a pass (``testbed.py``), and each cell's accuracy from its naive_pp figure.
+Invariant: the fit uses only what ``published.toml`` holds, and each parameter has a meaning. The 7B
+models' times come from the three rows of Vicuna 7B at temperature 0, the 13B models' from them by
+the bytes of a pass (``testbed.py``), and each cell's accuracy from its naive_pp figure: a cell is
+the time per token of a curve at that accuracy, and a prefill.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import log
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from scipy import optimize
 
-from treepipe.studies.flowspec.curves import (
-    BASE,
-    Surrogate,
-    tbt_of,
-    tokens_per_s,
-)
+from treepipe.progress import Progress
+from treepipe.results.metrics import METRIC
 from treepipe.studies.flowspec.testbed import (
-    MODELS,
+    NEW_TOKENS,
+    Case,
+    Size,
     Times,
+    prefill,
     prompt_tokens,
+    size_of,
 )
+from treepipe.studies.reproduction import simulated
 
+Floats: TypeAlias = npt.NDArray[np.float64]
 Rows: TypeAlias = Mapping[str, Mapping[str, float]]
 """Tokens per second by method, by dataset."""
+Cells: TypeAlias = dict[tuple[str, str], float]
+"""Figures by method and dataset."""
 
+TOP1 = (0.15, 0.3, 0.45, 0.6, 0.75, 0.87, 0.95)
+"""Simulated accuracies, up to the limits of tilting the recorded pool."""
+BEYOND = 0.5
+"""Range of accuracy by which curves are extrapolated."""
+STEP = 1.25
+"""Factor on one time parameter, for the derivative with respect to it."""
+BASE, LOWEST, HIGHEST = Times(80.0, 20.0, 15.0), Times(30.0, 0.0, 5.0), Times(200.0, 100.0, 60.0)
+DESIGNS = [BASE] + [BASE._replace(**{k: ms * STEP}) for k, ms in BASE._asdict().items()]
+"""``BASE``, and each time parameter multiplied by ``STEP`` on its own."""
 FITTED_MODEL = "vicuna-7b-v1.3"
 ROWS = ("naive_pp", "pipedec", "flowspec")
 LOSSES = (0.0, 0.03, 0.1)
-"""Of positions per unverified token beyond recorded depths; the one that fits best is taken."""
-LOWEST, HIGHEST = Times(30.0, 0.0, 5.0), Times(200.0, 100.0, 60.0)
+"""Loss of accuracy per unverified token beyond recorded depths; the fit takes the best one."""
+
+
+def tokens_per_s(tbt_ms: float, prefill_ms: float) -> float:
+    """Return new tokens over wall time with prefill, as the paper counts."""
+    return 1e3 * NEW_TOKENS / (prefill_ms + (NEW_TOKENS - 1) * tbt_ms)
+
+
+def tbt_of(xi: float, prefill_ms: float) -> float:
+    """Invert ``tokens_per_s``."""
+    return (1e3 * NEW_TOKENS / xi - prefill_ms) / (NEW_TOKENS - 1)
+
+
+class Curve:
+    """Milliseconds between tokens against top-1 accuracy: a parabola through the logarithms.
+
+    Beyond the simulated accuracies it is extrapolated along its tangents, where "accuracy" is only
+    a number that all methods share.
+    """
+
+    def __init__(self, top1: Sequence[float], tbt_ms: Sequence[float] | Floats) -> None:
+        logs = np.log(np.asarray(tbt_ms, float))
+        parabola = np.polynomial.Polynomial.fit(np.asarray(top1, float), logs, 2)
+        ends = np.array([min(top1), max(top1)])
+        fine = np.linspace(ends[0], ends[1], 400)
+        tangents = parabola(ends) + np.array([-BEYOND, BEYOND]) * parabola.deriv()(ends)
+        self._fine = np.array([ends[0] - BEYOND, *fine, ends[1] + BEYOND])
+        self._logs = np.array([tangents[0], *parabola(fine), tangents[1]])
+
+    def __call__(self, top1: float) -> float:
+        return float(np.exp(np.interp(top1, self._fine, self._logs)))
+
+    def accuracy(self, tbt_ms: float) -> float:
+        """Return the accuracy at which the curve has this time (the time falls with accuracy)."""
+        falling = np.minimum.accumulate(self._logs)
+        return float(np.interp(-np.log(tbt_ms), -falling, self._fine))
+
+    def outside(self, tbt_ms: float) -> float:
+        """Return by how much the time's logarithm lies beyond the simulated range; 0 inside it."""
+        slowest, fastest = self._logs[1], self._logs[-2]
+        value = float(np.log(tbt_ms))
+        return value - float(np.clip(value, fastest, slowest))
+
+
+def simulate_curves(cases: Mapping[str, Case], say: Progress, title: str) -> dict[str, Floats]:
+    """Simulate times between tokens at each accuracy of ``TOP1``, by the cases' labels."""
+    scenarios = {
+        f"{label} {top1}": case.scenario(top1) for label, case in cases.items() for top1 in TOP1
+    }
+    found = simulated(scenarios, say, title)
+    return {k: np.array([found[f"{k} {x}"].metrics[METRIC].mean for x in TOP1]) for k in cases}
+
+
+def simulate_prefills(
+    size: Size, times: Times, prompts: Sequence[int], say: Progress
+) -> dict[int, float]:
+    """Simulate milliseconds to the first token by prompt tokens."""
+    asked = {str(tokens): prefill(size, times, tokens) for tokens in sorted(set(prompts))}
+    found = simulated(asked, say, f"{size}, prefills")
+    return {int(label): o.metrics["time_to_first_token_ms"].mean for label, o in found.items()}
+
+
+class Linear:
+    """Figures that are linear in the service times (while the bottleneck does not change), from
+    their values at each of ``DESIGNS``."""
+
+    def __init__(self, values: Sequence[Floats]) -> None:
+        self._base, *moved = values
+        pairs = zip(moved, BASE, strict=True)
+        self._slopes = [(v - self._base) / ((STEP - 1) * t) for v, t in pairs]
+
+    def __call__(self, times: Times) -> Floats:
+        total: Floats = self._base.copy()
+        for now, then, slope in zip(times, BASE, self._slopes, strict=True):
+            total += (now - then) * slope
+        return total
+
+
+class Surrogate:
+    """Curves and prefills of the 7B models at any service times, without simulating them.
+
+    The same random texts are simulated at each of ``DESIGNS``; in lock-step schedules their
+    outcomes do not depend on the times, so all times are linear in the parameters.
+
+    Args:
+        tables: figures by method and depth loss; ``prefills``: by prompt tokens.
+    """
+
+    def __init__(
+        self, tables: Mapping[tuple[str, float], Linear], prefills: Mapping[int, Linear]
+    ) -> None:
+        self._tables, self._prefills = tables, prefills
+
+    def curve(self, method: str, times: Times, depth_loss: float) -> Curve:
+        key = (method, depth_loss) if method == "pipedec" else (method, 0.0)
+        return Curve(TOP1, np.maximum(self._tables[key](times), 1e-3))
+
+    def prefill(self, prompt_tokens: int, times: Times) -> float:
+        return float(self._prefills[prompt_tokens](times)[0])
+
+    def cells(self, times: Times, loss: float, naive: float, prompt: int) -> dict[str, float]:
+        """Predict tokens per second by method, at the accuracy where naive_pp has ``naive``."""
+        prefill = self.prefill(prompt, times)
+        curves = {method: self.curve(method, times, loss) for method in ROWS}
+        top1 = curves["naive_pp"].accuracy(tbt_of(naive, prefill))
+        return {method: tokens_per_s(curve(top1), prefill) for method, curve in curves.items()}
+
+    @classmethod
+    def learn(
+        cls, losses: Sequence[float], prompts: Sequence[int], requests: int, say: Progress
+    ) -> Surrogate:
+        """Simulate the surrogate's designs; only PipeDec's trees reach beyond recorded depths."""
+        keys = [("naive_pp", 0.0), ("flowspec", 0.0), *(("pipedec", loss) for loss in losses)]
+        cases = {
+            f"{method} {loss} {number}": Case(method, "7b", times, loss, requests)
+            for method, loss in keys
+            for number, times in enumerate(DESIGNS)
+        }
+        found = simulate_curves(cases, say, "curves for the fit")
+        tables = {
+            (method, loss): Linear([found[f"{method} {loss} {n}"] for n in range(len(DESIGNS))])
+            for method, loss in keys
+        }
+        timed = [simulate_prefills("7b", times, prompts, say) for times in DESIGNS]
+        prefills = {n: Linear([np.array([each[n]]) for each in timed]) for n in timed[0]}
+        return cls(tables, prefills)
+
+
+# --- the fit -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What was found from the rows of one model.
+    """Parameters from the rows of one model.
 
     Attributes:
-        errors: predicted over published - 1, by method and dataset, of the cells fitted to.
-        misfit: half the sum of squares that was minimized.
+        errors: predicted over published - 1, by method and dataset, of the fitted cells.
+        misfit: half of the minimized sum of squares.
     """
 
     times: Times
     depth_loss: float
-    errors: Mapping[tuple[str, str], float]
+    errors: Cells
     misfit: float
 
 
 def fits(surrogate: Surrogate, table: Rows, datasets: Sequence[str]) -> list[Fit]:
-    """Times with the least squared relative errors over these datasets' cells, for every depth
-    loss; the best one first.
+    """Find the times with the least squared relative errors over these datasets' cells of Table 1,
+    for every depth loss; the best one first.
 
-    They must also let the draft reach every naive_pp figure of the 7B models: what lies beyond the
-    accuracies that the recorded pool can be tilted to counts as an error.
-
-    Args: ``table``: Table 1 by ``MODEL/tT/METHOD``.
+    The draft must also reach every naive_pp figure of the 7B models: distances beyond the
+    accuracies that the recorded pool can be tilted to count as errors.
     """
     found = [_fit_times(surrogate, table, datasets, loss) for loss in LOSSES]
-    return sorted(found, key=_misfit)
+    return sorted(found, key=lambda each: each.misfit)
 
 
 def fitted_rows(table: Rows) -> Rows:
-    """The rows of Table 1 that the times are fitted to, by method."""
+    """Return the fitted rows of Table 1 by method."""
     return {method: table[f"{FITTED_MODEL}/t0/{method}"] for method in ROWS}
 
 
-def _misfit(found: Fit) -> float:
-    return found.misfit
-
-
 def _fit_times(surrogate: Surrogate, table: Rows, datasets: Sequence[str], loss: float) -> Fit:
-    rows, keys = fitted_rows(table), [(m, d) for m in ROWS[1:] for d in datasets]
+    rows, keys = fitted_rows(table), list(product(ROWS[1:], datasets))
 
     def residuals(values: Sequence[float]) -> list[float]:
         times = Times(*values)
-        cells = predict_rows(surrogate, times, loss, rows["naive_pp"], datasets)
+        cells = _predicted_cells(surrogate, times, loss, rows["naive_pp"], datasets)
         errors = [float(np.log(cells[m, d] / rows[m][d])) for m, d in keys]
         return errors + _out_of_reach(surrogate, table, times, loss)
 
-    start = [BASE.stage_ms, BASE.sync_ms, BASE.draft_ms]
-    low = [LOWEST.stage_ms, LOWEST.sync_ms, LOWEST.draft_ms]
-    high = [HIGHEST.stage_ms, HIGHEST.sync_ms, HIGHEST.draft_ms]
     found = optimize.least_squares(
-        residuals, start, bounds=(low, high), x_scale=start, diff_step=1e-3
+        residuals, BASE, bounds=(LOWEST, HIGHEST), x_scale=BASE, diff_step=1e-3
     )
     errors = dict(zip(keys, np.expm1(found.fun[: len(keys)]).tolist(), strict=True))
-    times = Times(*(float(value) for value in found.x))
-    return Fit(times, loss, errors, float(found.cost))
+    return Fit(Times(*found.x.tolist()), loss, errors, float(found.cost))
 
 
 def _out_of_reach(surrogate: Surrogate, table: Rows, times: Times, loss: float) -> list[float]:
-    """How far each naive_pp figure of the 7B models lies beyond the curve's ends."""
+    """Return the distance of each naive_pp figure of the 7B models beyond the curve's ends."""
     curve = surrogate.curve("naive_pp", times, loss)
-    found = []
-    for row, figures in table.items():
-        model, _, method = row.split("/")
-        if method == "naive_pp" and MODELS[model][0] == "7b":
-            for dataset, xi in figures.items():
-                prefill = surrogate.prefill(prompt_tokens(model, dataset), times)
-                found.append(curve.outside(tbt_of(xi, prefill)))
-    return found
+    return [
+        curve.outside(tbt_of(xi, surrogate.prefill(prompt_tokens(model, dataset), times)))
+        for row, figures in table.items()
+        for model, _, method in [row.split("/")]
+        if method == "naive_pp" and size_of(model) == "7b"
+        for dataset, xi in figures.items()
+    ]
 
 
-def predict_rows(
+def _predicted_cells(
     surrogate: Surrogate,
     times: Times,
     loss: float,
     naive: Mapping[str, float],
     datasets: Sequence[str],
-) -> dict[tuple[str, str], float]:
-    """Tokens per second by method and dataset, the accuracies from the naive_pp figures."""
-    cells = {}
-    for dataset in datasets:
-        prompt = prompt_tokens(FITTED_MODEL, dataset)
-        found = predict_cells(surrogate, times, loss, naive[dataset], prompt)
-        cells.update({(method, dataset): value for method, value in found.items()})
-    return cells
-
-
-def predict_cells(
-    surrogate: Surrogate, times: Times, loss: float, naive: float, prompt: int
-) -> dict[str, float]:
-    """Tokens per second by method, the accuracy from naive_pp's."""
-    prefill = surrogate.prefill(prompt, times)
-    curves = {method: surrogate.curve(method, times, loss) for method in ROWS}
-    top1 = curves["naive_pp"].accuracy(tbt_of(naive, prefill))
-    return {method: tokens_per_s(curve(top1), prefill) for method, curve in curves.items()}
+) -> Cells:
+    """Predict tokens per second of ``FITTED_MODEL``, with accuracies from the naive_pp figures."""
+    prompts = {dataset: prompt_tokens(FITTED_MODEL, dataset) for dataset in datasets}
+    return {
+        (method, dataset): value
+        for dataset, prompt in prompts.items()
+        for method, value in surrogate.cells(times, loss, naive[dataset], prompt).items()
+    }
 
 
 def form_spread(
     surrogate: Surrogate, found: Sequence[Fit], naive: float, prompt: int
 ) -> dict[str, float]:
-    """How far, by method, the logarithm of a 7B cell's prediction moves at most if another depth
-    loss is taken, with the times that fit best then.
-
-    Args: ``found``: as ``fits`` returns them.
-    """
-    best, *others = (predict_cells(surrogate, f.times, f.depth_loss, naive, prompt) for f in found)
+    """Return, by method, the largest change of the logarithm of a 7B cell's prediction with another
+    depth loss and the times that fit best then (``found``, the best one first)."""
+    best, *others = (surrogate.cells(f.times, f.depth_loss, naive, prompt) for f in found)
     return {m: max((abs(log(o[m] / best[m])) for o in others), default=0.0) for m in ROWS}
 
 
-def leave_one_out(surrogate: Surrogate, table: Rows) -> dict[tuple[str, str], float]:
-    """Relative errors of pipedec and flowspec where their dataset was not in the fit."""
+def leave_one_out(surrogate: Surrogate, table: Rows) -> Cells:
+    """Return relative errors of pipedec and flowspec with their dataset left out of the fit."""
     rows, datasets = fitted_rows(table), list(table[f"{FITTED_MODEL}/t0/naive_pp"])
     errors = {}
     for left in datasets:
-        found = fits(surrogate, table, [d for d in datasets if d != left])[0]
-        cells = predict_rows(surrogate, found.times, found.depth_loss, rows["naive_pp"], [left])
+        fit = fits(surrogate, table, [d for d in datasets if d != left])[0]
+        cells = _predicted_cells(surrogate, fit.times, fit.depth_loss, rows["naive_pp"], [left])
         for method in ROWS[1:]:
             errors[method, left] = cells[method, left] / rows[method][left] - 1
     return errors

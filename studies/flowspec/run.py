@@ -1,39 +1,26 @@
-"""The study ``flowspec-table``: what is simulated, and which entry comes of what.
+"""The study ``flowspec-table``: FlowSpec's tables, fitted to a few cells and predicted elsewhere.
 
-Law of this file: it puts the parts together (``fit.py``, ``curves.py``) and makes the
-entries; tables are in ``report.py``, sentences in ``page.md``.
+Its sentences are in ``page.md``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import hypot
+from itertools import product
+from math import exp, hypot, log, sqrt
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from matplotlib.figure import Figure
+
+from treepipe.progress import Progress
 from treepipe.results.metrics import METRIC
-from treepipe.results.show import Say
 from treepipe.results.statistics import Interval
-from treepipe.studies.flowspec.curves import (
-    TOP1,
-    Curves,
-    Surrogate,
-    simulate_curves,
-    simulate_prefills,
-    tbt_of,
-    tokens_per_s,
-)
-from treepipe.studies.flowspec.fit import (
-    FITTED_MODEL,
-    LOSSES,
-    ROWS,
-    Fit,
-    Rows,
-    fits,
-    form_spread,
-    leave_one_out,
-)
-from treepipe.studies.flowspec.report import Findings, report
+from treepipe.studies.flowspec import fit as fitting
+from treepipe.studies.flowspec import testbed
+from treepipe.studies.flowspec.fit import FITTED_MODEL, ROWS, Cells, Curve, Fit, Rows, Surrogate
 from treepipe.studies.flowspec.testbed import (
     METHODS,
     MODELS,
@@ -42,31 +29,40 @@ from treepipe.studies.flowspec.testbed import (
     WITHOUT_SLIP,
     Case,
     Size,
-    Times,
-    larger,
     prompt_tokens,
+    size_of,
 )
+from treepipe.studies.plots import Panel, line_figure, published_figure, shaded
 from treepipe.studies.reproduction import (
-    calibrated,
+    Reproduction,
+    Score,
     predicted,
     published,
+    relative_error,
+    score,
+    score_sheet,
     simulated,
     t_spread,
 )
 from treepipe.studies.study import Entry, StudyResult
 
-ABLATION_MODEL = SWEEP_MODEL = "llama2-chat-7b"
-"""Of Table 2, and of the bandwidth sweep and the map (MT-bench, temperature 0)."""
+NAME = "flowspec-table"
+PAGE = Path(__file__).with_name("page.md")
+SWEPT_MODEL = "llama2-chat-7b"
+"""The model of Table 2, of the bandwidth sweep, and of the map (MT-bench, temperature 0)."""
 BANDWIDTHS = (125, 250, 500, 1000)
 TESTBED_MBIT = 1000
 DEPTHS = (3, 4, 5, 6, 7, 8)
 TABLE_METHODS = (*ROWS, WITHOUT_SLIP)
 SIZE_METHODS: dict[Size, Sequence[str]] = {"7b": tuple(METHODS), "13b": TABLE_METHODS}
+DRAFTED = ROWS[1:]
+KNOWN = {"13b": "13B models", "ablation": "Table 2", "table3": "Table 3"}
+"""Names of the other known figures, by a part of their entries' keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How much is simulated: requests of 128 tokens per point, for the fit, the final curves, the
+    """The size of the job: requests of 128 tokens per point, for the fit, the final curves, the
     bandwidth sweep and the map; and the map's depths."""
 
     fit_requests: int = 8
@@ -76,252 +72,367 @@ class Settings:
     depths: Sequence[int] = DEPTHS
 
 
+SHORT, FULL = Settings(), Settings(12, 16, 12, 8)
+
+
 @dataclass(frozen=True, slots=True)
 class FittedTestbed:
     """A testbed at its fitted times: time between tokens by method, prefills by prompt tokens."""
 
-    times: Times
-    curves: Curves
+    times: testbed.Times
+    curves: Mapping[str, Curve]
     prefills: Mapping[int, float]
+
+    def cell(self, method: str, naive: float, prompt: int) -> tuple[float, float]:
+        """Predict a method's tokens per second, and the accuracy, from naive_pp's ``naive``."""
+        prefill = self.prefills[prompt]
+        top1 = self.curves["naive_pp"].accuracy(fitting.tbt_of(naive, prefill))
+        return fitting.tokens_per_s(self.curves[method](top1), prefill), top1
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
-    """What the model may miss of a cell: half-widths of its prediction's logarithm.
+class Predictor:
+    """The fits, testbeds and spreads that predict a cell of the tables.
 
     Attributes:
-        forms: fits with every depth loss, the one that is used first.
-        spreads: from cells that were left out, by size and method.
+        forms: fits with every depth loss; the first one is used.
+        spreads: half-widths of 95 % intervals of the predictions' logarithms, by size and method.
     """
 
     surrogate: Surrogate
     forms: Sequence[Fit]
+    clusters: Mapping[Size, FittedTestbed]
     spreads: Mapping[Size, Mapping[str, float]]
 
-    def around(self, value: float, method: str, size: Size, naive: float, prompt: int) -> Interval:
-        """The 95 % interval of a cell, where naive_pp has ``naive`` with so many prompt tokens."""
+    def interval(self, model: str, method: str, naive: float, dataset: str) -> Interval:
+        """Predict a cell, with its interval, at the accuracy where naive_pp has ``naive``."""
+        size, prompt = size_of(model), prompt_tokens(model, dataset)
+        value, _ = self.clusters[size].cell(method, naive, prompt)
         half = self.spreads[size].get(method)
         if half is not None and size == "7b":
-            form = form_spread(self.surrogate, self.forms, naive, prompt)
-            kind = "pipedec" if "pipedec" in method else "flowspec"
-            half = hypot(half, form[kind])
+            moved = fitting.form_spread(self.surrogate, self.forms, naive, prompt)
+            half = hypot(half, moved["pipedec" if "pipedec" in method else "flowspec"])
         return Interval.within_factor(value, half)
 
+    def entries(
+        self, key: str, model: str, methods: Sequence[str], known: Rows, fitted: bool = False
+    ) -> list[Entry]:
+        """Predict every method's cells from naive_pp's, which ``known`` must contain."""
+        return [
+            predicted(
+                f"{key}/{method}/{dataset}",
+                "tokens/s",
+                self.interval(model, method, naive, dataset),
+                known.get(method, {}).get(dataset),
+                fitted or method == "naive_pp",
+            )
+            for method in methods
+            for dataset, naive in known["naive_pp"].items()
+        ]
 
-def run(say: Say, full: bool) -> StudyResult:
-    """Run the study; in full, with more requests per point."""
-    return study(Settings(12, 16, 12, 8) if full else Settings(), say)
 
-
-def study(settings: Settings, say: Say) -> StudyResult:
-    """Fit, predict, report."""
+def study(settings: Settings, say: Progress) -> StudyResult:
+    """Fit, predict and report."""
     facts = published()["flowspec"]
     table: Rows = facts["table1"]
-    prompts = [prompt_tokens(model, d) for model in MODELS for d in PROMPT_TOKENS]
-    surrogate = Surrogate.learn(LOSSES, prompts, settings.fit_requests, say)
-    forms = fits(surrogate, table, list(PROMPT_TOKENS))
-    found = forms[0]
-    left_out = leave_one_out(surrogate, table)
-    times: dict[Size, Times] = {"7b": found.times, "13b": larger(found.times)}
-    clusters = {
-        size: FittedTestbed(
-            at,
-            simulate_curves(
-                SIZE_METHODS[size], size, at, found.depth_loss, settings.curve_requests, say
-            ),
-            simulate_prefills(size, at, prompts, say),
-        )
-        for size, at in times.items()
-    }
-    spread = _spread(left_out)
-    missed = Missed(surrogate, forms, {"7b": spread, "13b": _spread_13b(clusters, table, spread)})
-    main, ablation, third = (
-        [entry for part in parts for entry in part.entries(clusters, missed)]
-        for parts in (_first_table(table), _ablation(facts), _third_table(facts))
+    predictor, crossed = _fitted(settings, table, say)
+    main, ablation, third = _tables(predictor, facts)
+    sweep = _sweep(settings, predictor, table, say)
+    grid = _map(settings, predictor, table, say)
+    larger = [e for e in main if "13b" in e.key]
+    known = [e for e in (*larger, *ablation, *third) if e.published is not None]
+    scores = _scores(crossed, known, table)
+    made = Reproduction(NAME, PAGE)
+    made.add(main, "cells", "Table 1: tokens per second (prefill included)")
+    made.add([*ablation, *third])
+    title = "Llama 2 Chat 7B, MT-bench, temperature 0: link bandwidth in Mbit/s"
+    made.add(sweep, "bandwidth", title)
+    made.add([*_grid_entries(grid), *_parameters(predictor)])
+    made.tables.append(score_sheet(f"{NAME}-scores", scores.items()))
+    title = "Vicuna 7B, temperature 0: each dataset predicted from a fit to the other five"
+    made.show(crossed, "cross-validation", title)
+    title = (
+        "13B models, Tables 2 (ablation) and 3 (other samples): accuracy from naive_pp, the rest "
     )
-    sweep = _sweep(settings, clusters["7b"], found, table, spread, say)
-    grid = _map(settings, clusters["7b"], found, table, say)
-    stated = Findings(found, left_out, times, main, ablation, third, sweep, grid)
-    return report(stated, facts)
+    made.show(known, "known", f"{title}predicted")
+    fields = {
+        **_pair_fields(main, [*crossed, *third, *larger]),
+        **_fit_fields(predictor),
+        "scores": scores,
+        "best": max(grid, key=lambda depths: grid[depths]),
+        "best_rate": max(grid.values()),
+        "larger": {m: _errors(e for e in larger if f"/{m}/" in e.key) for m in DRAFTED},
+        "noise": _noise(facts),
+    }
+    return made.result(fields, _figures(main, ablation, sweep))
 
 
-# --- cells ---------------------------------------------------------------------------------------
+def _tables(
+    predictor: Predictor, facts: Mapping[str, Any]
+) -> tuple[list[Entry], list[Entry], list[Entry]]:
+    """Predict Table 1, the ablation, and Table 3 (other samples of MT-bench and accuracies)."""
+    main, ablation, third = list[Entry](), list[Entry](), list[Entry]()
+    for model, t in product(MODELS, TEMPERATURES):
+        row, fitted = f"{model}/{t}", model == FITTED_MODEL
+        rates = {m: facts["table1"].get(f"{row}/{m}", {}) for m in ROWS}
+        main += predictor.entries(row, model, TABLE_METHODS, rates, fitted)
+    methods = [method for method in METHODS if method not in ("pipedec", WITHOUT_SLIP)]
+    for t in TEMPERATURES:
+        ablation += predictor.entries(f"ablation/{t}", SWEPT_MODEL, methods, facts[f"table2_{t}"])
+    for row, own in facts["table3"].items():
+        rates = {method: {"mt_bench": rate} for method, rate in own.items()}
+        third += predictor.entries(f"table3/{row}", row.split("/")[0], ROWS, rates)
+    return main, ablation, third
 
 
-def cell(cluster: FittedTestbed, method: str, naive: float, prompt: int) -> tuple[float, float]:
-    """Tokens per second of a method where naive_pp has ``naive``; and the top-1 accuracy there."""
-    prefill = cluster.prefills[prompt]
-    top1 = cluster.curves["naive_pp"].accuracy(tbt_of(naive, prefill))
-    return tokens_per_s(cluster.curves[method](top1), prefill), top1
+# --- predictions ---------------------------------------------------------------------------------
 
 
-def reachable(top1: float) -> float:
-    """The nearest accuracy that was simulated."""
-    return min(max(top1, TOP1[0]), TOP1[-1])
+def _fitted(settings: Settings, table: Rows, say: Progress) -> tuple[Predictor, list[Entry]]:
+    """Fit the testbeds, and predict cells whose dataset was left out of the fit."""
+    prompts = [prompt_tokens(model, d) for model in MODELS for d in PROMPT_TOKENS]
+    surrogate = Surrogate.learn(fitting.LOSSES, prompts, settings.fit_requests, say)
+    forms = fitting.fits(surrogate, table, list(PROMPT_TOKENS))
+    left_out = fitting.leave_one_out(surrogate, table)
+    loss, requests = forms[0].depth_loss, settings.curve_requests
+    clusters: dict[Size, FittedTestbed] = {}
+    for size, methods in SIZE_METHODS.items():
+        times = forms[0].times if size == "7b" else testbed.larger(forms[0].times)
+        cases = {method: Case(method, size, times, loss, requests) for method in methods}
+        title = f"{size}, stages of {times.stage_ms:.0f} ms"
+        found = fitting.simulate_curves(cases, say, title)
+        curves = {method: Curve(fitting.TOP1, found[method]) for method in methods}
+        prefills = fitting.simulate_prefills(size, times, prompts, say)
+        clusters[size] = FittedTestbed(times, curves, prefills)
+    spread = _spread(left_out)
+    spreads: dict[Size, Mapping[str, float]] = {
+        "7b": spread,
+        "13b": _spread_13b(clusters["13b"], table, spread),
+    }
+    rows = fitting.fitted_rows(table)
+    crossed = [
+        predicted(
+            f"left-out/{FITTED_MODEL}/t0/{m}/{d}", "tokens/s", rows[m][d] * (1 + e), rows[m][d]
+        )
+        for (m, d), e in left_out.items()
+    ]
+    return Predictor(surrogate, forms, clusters, spreads), crossed
 
 
-def _spread(left_out: Mapping[tuple[str, str], float]) -> dict[str, float]:
-    """Half-widths of 95 % intervals of the predictions' logarithms, by method.
-
-    From the errors of the cells that were left out: they hold the published samples' noise as well
-    as what the model misses. Pruned PP and the ablation's FlowSpec take FlowSpec's, PipeDec without
-    the slip takes PipeDec's.
-    """
-    halves = {}
-    for method in ("pipedec", "flowspec"):
-        halves[method] = t_spread([e for (m, _), e in left_out.items() if m == method])
+def _spread(left_out: Cells) -> dict[str, float]:
+    """Return the 7B models' spreads from the errors of left-out cells, which contain the published
+    samples' noise as well as the model's error. Pruned PP and the ablation's FlowSpec take
+    FlowSpec's, PipeDec without the slip takes PipeDec's."""
+    halves = {
+        method: t_spread([e for (m, _), e in left_out.items() if m == method]) for method in DRAFTED
+    }
     others = {m: halves["flowspec"] for m in METHODS if m not in ("naive_pp", *halves)}
     return {**halves, **others, WITHOUT_SLIP: halves["pipedec"]}
 
 
 def _spread_13b(
-    clusters: Mapping[Size, FittedTestbed], table: Rows, spread: Mapping[str, float]
+    cluster: FittedTestbed, table: Rows, spread: Mapping[str, float]
 ) -> dict[str, float]:
-    """The same of the 13B models, from their known cells together, none of which was fitted to;
-    no narrower than those of the 7B models."""
-    errors = [
-        cell(clusters[size], method, table[f"{model}/t0/naive_pp"][dataset], prompt)[0] / fact - 1
-        for model, (size, _) in MODELS.items()
-        for method in ROWS[1:]
-        for dataset, fact in table.get(f"{model}/t0/{method}", {}).items()
-        for prompt in [prompt_tokens(model, dataset)]
-        if size == "13b"
-    ]
+    """Return the 13B models' spreads from all their known cells, none of which was fitted to; at
+    least those of the 7B models."""
+    errors = []
+    for model, method in product(MODELS, DRAFTED):
+        if size_of(model) == "13b":
+            for dataset, fact in table.get(f"{model}/t0/{method}", {}).items():
+                naive = table[f"{model}/t0/naive_pp"][dataset]
+                value, _ = cluster.cell(method, naive, prompt_tokens(model, dataset))
+                errors.append(value / fact - 1)
     return {method: max(half, t_spread(errors)) for method, half in spread.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Cells of one table for one model and temperature.
-
-    Attributes:
-        key: what the cells' keys begin with.
-        known: published tokens per second by method and dataset; naive_pp's must be there.
-        fitted: whether the times were fitted to these cells.
-    """
-
-    key: str
-    model: str
-    methods: Sequence[str]
-    known: Rows
-    fitted: bool = False
-
-    def entries(self, clusters: Mapping[Size, FittedTestbed], missed: Missed) -> list[Entry]:
-        """Every method's cells, with the accuracy of naive_pp's."""
-        size, found = MODELS[self.model][0], []
-        for method in self.methods:
-            for dataset, naive in self.known["naive_pp"].items():
-                prompt = prompt_tokens(self.model, dataset)
-                value, _ = cell(clusters[size], method, naive, prompt)
-                interval = missed.around(value, method, size, naive, prompt)
-                key, fact = (
-                    f"{self.key}/{method}/{dataset}",
-                    self.known.get(method, {}).get(dataset),
-                )
-                if fact is not None and (method == "naive_pp" or self.fitted):
-                    found.append(calibrated(key, "tokens/s", interval, fact))
-                else:
-                    found.append(predicted(key, "tokens/s", interval, fact))
-        return found
+def _swept_cells(predictor: Predictor, table: Rows) -> dict[str, tuple[float, float]]:
+    """Return tokens per second and the accuracy of the swept cell, by method."""
+    naive = table[f"{SWEPT_MODEL}/t0/naive_pp"]["mt_bench"]
+    prompt = prompt_tokens(SWEPT_MODEL, "mt_bench")
+    return {method: predictor.clusters["7b"].cell(method, naive, prompt) for method in ROWS}
 
 
-def _first_table(table: Rows) -> list[Part]:
-    return [
-        Part(
-            row,
-            model,
-            TABLE_METHODS,
-            {m: table[f"{row}/{m}"] for m in ROWS if f"{row}/{m}" in table},
-            model == FITTED_MODEL,
-        )
-        for model in MODELS
-        for row in (f"{model}/{temperature}" for temperature in TEMPERATURES)
-    ]
+def _reachable(top1: float) -> float:
+    return min(max(top1, fitting.TOP1[0]), fitting.TOP1[-1])
 
 
-def _ablation(facts: Mapping[str, Any]) -> list[Part]:
-    methods = [method for method in METHODS if method not in ("pipedec", WITHOUT_SLIP)]
-    return [
-        Part(f"ablation/{t}", ABLATION_MODEL, methods, facts[f"table2_{t}"]) for t in TEMPERATURES
-    ]
-
-
-def _third_table(facts: Mapping[str, Any]) -> list[Part]:
-    """Other samples of MT-bench: the same cells of Table 1, with another accuracy."""
-    return [
-        Part(
-            f"table3/{row}",
-            row.split("/")[0],
-            ROWS,
-            {method: {"mt_bench": rate} for method, rate in known.items()},
-        )
-        for row, known in facts["table3"].items()
-    ]
-
-
-# --- what is simulated on its own ----------------------------------------------------------------
-
-
-def _sweep(
-    settings: Settings,
-    cluster: FittedTestbed,
-    found: Fit,
-    table: Rows,
-    spread: Mapping[str, float],
-    say: Say,
-) -> list[Entry]:
-    """The table's cell, times what another bandwidth makes of the same simulated texts."""
-    naive = table[f"{SWEEP_MODEL}/t0/naive_pp"]["mt_bench"]
-    prompt = prompt_tokens(SWEEP_MODEL, "mt_bench")
-    base = {method: cell(cluster, method, naive, prompt) for method in ROWS}
-    cases = {
-        f"bandwidth={rate}/{method}": Case(
-            method,
-            "7b",
-            cluster.times,
-            reachable(base[method][1]),
-            found.depth_loss,
-            settings.sweep_requests,
-            {"links.default.bandwidth_mbit_s": rate, "workload.prompt_tokens": prompt},
-        )
-        for rate in BANDWIDTHS
-        for method in ROWS
-    }
-    scenarios = {key: case.scenario() for key, case in cases.items()}
+def _sweep(settings: Settings, predictor: Predictor, table: Rows, say: Progress) -> list[Entry]:
+    """Predict the swept cell by bandwidth: its figure times the simulated ratio."""
+    times, loss = predictor.forms[0].times, predictor.forms[0].depth_loss
+    prompt = prompt_tokens(SWEPT_MODEL, "mt_bench")
+    base = _swept_cells(predictor, table)
+    scenarios = {}
+    for rate, method in product(BANDWIDTHS, ROWS):
+        extra = {"links.default.bandwidth_mbit_s": rate, "workload.prompt_tokens": prompt}
+        case = Case(method, "7b", times, loss, settings.sweep_requests, extra)
+        scenarios[f"bandwidth={rate}/{method}"] = case.scenario(_reachable(base[method][1]))
     outcomes = simulated(scenarios, say, "link bandwidths")
     reached = {key: o.metrics["throughput_tokens_s"].mean for key, o in outcomes.items()}
     entries = []
-    for key, case in cases.items():
-        ratio = reached[key] / reached[f"bandwidth={TESTBED_MBIT}/{case.method}"]
-        mean = base[case.method][0] * ratio
-        value = Interval.within_factor(mean, spread.get(case.method))
-        entries.append(predicted(key, "tokens/s", value))
+    for rate, method in product(BANDWIDTHS, ROWS):
+        ratio = (
+            reached[f"bandwidth={rate}/{method}"] / reached[f"bandwidth={TESTBED_MBIT}/{method}"]
+        )
+        spread = predictor.spreads["7b"].get(method)
+        value = Interval.within_factor(base[method][0] * ratio, spread)
+        entries.append(predicted(f"bandwidth={rate}/{method}", "tokens/s", value))
     return entries
 
 
 def _map(
-    settings: Settings, cluster: FittedTestbed, found: Fit, table: Rows, say: Say
+    settings: Settings, predictor: Predictor, table: Rows, say: Progress
 ) -> dict[tuple[int, int], float]:
-    """FlowSpec's tokens per second by d0 and d_exp."""
-    naive = table[f"{SWEEP_MODEL}/t0/naive_pp"]["mt_bench"]
-    prompt = prompt_tokens(SWEEP_MODEL, "mt_bench")
-    value, top1 = cell(cluster, "flowspec", naive, prompt)
-    pairs = [(d0, d_exp) for d0 in settings.depths for d_exp in settings.depths]
-    scenarios = {
-        f"{d0} {d_exp}": Case(
-            "flowspec",
-            "7b",
-            cluster.times,
-            reachable(top1),
-            found.depth_loss,
-            settings.map_requests,
-            {"schedule.tree_depth": d0, "schedule.expand_depth": d_exp},
-        ).scenario()
-        for d0, d_exp in pairs
-    }
-    outcomes = simulated(scenarios, say, "depths of the trees")
-    tbt = {p: outcomes[f"{p[0]} {p[1]}"].metrics[METRIC].mean for p in pairs}
-    prefill = cluster.prefills[prompt]
+    fit, cluster = predictor.forms[0], predictor.clusters["7b"]
+    value, top1 = _swept_cells(predictor, table)["flowspec"]
+    scenarios = {}
+    for d0, d_exp in product(settings.depths, settings.depths):
+        extra = {"schedule.tree_depth": d0, "schedule.expand_depth": d_exp}
+        case = Case("flowspec", "7b", fit.times, fit.depth_loss, settings.map_requests, extra)
+        scenarios[d0, d_exp] = case.scenario(_reachable(top1))
+    outcomes = simulated(
+        {str(k): each for k, each in scenarios.items()}, say, "depths of the trees"
+    )
+    tbt = {pair: outcomes[str(pair)].metrics[METRIC].mean for pair in scenarios}
+    prefill = cluster.prefills[prompt_tokens(SWEPT_MODEL, "mt_bench")]
     own = tbt.get((6, 6), cluster.curves["flowspec"](top1))
-    factor = tbt_of(value, prefill) / own  # as in the table where it is the table's own point
-    return {pair: tokens_per_s(ms * factor, prefill) for pair, ms in tbt.items()}
+    factor = fitting.tbt_of(value, prefill) / own  # equals the table at (6, 6)
+    return {pair: fitting.tokens_per_s(ms * factor, prefill) for pair, ms in tbt.items()}
+
+
+# --- entries, scores, fields and plots -----------------------------------------------------------
+
+
+def _grid_entries(grid: Mapping[tuple[int, int], float]) -> list[Entry]:
+    return [
+        predicted(f"d0={d0}/d_exp={d_exp}/flowspec", "tokens/s", value)
+        for (d0, d_exp), value in sorted(grid.items())
+    ]
+
+
+def _parameters(predictor: Predictor) -> list[Entry]:
+    return [
+        predicted("fit/depth_loss", "1", predictor.forms[0].depth_loss),
+        *(
+            predicted(f"fit/{size}/{name}", "ms", ms)
+            for size, cluster in predictor.clusters.items()
+            for name, ms in cluster.times._asdict().items()
+        ),
+    ]
+
+
+def _scores(
+    crossed: Sequence[Entry], known: Sequence[Entry], rows: Rows
+) -> dict[str, Score | None]:
+    """Score the simulation beside a constant ratio to naive_pp (Vicuna 7B, temperature 0)."""
+    fitted, scores = fitting.fitted_rows(rows), dict[str, Score | None]()
+    ratios = {m: {d: log(v / fitted["naive_pp"][d]) for d, v in fitted[m].items()} for m in DRAFTED}
+    for method in DRAFTED:
+        mine, guesses = [e for e in crossed if f"/{method}/" in e.key], {}
+        for entry in mine:
+            left = entry.key.split("/")[-1]
+            mean = fmean(value for d, value in ratios[method].items() if d != left)
+            guesses[entry.key] = fitted["naive_pp"][left] * exp(mean)
+        scores[f"{method}, dataset left out"] = score(mine)
+        scores[f"{method}, dataset left out: trivial"] = score(mine, guesses)
+    naive = {e.key: e.published or 0.0 for e in known if "/naive_pp/" in e.key}
+    methods = dict.fromkeys(e.key.split("/")[-2] for e in known)
+    for (part, name), method in product(KNOWN.items(), methods):
+        mine = [e for e in known if part in e.key and f"/{method}/" in e.key]
+        scores[f"{method}, {name}"] = score(mine)
+        if method in DRAFTED:
+            ratio = exp(fmean(ratios[method].values()))
+            same = {e.key: e.key.replace(f"/{method}/", "/naive_pp/") for e in mine}
+            guesses = {key: ratio * naive[other] for key, other in same.items()}
+            scores[f"{method}, {name}: trivial"] = score(mine, guesses)
+    return scores
+
+
+def _errors(entries: Iterable[Entry]) -> str:
+    return " and ".join(f"{relative_error(e):+.1%}" for e in entries if e.published)
+
+
+def _ahead(entries: Sequence[Entry], figure: str = "predicted") -> dict[str, bool]:
+    """Return whether PipeDec has more tokens per second than FlowSpec, by PipeDec's key."""
+    cells = {e.key: getattr(e, figure) for e in entries}
+    others = {k: k.replace("/pipedec/", "/flowspec/") for k in cells if "/pipedec/" in k}
+    return {key: cells[key] > cells[other] for key, other in others.items() if other in cells}
+
+
+def _pair_fields(main: Sequence[Entry], judged: Sequence[Entry]) -> dict[str, Any]:
+    """Return the page's fields about PipeDec against FlowSpec, and about its slip."""
+    known = [e for e in judged if e.published]
+    ahead, said, true = _ahead(main), _ahead(known), _ahead(known, "published")
+    where = [key.replace("/pipedec/", " ") for key, is_ahead in ahead.items() if is_ahead]
+    cells = {e.key: e.predicted or 0.0 for e in main}
+    right = [key for key in cells if f"/{WITHOUT_SLIP}/" in key]
+    gains = [cells[key] / cells[key.replace(WITHOUT_SLIP, "pipedec")] - 1 for key in right]
+    sampled = {m: [k for k in cells if k.startswith(f"{FITTED_MODEL}/t1/{m}/")] for m in DRAFTED}
+    return {
+        "known": len(true),
+        "right": sum(said[key] == is_ahead for key, is_ahead in true.items()),
+        "flowspec_faster": sum(not is_ahead for is_ahead in true.values()),
+        "cells": len(ahead),
+        "ahead": len(where),
+        "where_ahead": ", ".join(where) or "none",
+        "without_slip": (min(gains), max(gains)),
+        "sampled": {m: fmean(cells[key] for key in keys) for m, keys in sampled.items()},
+    }
+
+
+def _fit_fields(predictor: Predictor) -> dict[str, Any]:
+    times = {size: cluster.times for size, cluster in predictor.clusters.items()}
+    return {
+        "times": times,
+        "factor": times["13b"].stage_ms / times["7b"].stage_ms,
+        "unpacking": testbed.UNPACKING,
+        "roofline": testbed.roofline_times(),
+        "rms": sqrt(fmean(error**2 for error in predictor.forms[0].errors.values())),
+        "fitted_cells": len(ROWS) * len(PROMPT_TOKENS),
+        "prompts": PROMPT_TOKENS,
+        "templates": testbed.TEMPLATE_TOKENS,
+    }
+
+
+def _noise(facts: Mapping[str, Any]) -> float:
+    """Return the largest relative difference of a cell between two of the paper's tables."""
+    spreads: list[float] = []
+    for row, known in facts["table1"].items():
+        model, temperature, method = row.split("/")
+        second = facts[f"table2_{temperature}"].get(method, {}) if model == SWEPT_MODEL else {}
+        third = {"mt_bench": facts["table3"].get(f"{model}/{temperature}", {}).get(method)}
+        for dataset, first in known.items():
+            values = [v for v in (first, second.get(dataset), third.get(dataset)) if v is not None]
+            spreads.append(max(values) / min(values) - 1)
+    return max(spreads)
+
+
+def _figures(
+    main: Sequence[Entry], ablation: Sequence[Entry], sweep: Sequence[Entry]
+) -> dict[str, Figure]:
+    keys = {entry.key: entry for entry in (*main, *ablation, *sweep)}
+    ablated = [e.key.split("/")[2:] for e in ablation]
+    datasets = list(dict.fromkeys(dataset for _, dataset in ablated))
+    methods = list(dict.fromkeys(method for method, _ in ablated))
+    first = {
+        f"{model}, T = {t[1:]}": {
+            m: {d: keys[f"{model}/{t}/{m}/{d}"] for d in PROMPT_TOKENS} for m in ROWS
+        }
+        for model, t in product(MODELS, TEMPERATURES)
+    }
+    second = {
+        f"T = {t[1:]}": {m: {d: keys[f"ablation/{t}/{m}/{d}"] for d in datasets} for m in methods}
+        for t in TEMPERATURES
+    }
+    swept = {
+        m: {rate: keys[f"bandwidth={rate}/{m}"].predicted or 0.0 for rate in BANDWIDTHS}
+        for m in ROWS
+    }
+    unit, panel = "tokens per second", Panel("tokens per second", shaded(swept))
+    title, x = "llama2-chat-7b, MT-bench, T = 0", "link bandwidth (Mbit/s)"
+    return {
+        NAME: published_figure("FlowSpec's Table 1 (T: temperature)", unit, first, columns=4),
+        f"{NAME}-ablation": published_figure(
+            "FlowSpec's ablation, llama2-chat-7b", unit, second, columns=2
+        ),
+        f"{NAME}-bandwidth": line_figure(title, x, [panel], log=True),
+    }

@@ -1,126 +1,203 @@
 """PipeDec, reproduced: calibrated on the range of its speed-ups with 14 stages.
 
-Means, the static tree, other depths, the best parameters and the throughput are predictions.
+Means, the static tree, other depths, the best parameters and the throughput (section 4.3) are
+predictions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from matplotlib.figure import Figure
 
+from treepipe.progress import Progress
 from treepipe.results.metrics import METRIC
-from treepipe.results.show import Say
 from treepipe.results.statistics import Interval
-from treepipe.studies.layered import (
-    Effort,
-    add_errors,
-    ends,
-    right,
-    shared_fields,
-    times,
-    with_model,
-)
-from treepipe.studies.pipedec.testbed import (
-    COMPARED,
-    METHODS,
-    STAGES,
-    STOCHASTIC,
-    Found,
-    Settings,
-    find,
-)
+from treepipe.scenario.scenario import Scenario
+from treepipe.sim.points import Outcome
+from treepipe.studies import layered, reproduction
+from treepipe.studies.layered import PIPEDEC, CardCluster, Effort, Levels, acceptance, right
 from treepipe.studies.plots import Panel, line_figure, shaded
-from treepipe.studies.reproduction import (
-    Reproduction,
-    calibrated,
-    metric_entries,
-    predicted,
-    published,
-)
+from treepipe.studies.reproduction import Reproduction, metric_entries, predicted, published
 from treepipe.studies.study import Entry, StudyResult
 
 NAME = "pipedec-stages"
 PAGE = Path(__file__).with_name("page.md")
+STATIC = {"schedule.name": "specinfer"}
+"""Keys of the static tree (STPP): PipeDec states neither the tree nor that it is drafted ahead;
+assumed is SpecInfer's, in sequence."""
+METHODS: dict[str, Any] = {"pp": {"schedule.name": "pp"}, "stpp": STATIC, "pipedec": PIPEDEC}
+STAGES = ("7-stage", "14-stage", "21-stage")
+COMPARED = ("14-stage", "stpp")
+"""Systems that are also simulated at further levels of acceptance."""
+STOCHASTIC = 1.25
+"""Factor on the misses of greedy decoding at temperature 0.6, top-p 0.9, top-k 80 (assumed)."""
 TRIVIAL = "SpecPipe's speed-up in proportion to the stages"
 THROUGHPUT = "throughput_tokens_s"
 AT_CODE = "14-stage/over_pp/at_specpipe_code_level"
 
 
-def run(say: Say, full: bool) -> StudyResult:
-    """6 runs of 300 tokens to calibrate and 4 for the rest, or 8 of 500 and 5 of 400."""
-    return study(Settings(Effort(8, 500), Effort(5, 400)) if full else Settings(), say)
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The size of the job."""
+
+    calibration: Effort = field(default_factory=Effort)
+    effort: Effort = field(default_factory=lambda: Effort(4, 300))
+    widths: Sequence[int] = (8, 16, 32, 64, 128)
+    children: Sequence[int] = (2, 4, 8, 16)
+    together: Sequence[int] = (1, 2, 4, 8)
+    requests: int = 8
+    request_tokens: int = 48
+    levels: Levels | None = None
 
 
-def study(settings: Settings, say: Say) -> StudyResult:
+SHORT, FULL = Settings(), Settings(Effort(8, 500), Effort(5, 400))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The results of all simulations.
+
+    Attributes:
+        plain_ms: time between tokens of the plain pipeline on the 14 cards.
+        outcomes: outcomes of PipeDec by number of stages, and of "stpp", the static tree, at levels
+            of acceptance ("code", "middle", "stochastic", or the number of one of the six):
+            ``LEVEL/NAME``; ``width=W/children=C``; and ``k=K/METHOD`` with K concurrent requests.
+    """
+
+    settings: Settings
+    levels: Levels
+    plain_ms: float
+    outcomes: Mapping[str, Outcome]
+
+    def times(self, name: str) -> list[Interval]:
+        """Return the time between tokens at each of the six levels."""
+        numbers = range(len(self.levels.six))
+        return [self.outcomes[f"{number}/{name}"].metrics[METRIC] for number in numbers]
+
+    def over_plain(self, name: str) -> list[Interval]:
+        """Return the speed-up over the plain pipeline per level."""
+        return [time.inverse(self.plain_ms) for time in self.times(name)]
+
+    def over_static(self, name: str) -> list[Interval]:
+        """Return the speed-up over the static tree per level."""
+        return layered.speed_ups(self.times("stpp"), self.times(name))
+
+
+def study(settings: Settings, say: Progress) -> StudyResult:
     """Calibrate, simulate everything, and write the page."""
     found = find(settings, say)
     made = Reproduction(NAME, PAGE)
-    made.add(with_model([*_speed_ups(found), *_single(found), *_compared(found)], found.levels))
-    grid = {f"width={width}/children={n}": each for (width, n), each in found.grid.items()}
-    made.add(
-        with_model(metric_entries(grid, METRIC, "hit_rate"), found.levels),
-        "parameters",
-        "14 stages, mean of the six levels: width and candidates per node",
-    )
-    together = {f"k={count}/{method}": each for (count, method), each in found.together.items()}
-    made.add(
-        with_model(metric_entries(together, THROUGHPUT), found.levels),
-        "throughput",
-        "Throughput of k requests side by side on 14 cards",
-    )
-    add_errors(made, TRIVIAL, _trivial())
-    return made.result(_fields(found, made.now, settings.requests), _figures(found))
+    made.add(layered.with_model([*_speed_ups(found), *_single(found)], found.levels))
+    parts = {
+        "parameters": (
+            "width=",
+            "14 stages, mean of the six levels: width and candidates per node",
+        ),
+        "throughput": ("k=", "Throughput of k requests side by side on 14 cards"),
+    }
+    for part, (begins, title) in parts.items():
+        own = {label: each for label, each in found.outcomes.items() if label.startswith(begins)}
+        metrics = (METRIC, "hit_rate") if part == "parameters" else (THROUGHPUT,)
+        made.add(layered.with_model(metric_entries(own, *metrics), found.levels), part, title)
+    layered.add_errors(made, TRIVIAL, _trivial())
+    return made.result(_fields(found, made.now), _figures(found))
+
+
+# --- the simulations -----------------------------------------------------------------------------
+
+
+def find(settings: Settings, say: Progress) -> Found:
+    """Calibrate, and simulate everything."""
+    levels = settings.levels or layered.find_levels(settings.calibration, say)
+    cluster, middle = layered.build("fourteen"), acceptance(fmean(levels.six))
+    scenarios = _cases(cluster, levels, settings.effort)
+    base = cluster.scenario(**PIPEDEC, **middle, **settings.effort.changes())
+    for width, count in product(settings.widths, settings.children):
+        changes = {"schedule.width": width, "schedule.children": count}
+        scenarios[f"width={width}/children={count}"] = base.with_(**changes)
+    effort = Effort(3, settings.request_tokens).changes()
+    for (method, schedule), count in product(METHODS.items(), settings.together):
+        clients = {"workload.concurrency": count, "workload.requests": settings.requests}
+        scenario = cluster.scenario(**schedule, **middle, **clients, **effort)
+        scenarios[f"k={count}/{method}"] = scenario
+    outcomes = reproduction.simulated(scenarios, say)
+    return Found(settings, levels, layered.plain_ms(cluster), outcomes)
+
+
+def _cases(cluster: CardCluster, levels: Levels, effort: Effort) -> dict[str, Scenario]:
+    """Make scenarios of all systems at the six levels, and of some at further ones."""
+    systems: dict[str, tuple[CardCluster, dict[str, Any]]] = {
+        "7-stage": (cluster, {**PIPEDEC, "schedule.groups": 2}),
+        "14-stage": (cluster, PIPEDEC),
+        "21-stage": (layered.build("twenty-one"), PIPEDEC),
+        "stpp": (cluster, STATIC),
+    }
+    middle = fmean(levels.six)
+    cases = {str(number): level for number, level in enumerate(levels.six)}
+    cases |= {"code": levels.humaneval_x, "middle": middle, "stochastic": STOCHASTIC * middle}
+    return {
+        f"{case}/{name}": where.scenario(**schedule, **acceptance(level), **effort.changes())
+        for name, (where, schedule) in systems.items()
+        for case, level in cases.items()
+        if case.isdigit() or name in COMPARED
+    }
+
+
+# --- entries, fields and plots -------------------------------------------------------------------
 
 
 def _speed_ups(found: Found) -> list[Entry]:
-    """Mean, least and largest speed-up over the levels. The range over the plain pipeline with 14
-    stages is what the levels were fitted to."""
+    """Return the mean, least and largest speed-up over the levels. The levels were fitted to the
+    range over the plain pipeline with 14 stages."""
     low, high = published()["pipedec"]["speedup_over_pp_14_stage_range"]
     fitted = {"14-stage/over_pp/low": low, "14-stage/over_pp/high": high}
     entries = []
     for name in STAGES:
         both = {"over_pp": found.over_plain(name), "over_stpp": found.over_static(name)}
         for over, ratios in both.items():
-            for which, value in {"mean": Interval.averaged(ratios), **ends(ratios)}.items():
-                key = f"{name}/{over}/{which}"
-                if key in fitted:
-                    entries.append(calibrated(key, "1", value, fitted[key]))
-                else:
-                    entries.append(predicted(key, "1", value))
+            values = {"mean": Interval.averaged(ratios), **layered.ends(ratios)}
+            keys = {which: f"{name}/{over}/{which}" for which in values}
+            entries += [
+                predicted(keys[which], "1", value, fitted.get(keys[which]), fitted=True)
+                for which, value in values.items()
+            ]
     return entries
 
 
 def _single(found: Found) -> list[Entry]:
-    facts = published()["pipedec"]
-    width, count = found.best
-    at_code = found.cases["code"]["14-stage"].metrics[METRIC].inverse(found.plain_ms)
+    facts, outcomes = published()["pipedec"], found.outcomes
+    times = {
+        (w, c): outcomes[f"width={w}/children={c}"].metrics[METRIC]
+        for w, c in product(found.settings.widths, found.settings.children)
+    }
+    width, count = min(times, key=lambda pair: times[pair].mean)
+    seven, longer = (fmean(time.mean for time in found.times(name)) for name in STAGES[:2])
+    at_code = outcomes["code/14-stage"].metrics[METRIC].inverse(found.plain_ms)
+    compared = [f"{case}/{name}" for case in ("middle", "stochastic") for name in COMPARED]
     return [
-        predicted("gain_7_to_14", "1", found.gain),
+        predicted("gain_7_to_14", "1", seven / longer - 1),
         predicted("best_width", "nodes", width, facts["width"]),
         predicted("best_children", "nodes", count, facts["children"]),
         predicted(AT_CODE, "1", at_code, facts["speedup_over_pp_14_stage_range"][1]),
         predicted("14-stage/pp/time_between_tokens_ms", "ms", found.plain_ms),
+        *metric_entries({key: outcomes[key] for key in compared}, METRIC),
     ]
 
 
-def _compared(found: Found) -> list[Entry]:
-    cases = {f"{c}/{n}": found.cases[c][n] for c in ("middle", "stochastic") for n in COMPARED}
-    return metric_entries(cases, METRIC)
-
-
 def _trivial() -> dict[str, float]:
-    """SpecPipe's speed-up on code in proportion to the stages."""
     facts = published()["specpipe"]
     ratio = facts["pp_tbt_ms_humaneval_x"] / facts["specpipe_tbt_ms_humaneval_x"]
     return {AT_CODE: ratio * 14 / facts["stages"]}
 
 
-def _fields(found: Found, now: Mapping[str, float], requests: int) -> dict[str, Any]:
-    """What the page says beyond the entries."""
-    fewest, *_, most = sorted({k for k, _ in found.together})
+def _fields(found: Found, now: Mapping[str, float]) -> dict[str, Any]:
+    fewest, *_, most = sorted(found.settings.together)
     return {
         "longer": now["21-stage/over_pp/mean"] / now["14-stage/over_pp/mean"] - 1,
         "slower": {
@@ -132,33 +209,35 @@ def _fields(found: Found, now: Mapping[str, float], requests: int) -> dict[str, 
         "fewest_together": fewest,
         "most_together": most,
         "stochastic": STOCHASTIC,
-        "requests": requests,
-        **shared_fields(found.levels),
+        "requests": found.settings.requests,
+        **layered.shared_fields(found.levels),
     }
 
 
 def _figures(found: Found) -> dict[str, Figure]:
-    """Speed-ups against acceptance, the grid of parameters, and throughput."""
     shares = [right(level) for level in found.levels.six]
-
-    def by_level(ratios: list[Interval]) -> dict[float, Interval]:
-        return dict(zip(shares, ratios, strict=True))
-
-    over_plain = {f"PipeDec, {name}": by_level(found.over_plain(name)) for name in STAGES}
-    over_plain["static tree"] = by_level(found.over_plain("stpp"))
-    over_static = {f"PipeDec, {name}": by_level(found.over_static(name)) for name in STAGES}
-    counts = sorted({count for _, count in found.grid})
-    swept = {
-        metric: {
-            f"{n} candidates": times({w: o for (w, c), o in found.grid.items() if c == n}, metric)
-            for n in counts
-        }
-        for metric in (METRIC, "hit_rate")
-    }
-    together = {
-        name: times(
-            {k: o for (k, method), o in found.together.items() if method == name}, THROUGHPUT
+    names = {f"PipeDec, {name}": name for name in STAGES}
+    over_plain, over_static = (
+        {label: dict(zip(shares, over(name), strict=True)) for label, name in named.items()}
+        for named, over in (
+            ({**names, "static tree": "stpp"}, found.over_plain),
+            (names, found.over_static),
         )
+    )
+
+    def swept(metric: str) -> dict[str, dict[int, Interval]]:
+        return {
+            f"{n} candidates": {
+                width: found.outcomes[f"width={width}/children={n}"].metrics[metric]
+                for width in found.settings.widths
+            }
+            for n in sorted(found.settings.children)
+        }
+
+    together = {
+        name: {
+            k: found.outcomes[f"k={k}/{name}"].metrics[THROUGHPUT] for k in found.settings.together
+        }
         for name in METHODS
     }
     return {
@@ -175,8 +254,8 @@ def _figures(found: Found) -> dict[str, Figure]:
             "PipeDec, 14 stages: candidates per node and width",
             "width w: most nodes of a tree layer",
             [
-                Panel("time between tokens (ms)", shaded(swept[METRIC]), zero=False),
-                Panel("hit rate", shaded(swept["hit_rate"]), zero=False),
+                Panel("time between tokens (ms)", shaded(swept(METRIC)), zero=False),
+                Panel("hit rate", shaded(swept("hit_rate")), zero=False),
             ],
             log=True,
         ),

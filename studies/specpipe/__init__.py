@@ -1,1 +1,1 @@
-"""SpecPipe (2025): the best width and why, static trees, and the same on real processes."""
+"""The study of SpecPipe (2025): the best width, static trees, and runs on real processes."""

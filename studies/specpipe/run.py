@@ -1,102 +1,160 @@
-"""SpecPipe, reproduced: eight stages of RTX 3090, the width of a layer, and who is faster.
+"""SpecPipe, reproduced: eight stages of RTX 3090, the width of a layer, and other schedules.
 
-Three published times are calibrated on, the plain pipeline's, SpecInfer's and SpecPipe's on
-HumanEval-X; an EAGLE tree, two servers, widths and batches are predictions.
+Calibrated on three published times, those of the plain pipeline, SpecInfer and SpecPipe on
+HumanEval-X; an EAGLE tree, two servers, widths and batches (sections 3.3.3 and 4) are predictions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from matplotlib.figure import Figure
 
+from treepipe.progress import Progress
 from treepipe.results.metrics import METRIC
 from treepipe.results.plots import BLUE, ORANGE
-from treepipe.results.show import Say
 from treepipe.results.statistics import Interval
+from treepipe.scenario.scenario import Scenario
+from treepipe.sim.points import Outcome
+from treepipe.sim.theory.layered import specpipe_even_tbt_ms
+from treepipe.studies import layered, reproduction
 from treepipe.studies.layered import (
-    LAYERS,
     LEAP,
-    MISSES,
+    SPECINFER,
     SPECPIPE,
-    WIDTH,
     CardCluster,
-    Effort,
-    add_errors,
-    code_times,
-    draft_overhead_ms,
-    ends,
-    pass_ms,
-    shared_fields,
-    speed_ups,
-    times,
-    unscaled_ms,
-    with_model,
+    Levels,
+    acceptance,
 )
-from treepipe.studies.page import listed
 from treepipe.studies.plots import Line, Panel, line_figure, published_figure
-from treepipe.studies.reproduction import (
-    Reproduction,
-    calibrated,
-    metric_entries,
-    predicted,
-    published,
-)
-from treepipe.studies.specpipe.testbed import (
-    EAGLE_PASSES,
-    EAGLE_ROWS,
-    FLAT,
-    LARGER_DRAFT,
-    SCHEDULES,
-    SERVERS,
-    SURE_OFF_PATH,
-    Found,
-    Settings,
-    find,
-)
+from treepipe.studies.reproduction import Reproduction, metric_entries, predicted, published
 from treepipe.studies.study import Entry, Measuring, StudyResult
 
 NAME = "specpipe-width"
 PAGE = Path(__file__).with_name("page.md")
+SERVERS = ("one-server", "two-server")
+EAGLE_ROWS, EAGLE_PASSES = 60, 7
+"""Nodes of an EAGLE-2 tree, with the root, and draft passes that build it."""
+EAGLE = {
+    **{"schedule.name": "eagle", "schedule.tree_size": EAGLE_ROWS - 1},
+    **{"schedule.tree_depth": 6, "schedule.top_k": 10},
+    "acceptance": {"source": "profile", "name": "reference-eagle"},
+}
+"""Keys of the EAGLE schedule; its head's acceptance is the bundled one's."""
+SCHEDULES = (
+    "specinfer",
+    "specinfer_draft_in_sequence",
+    "specinfer_hidden_draft",
+    "eagle",
+    "eagle_own_device",
+    "specpipe",
+)
+"""Schedules simulated on HumanEval-X."""
+FLAT = 0.03
+"""Relative difference in time below which widths are called equal to the best one."""
 HUMP = (32, 57)
-"""Rows between which a measured layer takes longer than it does for a few more."""
+"""Range of rows in which a measured layer takes longer than for a few more."""
+SURE_OFF_PATH = "off the path as sure as on it"
+LARGER_DRAFT = "drafted by the 8B model"
+GUESSING: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    SURE_OFF_PATH: {"off_path_sharpness": layered.SHARPNESS},
+    "off the path as sure as recorded": {"off_path_sharpness": 1.0},
+    "on the path, too, as unsure as recorded": {"sharpness": 1.0},
+    "a look at one position does not tell of the next": {"block": 1},
+    "further candidates as the bundled pair's": {"hit_ratio": None},
+}
+"""Changed assumptions about acceptance, as keys by name."""
 THROUGHPUT = "throughput_tokens_s"
 FROM_PIPEDEC = f"one-server/specpipe_at_pipedec_best_level/{METRIC}"
 AS_PROFILED = f"one-server/pp_as_profiled/{METRIC}"
 FOUR_L40 = f"four-l40/pp/{METRIC}"
 
 
-def run(say: Say, full: bool, measure: bool) -> StudyResult:
-    """6 runs of 300 tokens per point; in full 8 of 500. Every width can be measured."""
-    settings = Settings(Effort(8, 500)) if full else Settings()
-    return study(replace(settings, measuring=Measuring()) if measure else settings, say)
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The size of the job; with ``measuring``, the widths are also run on real processes."""
+
+    effort: layered.Effort = field(default_factory=layered.Effort)
+    widths: Sequence[int] = (2, 4, 8, 16, 32, 48, 64, 80, 128)
+    children: Sequence[int] = (2, 4, 8)
+    batches: Sequence[int] = (1, 2, 4, 8, 16, 32)
+    batch_tokens: int = 48
+    levels: Levels | None = None
+    measuring: Measuring | None = None
 
 
-def study(settings: Settings, say: Say) -> StudyResult:
+SHORT, FULL = Settings(), Settings(layered.Effort(8, 500))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The results of all simulations.
+
+    Attributes:
+        cluster: the cluster of one server.
+        plain_ms: time between tokens of the plain pipeline, by server.
+        outcomes: outcomes by ``SERVER/SCHEDULE`` (on HumanEval-X), ``SERVER/SCHEDULE/LEVEL``, or
+            the varied parameter: ``width=W``, ``children=C``, SpecPipe-DB's ``batch=B``.
+        changed: times by schedule and changed assumption, without a new calibration.
+    """
+
+    settings: Settings
+    levels: Levels
+    cluster: CardCluster
+    plain_ms: Mapping[str, float]
+    outcomes: Mapping[str, Outcome]
+    changed: Mapping[str, Interval]
+
+    @property
+    def best_width(self) -> int:
+        return min(self.settings.widths, key=self.time_ms)
+
+    def time_ms(self, width: int) -> float:
+        return self.time(f"width={width}").mean
+
+    def time(self, label: str) -> Interval:
+        """Return the time between tokens."""
+        return self.outcomes[label].metrics[METRIC]
+
+    def leveled(self, label: str) -> list[Interval]:
+        """Return the times of ``SERVER/SCHEDULE`` at the six levels, the most misses first."""
+        return [self.time(f"{label}/{number}") for number in range(len(self.levels.six))]
+
+    def equation_ms(self, width: int) -> float:
+        """Return SpecPipe's equation 2 with the simulated hit rate (a miss loses N - 1 steps)."""
+        step = self.cluster.slowest_ms(width) + layered.PRUNE_MS
+        hit = self.outcomes[f"width={width}"].metrics["hit_rate"].mean
+        return specpipe_even_tbt_ms(step, hit, len(self.cluster.cards), "N-1")
+
+
+def study(settings: Settings, say: Progress) -> StudyResult:
     """Calibrate, simulate everything, and write the page."""
     found = find(settings, say)
     made = Reproduction(NAME, PAGE)
+    labels = {f"batch={n}": f"batch={n}/specpipe_db" for n in settings.batches}
+    batches = {key: found.outcomes[label] for label, key in labels.items()}
+    title = (
+        f"SpecPipe-DB, one server, HumanEval-X, width {layered.WIDTH}: B requests share the steps"
+    )
     parts = (
         ([*_from_papers(found), *_schedules(found)], "schedules", "Schedules and speed-ups"),
         (_widths(found), "widths", "SpecPipe, one server, mean of the six levels"),
-        (
-            _batches(found),
-            "batches",
-            f"SpecPipe-DB, one server, HumanEval-X, width {WIDTH}: B requests share the steps",
-        ),
+        (metric_entries(batches, THROUGHPUT, METRIC), "batches", title),
     )
     for entries, part, title in parts:
-        made.add(with_model(entries, found.levels), part, title)
+        made.add(layered.with_model(entries, found.levels), part, title)
     made.show(
         [predicted(name, "ms", value) for name, value in found.changed.items()],
         "changed",
         "Time between tokens on HumanEval-X, one server, with one assumption changed and nothing "
         "calibrated again (intervals: of the samples)",
     )
-    add_errors(made, "constant ratios (below)", _trivial())
+    layered.add_errors(made, "constant ratios (below)", _trivial())
     result = made.result(_fields(found), _figures(found, made.entries))
     if settings.measuring is not None:
         measure_widths(result, found.cluster, settings.widths, settings.measuring, say)
@@ -104,9 +162,13 @@ def study(settings: Settings, say: Say) -> StudyResult:
 
 
 def measure_widths(
-    study: StudyResult, cluster: CardCluster, widths: Sequence[int], measuring: Measuring, say: Say
+    study: StudyResult,
+    cluster: CardCluster,
+    widths: Sequence[int],
+    measuring: Measuring,
+    say: Progress,
 ) -> None:
-    """The widths' measured column, on the study's page."""
+    """Measure the widths, and add the column to the study's page."""
     from treepipe.studies.measured import Axis, measure  # needs the executor
 
     base = cluster.scenario(**SPECPIPE)
@@ -121,119 +183,212 @@ def measure_widths(
     column.join(study, "SpecPipe on 8 emulated RTX 3090, the bundled pair on them", [entry])
 
 
-def _fields(found: Found) -> dict[str, Any]:
-    """What the page says beyond the entries."""
-    widths, best = found.widths, found.best_width
-    rates = {width: outcome.metrics["hit_rate"].mean for width, outcome in widths.items()}
-    wider = min((w for w in widths if w > LEAP), default=best)
-    overhead = found.cluster.overhead_ms
-    layer_ms = pass_ms("rtx-3090", 1, False)
-    hump = [ms / layer_ms[1] - 1 for n, ms in layer_ms.items() if HUMP[0] <= n <= HUMP[1]]
+# --- the simulations -----------------------------------------------------------------------------
+
+
+def find(settings: Settings, say: Progress) -> Found:
+    """Calibrate, and simulate everything."""
+    levels = settings.levels or layered.find_levels(settings.effort, say)
+    clusters = {name: layered.build(name) for name in SERVERS}
+    one = clusters["one-server"]
+    base = one.scenario(**SPECPIPE, **acceptance(fmean(levels.six)))
+    scenarios = {
+        f"{key}={value}": base.with_(**{f"schedule.{key}": value})
+        for key, values in (("width", settings.widths), ("children", settings.children))
+        for value in values
+    }
+    for name, cluster in clusters.items():
+        own = _on(cluster, levels)
+        scenarios |= {f"{name}/{label}": scenario for label, scenario in own.items()}
+    changed = _changed(one, levels.humaneval_x)
+    effort = settings.effort.changes()
+    scenarios = {label: each.with_(**effort) for label, each in {**scenarios, **changed}.items()}
+    scenarios |= _batches(one, settings, acceptance(levels.humaneval_x))
+    outcomes = reproduction.simulated(scenarios, say)
+    plain = {name: layered.plain_ms(cluster) for name, cluster in clusters.items()}
+    times = {label: outcomes[label].metrics[METRIC] for label in changed}
+    return Found(settings, levels, one, plain, outcomes, times)
+
+
+def _on(cluster: CardCluster, levels: Levels) -> dict[str, Scenario]:
+    """Make scenarios of every schedule on HumanEval-X, and of two trees at the six levels."""
+    code, whole = acceptance(levels.humaneval_x), layered.plain_ms(cluster)
+    head_ms = layered.pass_ms("rtx-3090", 1, True)[1]  # a layer and the output projection
+    hidden, through, beside = (
+        replace(cluster, draft_ms={1: ms}) for ms in (0.0, whole / EAGLE_PASSES, head_ms)
+    )
+    in_sequence = {**SPECINFER, "schedule.draft_ahead": False}
+    found = {
+        "specpipe": cluster.scenario(**SPECPIPE, **code),
+        "specinfer": cluster.scenario(**SPECINFER, **code),
+        "specinfer_draft_in_sequence": cluster.scenario(**in_sequence, **code),
+        "specinfer_hidden_draft": hidden.scenario(**SPECINFER, **code),
+        "eagle": through.scenario(**EAGLE),
+        "eagle_own_device": beside.scenario(**EAGLE),
+    }
+    for number, level in enumerate(levels.six):
+        for schedule in (SPECPIPE, SPECINFER):
+            label = f"{schedule['schedule.name']}/{number}"
+            found[label] = cluster.scenario(**schedule, **acceptance(level))
+    return found
+
+
+def _changed(cluster: CardCluster, level: float) -> dict[str, Scenario]:
+    found = {}
+    for name, guessing in GUESSING.items():
+        first = {"hit_ratio": {1: layered.right(level)}} if "hit_ratio" in guessing else {}
+        for schedule in (SPECINFER, SPECPIPE):
+            label = f"{schedule['schedule.name']}, {name}"
+            found[label] = cluster.scenario(**schedule, **acceptance(level, **guessing | first))
+    code = acceptance(level)
+    larger_ms = published()["specpipe"]["draft_tbt_ms"]["llama-3.1-8b"]
+    free, slow = replace(cluster, prune_ms=0.0), replace(cluster, draft_ms={1: larger_ms})
+    tree = {**SPECINFER, "schedule.branching": (1, 1, 3, 1)}
+    narrow = {**SPECPIPE, "schedule.width": 32}
     return {
-        "best": best,
-        "best_ms": found.time_ms(best),
-        "flat": FLAT,
-        "level": ", ".join(map(str, found.flat)),
-        "losses": listed(
-            {f"at {w}": f"{found.time_ms(w) / found.time_ms(best) - 1:+.0%}" for w in widths}
-        ),
-        "stage_1_ms": found.cluster.slowest_ms(1),
-        "stage_leap_ms": found.cluster.slowest_ms(LEAP),
-        "wider": wider,
-        "stage_wider_ms": found.cluster.slowest_ms(wider),
-        "narrow": min(widths),
-        "narrow_rate": rates[min(widths)],
-        "best_rate": rates[best],
-        "equation_ms": found.equation_ms(best),
-        "larger_draft_ms": found.changed[f"specpipe, {LARGER_DRAFT}"].mean,
-        "first_hits": 1 - MISSES[1],
-        "first_8_hit": 1 - MISSES[8],
-        "overhead_ms": overhead["rtx-3090"],
-        "l40_overhead_ms": overhead["l40"],
-        "draft_overhead_ms": draft_overhead_ms(),
-        "unscaled_ms": unscaled_ms("rtx-3090", 8),
-        "hump_rows": HUMP,
-        "hump": (min(hump), max(hump)),
-        "eagle_rows": EAGLE_ROWS,
-        "eagle_passes": EAGLE_PASSES,
-        "sure_off_path_ms": found.changed[f"specpipe, {SURE_OFF_PATH}"].mean,
-        **shared_fields(found.levels),
+        **found,
+        "specinfer, a tree of 4 levels": cluster.scenario(**tree, **code),
+        "specpipe, width 32": cluster.scenario(**narrow, **code),
+        "specpipe, pruning costs nothing": free.scenario(**SPECPIPE, **code),
+        f"specpipe, {LARGER_DRAFT}": slow.scenario(**SPECPIPE, **code),
     }
 
 
+def _batches(
+    cluster: CardCluster, settings: Settings, level: dict[str, Any]
+) -> dict[str, Scenario]:
+    """Make scenarios of SpecPipe-DB with as many clients as places and three requests each."""
+    base = cluster.scenario(**{**SPECPIPE, **level, "schedule.name": "specpipe_db"})
+    return {
+        f"batch={count}": base.with_(
+            **{
+                "schedule.batch": count,
+                "workload.concurrency": count,
+                "workload.requests": 3 * count,
+                "workload.new_tokens": settings.batch_tokens,
+                "runs": 3 if count > 4 else 3 * settings.effort.runs,
+            }
+        )
+        for count in settings.batches
+    }
+
+
+# --- entries, fields and plots -------------------------------------------------------------------
+
+
 def _from_papers(found: Found) -> list[Entry]:
-    """What is published: three times that were fitted, and what follows from other figures."""
-    facts = published()["specpipe"]
-    stepped, code = facts["specpipe_tbt_ms_humaneval_x"], found.code["one-server"]
-    l40_ms = unscaled_ms("l40", 4) + LAYERS * found.cluster.overhead_ms["rtx-3090"]
-    wanted = {"pp": facts["pp_tbt_ms_humaneval_x"], **code_times()}
-    values: dict[str, Interval | float] = {"pp": found.plain_ms["one-server"], **code}
+    """Return the published figures: three fitted times, and predictions of others."""
+    facts, code = published()["specpipe"], layered.code_times()
+    l40_ms = layered.unscaled_ms("l40", 4) + layered.LAYERS * found.cluster.overhead_ms["rtx-3090"]
+    fitted = {name: found.time(f"one-server/{name}") for name in ("specpipe", "specinfer")}
+    values: dict[str, Interval | float] = {"pp": found.plain_ms["one-server"], **fitted}
+    facts_of = {"pp": facts["pp_tbt_ms_humaneval_x"], **code}
+    one_ms, vllm_ms = layered.unscaled_ms("rtx-3090", 8), facts["pp_vllm_tbt_ms_humaneval_x"]
+    easiest = found.leveled("one-server/specpipe")[-1]
     return [
         *(
-            calibrated(f"one-server/{name}/{METRIC}", "ms", values[name], wanted[name])
-            for name in ("pp", "specpipe", "specinfer")
+            predicted(f"one-server/{name}/{METRIC}", "ms", value, facts_of[name], fitted=True)
+            for name, value in values.items()
         ),
         *(
             predicted(f"left-out/{name}/{METRIC}", "ms", found.levels.left_out[name], fact)
-            for name, fact in code_times().items()
+            for name, fact in code.items()
         ),
-        predicted(FROM_PIPEDEC, "ms", found.leveled["one-server"]["specpipe"][-1], stepped),
-        predicted(
-            AS_PROFILED, "ms", unscaled_ms("rtx-3090", 8), facts["pp_vllm_tbt_ms_humaneval_x"]
-        ),
+        predicted(FROM_PIPEDEC, "ms", easiest, facts["specpipe_tbt_ms_humaneval_x"]),
+        predicted(AS_PROFILED, "ms", one_ms, vllm_ms),
         predicted(FOUR_L40, "ms", l40_ms, facts["target_tbt_ms_4xL40"]),
         predicted(f"two-server/pp/{METRIC}", "ms", found.plain_ms["two-server"]),
     ]
 
 
 def _schedules(found: Found) -> list[Entry]:
-    """Every schedule, and the least and the largest speed-up over the six levels."""
+    """Return every schedule's time, and the least and the largest speed-up over the six levels."""
     entries = []
     for name in SERVERS:
-        for schedule, time in found.code[name].items():
-            if (name, schedule) not in (("one-server", "specpipe"), ("one-server", "specinfer")):
+        for schedule in SCHEDULES:
+            if f"{name}/{schedule}" not in ("one-server/specpipe", "one-server/specinfer"):
+                time = found.time(f"{name}/{schedule}")
                 entries.append(predicted(f"{name}/{schedule}/{METRIC}", "ms", time))
-        specpipe, tree = (found.leveled[name][each] for each in ("specpipe", "specinfer"))
+        specpipe, tree = (found.leveled(f"{name}/{each}") for each in ("specpipe", "specinfer"))
         over = {
             "over_pp": [time.inverse(found.plain_ms[name]) for time in specpipe],
-            "over_specinfer": speed_ups(tree, specpipe),
+            "over_specinfer": layered.speed_ups(tree, specpipe),
         }
         for key, ratios in over.items():
-            for end, value in ends(ratios).items():
+            for end, value in layered.ends(ratios).items():
                 entries.append(predicted(f"{name}/{key}/{end}", "1", value))
     return entries
 
 
 def _widths(found: Found) -> list[Entry]:
     entries = []
-    for width, outcome in found.widths.items():
-        entries += metric_entries({f"width={width}": outcome}, METRIC, "hit_rate")
-        entries.append(predicted(f"width={width}/equation_2_ms", "ms", found.equation_ms(width)))
-    children = {f"children={count}": outcome for count, outcome in found.children.items()}
-    best = predicted("best_width", "nodes", found.best_width)
-    return [*entries, *metric_entries(children, METRIC), best]
-
-
-def _batches(found: Found) -> list[Entry]:
-    batches = {f"batch={n}/specpipe_db": outcome for n, outcome in found.batches.items()}
-    return metric_entries(batches, THROUGHPUT, METRIC)
+    for width in found.settings.widths:
+        key = f"width={width}"
+        entries += metric_entries({key: found.outcomes[key]}, METRIC, "hit_rate")
+        entries.append(predicted(f"{key}/equation_2_ms", "ms", found.equation_ms(width)))
+    for count in found.settings.children:
+        key = f"children={count}"
+        entries.append(predicted(f"{key}/{METRIC}", "ms", found.time(key)))
+    return [*entries, predicted("best_width", "nodes", found.best_width)]
 
 
 def _trivial() -> dict[str, float]:
-    """Constant ratios: PipeDec's best speed-up holds here, too; every plain pipeline of the 70B
-    model takes as long as the one that was measured."""
-    facts = published()
-    plain = facts["specpipe"]["pp_tbt_ms_humaneval_x"]
-    best = facts["pipedec"]["speedup_over_pp_14_stage_range"][1]
+    """Predict with constant ratios: PipeDec's best speed-up, and the measured plain pipeline's time
+    for every plain pipeline of the 70B model."""
+    plain = published()["specpipe"]["pp_tbt_ms_humaneval_x"]
+    best = published()["pipedec"]["speedup_over_pp_14_stage_range"][1]
     return {FROM_PIPEDEC: plain / best, AS_PROFILED: plain, FOUR_L40: plain}
 
 
+def _fields(found: Found) -> dict[str, Any]:
+    best, slowest_ms = found.best_width, found.cluster.slowest_ms
+    losses = {w: found.time_ms(w) / found.time_ms(best) for w in found.settings.widths}
+    rates = {w: found.outcomes[f"width={w}"].metrics["hit_rate"].mean for w in losses}
+    wider = min((w for w in losses if w > LEAP), default=best)
+    layer_ms = layered.pass_ms("rtx-3090", 1, False)
+    hump = [ms / layer_ms[1] - 1 for n, ms in layer_ms.items() if HUMP[0] <= n <= HUMP[1]]
+    return {
+        "best": best,
+        "best_ms": found.time_ms(best),
+        "flat": FLAT,
+        "level": ", ".join(f"{width}" for width, loss in losses.items() if loss <= 1 + FLAT),
+        "losses": ", ".join(f"at {width}: {loss - 1:+.0%}" for width, loss in losses.items()),
+        "stage_1_ms": slowest_ms(1),
+        "stage_leap_ms": slowest_ms(LEAP),
+        "wider": wider,
+        "stage_wider_ms": slowest_ms(wider),
+        "narrow": min(rates),
+        "narrow_rate": rates[min(rates)],
+        "best_rate": rates[best],
+        "equation_ms": found.equation_ms(best),
+        "larger_draft_ms": found.changed[f"specpipe, {LARGER_DRAFT}"].mean,
+        "first_hits": 1 - layered.MISSES[1],
+        "first_8_hit": 1 - layered.MISSES[8],
+        "cluster": found.cluster,
+        "draft_overhead_ms": layered.draft_overhead_ms(),
+        "unscaled_ms": layered.unscaled_ms("rtx-3090", 8),
+        "hump_rows": HUMP,
+        "hump": (min(hump), max(hump)),
+        "eagle": {"rows": EAGLE_ROWS, "passes": EAGLE_PASSES},
+        "sure_off_path_ms": found.changed[f"specpipe, {SURE_OFF_PATH}"].mean,
+        **layered.shared_fields(found.levels),
+    }
+
+
 def _figures(found: Found, entries: Sequence[Entry]) -> dict[str, Figure]:
-    """Time between tokens and hit rate against the width, schedules, and batches."""
     simulated = {"color": BLUE, "label": "simulated"}
     equation = {"color": ORANGE, "ls": "--", "label": "equation 2, N - 1 steps lost by a miss"}
-    formula = {width: found.equation_ms(width) for width in found.widths}
-    stages = {width: found.cluster.slowest_ms(width) for width in found.widths}
+    widths, batches = found.settings.widths, found.settings.batches
+
+    def line(key: str, values: Sequence[int], metric: str = METRIC) -> Line:
+        return Line({n: found.outcomes[f"{key}={n}"].metrics[metric] for n in values}, simulated)
+
+    stages = Line({width: found.cluster.slowest_ms(width) for width in widths}, simulated)
+    formula = Line({width: found.equation_ms(width) for width in widths}, equation)
+    served = [
+        Panel("throughput (tokens/s)", [line("batch", batches, THROUGHPUT)]),
+        Panel("time between tokens (ms)", [line("batch", batches)]),
+    ]
     keys = {entry.key: entry for entry in entries}
     schedules = {
         name: {each: keys[f"{name}/{each}/{METRIC}"] for each in ("pp", *SCHEDULES)}
@@ -244,15 +399,9 @@ def _figures(found: Found, entries: Sequence[Entry]) -> dict[str, Figure]:
             f"SpecPipe on 8 RTX 3090: wide is nearly free up to {LEAP} rows, then it is not",
             f"width w: most nodes of a tree layer (dotted: {LEAP} rows, where times leap)",
             [
-                Panel(
-                    "time between tokens (ms)",
-                    [Line(times(found.widths), simulated), Line(formula, equation)],
-                    zero=False,
-                ),
-                Panel(
-                    "hit rate P(w)", [Line(times(found.widths, "hit_rate"), simulated)], zero=False
-                ),
-                Panel("slowest stage (ms)", [Line(stages, simulated)]),
+                Panel("time between tokens (ms)", [line("width", widths), formula], zero=False),
+                Panel("hit rate P(w)", [line("width", widths, "hit_rate")], zero=False),
+                Panel("slowest stage (ms)", [stages]),
             ],
             log=True,
             at=LEAP,
@@ -264,11 +413,8 @@ def _figures(found: Found, entries: Sequence[Entry]) -> dict[str, Figure]:
         ),
         "specpipe-batches": line_figure(
             "SpecPipe-DB on 8 RTX 3090",
-            f"requests that share the steps (B), width {WIDTH} each",
-            [
-                Panel("throughput (tokens/s)", [Line(times(found.batches, THROUGHPUT), simulated)]),
-                Panel("time between tokens (ms)", [Line(times(found.batches), simulated)]),
-            ],
+            f"requests that share the steps (B), width {layered.WIDTH} each",
+            served,
             log=True,
         ),
     }

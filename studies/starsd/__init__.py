@@ -1,1 +1,1 @@
-"""StarSD's table 1, reproduced: its testbed, what is fitted to it, and what follows for N."""
+"""The study of StarSD's table 1: its testbed, the fit to it, and predictions for other N."""

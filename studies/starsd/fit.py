@@ -1,40 +1,54 @@
-"""From columns of StarSD's table 1 to the testbed's parameters, on whichever columns are given.
+"""The fit of the testbed to columns of StarSD's table 1, and the conversion to the table's figures.
 
-Law of this file: only the columns asked for are looked at, so that leaving one out tests the rest.
-Most parameters follow from a column by arithmetic (its round is served, waits, and is away); what
-waits say about jitter and uneven targets, and the column behind the network, need the simulator.
+Invariant: only the columns passed in are used, so that leaving one out tests the rest. Most
+parameters follow from a column by arithmetic (a round consists of service, waiting and return
+time); jitter and uneven targets, which follow from waiting times, and the column behind the network
+need the simulator.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from statistics import fmean
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
+from treepipe.progress import Progress
+from treepipe.results.statistics import Interval
 from treepipe.studies.reproduction import published
-from treepipe.studies.starsd.testbed import (
-    BESIDE,
-    Say,
-    SecondServer,
-    Simulated,
-    Testbed,
-    simulate,
-)
+from treepipe.studies.starsd.testbed import BESIDE, SecondServer, Simulated, Testbed, simulate
 
 START_JITTER, START_SECOND = 0.05, (0.05, 0.2)
-"""Where the fits begin, as shares of the return time: jitter and unevenness; everywhere, behind."""
+"""Initial values as shares of the return time: jitter and unevenness; everywhere and behind."""
 FIT_TOKENS = 4.0
 """Tokens per round while fitting; neither rates nor waits depend on them."""
+UNITS = {
+    "throughput_tokens_s": "tokens/s",
+    "per_target_tokens_s": "tokens/s",
+    "draft_rounds_s": "1/s",
+    "target_rounds_s": "1/s",
+    "draft_idle_ms": "ms",
+    "draft_wait_ms": "ms",
+    "draft_load": "1",
+    "t_s_ms": "ms",
+}
+"""Metrics of a column, with their units."""
+GROWING = ("throughput_tokens_s", "draft_rounds_s", "draft_load")
+"""Metrics that the trivial predictor scales with N; it keeps the others."""
+DEPLOYMENTS = ("one target", "one server", "two servers")
+"""Deployments, on which the table's own ratios depend."""
+Floats: TypeAlias = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """The size of a fit: runs of a trial, turns of the draft in each, and steps at most."""
+    """The size of a fit: runs of a trial, turns of the draft in each, and the maximum of steps."""
 
     runs: int = 2
     turns: int = 2000
@@ -43,7 +57,7 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What the paper's table says about N targets, by our metrics' names."""
+    """A column of the paper's table for N targets, by our metrics' names."""
 
     n: int
     throughput_tokens_s: float
@@ -57,12 +71,12 @@ class Column:
 
     @property
     def service_ms(self) -> float:
-        """S: a turn without its idle time (the table's load says up to 8 % less: ``Yield``)."""
+        """S: a turn without its idle time (the table's load implies up to 8 % less: ``Yield``)."""
         return 1e3 / self.draft_rounds_s - self.draft_idle_ms
 
     @property
     def return_ms(self) -> float:
-        """Z, averaged over turns: of a target's round what is neither served nor waited."""
+        """Z: the part of a target's round without service and waiting, averaged over turns."""
         return self.n * 1e3 / self.draft_rounds_s - self.service_ms - self.draft_wait_ms
 
     @property
@@ -77,19 +91,43 @@ class Column:
 
     @property
     def deployment(self) -> str:
-        """What the table's own ratios depend on."""
-        if self.n == 1:
-            return "one target"
-        return "one server" if self.n <= BESIDE else "two servers"
+        return DEPLOYMENTS[_place(self.n)]
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The column by metric."""
+        values = asdict(self)
+        return {metric: values[metric] for metric in UNITS}
+
+
+def _place(targets: int) -> int:
+    return 0 if targets == 1 else 1 if targets <= BESIDE else 2
+
+
+def columns() -> dict[int, Column]:
+    """Return the published columns by N."""
+    table = published()["starsd"]["table1"]
+    rows = zip(*(table[each.name] for each in fields(Column)), strict=True)
+    return {row[0]: Column(*row) for row in rows}
+
+
+def linear(given: Sequence[Column], n: int) -> dict[str, float]:
+    """Predict trivially: scale the rates of the nearest column (the smaller of two) with N."""
+    nearest = min(given, key=lambda column: (abs(column.n - n), column.n))
+    values = nearest.figures
+    for metric in GROWING:
+        values[metric] *= n / nearest.n
+    values["draft_load"] = min(1.0, values["draft_load"])
+    return values
 
 
 @dataclass(frozen=True, slots=True)
 class Yield:
-    """Three ratios of the paper's own counters, which its model has no words for.
+    """Three ratios of the paper's own counters, which the model does not explain.
 
     Attributes:
         counted: throughput over the draft's rounds and tokens per round (below 1: throughput
-            holds time in which nothing is decoded).
+            includes time in which nothing is decoded).
         attended: rounds of a target times targets over the draft's rounds.
         loaded: the draft's load over the share of a turn in which it does not idle.
     """
@@ -101,44 +139,55 @@ class Yield:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A testbed, and how the paper counts by deployment."""
+    """A testbed, and the paper's counting ratios by deployment."""
 
     bed: Testbed
     yields: Mapping[str, Yield]
 
-    def yield_of(self, targets: int) -> Yield:
-        """The yield of the deployment, or of the nearest one that was calibrated on."""
-        names = ["one target", "one server", "two servers"]
-        place = 0 if targets == 1 else 1 if targets <= BESIDE else 2
-        known = [i for i, name in enumerate(names) if name in self.yields]
-        return self.yields[names[min(known, key=lambda i: (abs(i - place), i))]]
+    def counted(self, seen: Simulated) -> dict[str, Interval]:
+        """Convert simulated figures to the paper's counting.
+
+        Tokens are rounds times their expected tokens, without the noise of acceptance.
+        """
+        n, bed, counts = seen.targets, self.bed, self._yield_of(seen.targets)
+        return {
+            "throughput_tokens_s": seen.rounds.scaled(bed.tokens * counts.counted),
+            "per_target_tokens_s": seen.rounds.scaled(bed.tokens * counts.attended / n),
+            "draft_rounds_s": seen.rounds,
+            "target_rounds_s": seen.rounds.scaled(counts.attended / n),
+            "draft_idle_ms": seen.idle,
+            "draft_wait_ms": seen.wait,
+            "draft_load": seen.load.scaled(counts.loaded),
+            "t_s_ms": seen.service.scaled(bed.step_ms / bed.service_ms),
+        }
+
+    def _yield_of(self, targets: int) -> Yield:
+        """Return the yield of the deployment, or of the nearest calibrated one."""
+        place = _place(targets)
+        known = [i for i, name in enumerate(DEPLOYMENTS) if name in self.yields]
+        return self.yields[DEPLOYMENTS[min(known, key=lambda i: (abs(i - place), i))]]
 
 
-def columns() -> dict[int, Column]:
-    """The published ones."""
-    table = published()["starsd"]["table1"]
-    rows = zip(*(table[each.name] for each in fields(Column)), strict=True)
-    return {row[0]: Column(*row) for row in rows}
-
-
-def calibrate(given: Sequence[Column], say: Say, effort: Effort | None = None) -> Calibration:
-    """Args: ``given``: columns, at least one of them with 2 or 3 targets."""
-    fit = _Fit(say, effort or Effort())
+def calibrate(given: Sequence[Column], say: Progress, effort: Effort | None = None) -> Calibration:
+    """Fit a testbed to columns, at least one of them with 2 or 3 targets."""
+    fit = partial(_fit, say=say, effort=effort or Effort())
     near = [c for c in given if 1 < c.n <= BESIDE]
     alone = [c for c in given if c.n == 1]
     tokens = fmean(c.per_target_tokens_s / c.target_rounds_s for c in given)
     service = fmean(c.service_ms for c in near)
-    cold = alone[0].service_ms / service if alone else 1.0
     bed = Testbed(
         step_ms=fmean(c.t_s_ms for c in near),
         service_ms=service,
-        cold=cold,
+        cold=alone[0].service_ms / service if alone else 1.0,
         return_ms=fmean(c.return_ms for c in (*alone, *near)),
         tokens=tokens,
     )
-    bed = _with_jitter(bed, alone, near, fit)
+    # One wait cannot separate jitter from uneven targets: assume jitter.
+    start = [math.log(START_JITTER)] * min(2, len(near))
+    bed = fit(partial(_jittered, bed, alone, near), start, near, _wait)
     for far in [c for c in given if c.n > BESIDE]:
-        bed = _with_second_server(bed, far, fit)
+        slow = far.service_ms / bed.service_ms
+        bed = fit(partial(_with_second_server, bed, slow), START_SECOND, [far], _rate_and_wait)
     return Calibration(bed, _yields(given, tokens))
 
 
@@ -154,64 +203,46 @@ def _yields(given: Sequence[Column], tokens: float) -> dict[str, Yield]:
     return found
 
 
-def _with_jitter(
-    bed: Testbed, alone: Sequence[Column], near: Sequence[Column], fit: _Fit
+def _jittered(bed: Testbed, alone: Sequence[Column], near: Sequence[Column], x: Floats) -> Testbed:
+    """Return the testbed with jitter and unevenness, as logarithms of shares of its return time."""
+    jitter, uneven = (bed.return_ms * math.exp(value) for value in (*x, -math.inf)[:2])
+    first = [c.return_ms for c in alone]
+    first += [c.return_ms + uneven * (c.n - 1) / c.n for c in near]
+    return replace(bed, jitter_ms=jitter, uneven_ms=uneven, return_ms=fmean(first))
+
+
+def _with_second_server(bed: Testbed, slow: float, x: Floats) -> Testbed:
+    """Return the testbed with a second server's additions, given as shares of its return time."""
+    return replace(bed, second=SecondServer(slow, *(bed.return_ms * x).tolist()))
+
+
+def _wait(column: Column, seen: Simulated) -> list[float]:
+    return [_log(seen.wait.mean, column.draft_wait_ms)]
+
+
+def _rate_and_wait(column: Column, seen: Simulated) -> list[float]:
+    return [_log(seen.rounds.mean, column.draft_rounds_s), _wait(column, seen)[0] / 4]
+
+
+def _fit(
+    made: Callable[[Floats], Testbed],
+    start: Sequence[float],
+    given: Sequence[Column],
+    residuals: Callable[[Column, Simulated], list[float]],
+    say: Progress,
+    effort: Effort,
 ) -> Testbed:
-    """Jitter and unevenness from the waits; one wait alone cannot tell them apart: then jitter."""
+    """Find the testbed, as ``made`` from parameters, with the least squared residuals; equal seeds
+    make the simulator's noise common to all trials."""
 
-    def made(x: npt.NDArray[np.float64]) -> Testbed:
-        jitter, uneven = bed.return_ms * math.exp(x[0]), 0.0
-        if len(x) > 1:
-            uneven = bed.return_ms * math.exp(x[1])
-        first = [c.return_ms for c in alone]
-        first += [c.return_ms + uneven * (c.n - 1) / c.n for c in near]
-        return replace(bed, jitter_ms=jitter, uneven_ms=uneven, return_ms=fmean(first))
+    def miss(x: Floats) -> list[float]:
+        bed = replace(made(x), turns=effort.turns, tokens=FIT_TOKENS)
+        trial = {str(c.n): (bed, c.n) for c in given}
+        found = simulate(trial, effort.runs, say, "calibrating")
+        return [each for c in given for each in residuals(c, found[str(c.n)])]
 
-    start = [math.log(START_JITTER)] * min(2, len(near))
-    return fit(made, start, near, lambda c, s: [_log(s.wait.mean, c.draft_wait_ms)])
-
-
-def _with_second_server(bed: Testbed, far: Column, fit: _Fit) -> Testbed:
-    """What is slower with a target behind the network, so that rate and wait are the column's."""
-    slow = far.service_ms / bed.service_ms
-
-    def made(x: npt.NDArray[np.float64]) -> Testbed:
-        return replace(bed, second=SecondServer(slow, *(bed.return_ms * x).tolist()))
-
-    def residuals(column: Column, seen: Simulated) -> list[float]:
-        rate = _log(seen.rounds.mean, column.draft_rounds_s)
-        return [rate, _log(seen.wait.mean, column.draft_wait_ms) / 4]
-
-    return fit(made, START_SECOND, [far], residuals)
-
-
-@dataclass(frozen=True, slots=True)
-class _Fit:
-    """Least squares with the simulator; equal seeds make its noise common to all trials."""
-
-    say: Say
-    effort: Effort
-
-    def __call__(
-        self,
-        made: Callable[[npt.NDArray[np.float64]], Testbed],
-        start: Sequence[float],
-        given: Sequence[Column],
-        residuals: Callable[[Column, Simulated], list[float]],
-    ) -> Testbed:
-        """The testbed that ``made`` makes of the best parameters, from ``start`` on."""
-
-        def miss(x: npt.NDArray[np.float64]) -> list[float]:
-            bed = replace(made(x), turns=self.effort.turns, tokens=FIT_TOKENS)
-            trial = {str(c.n): (bed, c.n) for c in given}
-            found = simulate(trial, self.effort.runs, self.say, "calibrating")
-            return [each for c in given for each in residuals(c, found[str(c.n)])]
-
-        steps = self.effort.steps
-        best = least_squares(
-            miss, np.array(start), diff_step=0.1, xtol=1e-2, ftol=1e-2, max_nfev=steps
-        )
-        return made(best.x)
+    bounds = {"diff_step": 0.1, "xtol": 1e-2, "ftol": 1e-2, "max_nfev": effort.steps}
+    return made(least_squares(miss, np.array(start), **bounds).x)
 
 
 def _log(value: float, wanted: float) -> float:

@@ -1,8 +1,8 @@
 """StarSD's threshold: one draft for N = 1..12 targets, from the columns N = 1..4 of its table 1.
 
-The simulator's testbed is fitted to those columns (``fit.py``); every column is also
-predicted from the others, which is the honest test, beside a trivial predictor: rates that grow
-linearly with N. From N = 5 on nothing is fitted. Times are in milliseconds.
+The simulator's testbed is fitted to those columns (``fit.py``); as a test every column is also
+predicted from the others, beside a trivial predictor: rates that grow linearly with N. From N = 5
+on nothing is fitted. Times are in milliseconds.
 """
 
 from __future__ import annotations
@@ -10,35 +10,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from matplotlib.figure import Figure
 
+from treepipe.progress import Progress
 from treepipe.results.plots import BLUE, GREY
 from treepipe.results.sheet import Sheet
-from treepipe.results.show import Say
 from treepipe.results.statistics import Interval
 from treepipe.studies.plots import PUBLISHED, Line, Panel, line_figure
-from treepipe.studies.reproduction import (
-    Reproduction,
-    ScoreSheet,
-    calibrated,
-    predicted,
-    published,
-    score,
+from treepipe.studies.reproduction import Reproduction, predicted, published, score, score_sheet
+from treepipe.studies.starsd import testbed
+from treepipe.studies.starsd.fit import (
+    UNITS,
+    Calibration,
+    Column,
+    Effort,
+    calibrate,
+    columns,
+    linear,
 )
-from treepipe.studies.starsd.counting import UNITS, as_counted, figures, linear
-from treepipe.studies.starsd.fit import Calibration, Column, Effort, calibrate, columns
-from treepipe.studies.starsd.testbed import (
-    BESIDE,
-    COLD_AT_MS,
-    COLD_FROM_MS,
-    LAYERS,
-    Simulated,
-    Testbed,
-    simulate,
-    simulate_columns,
-)
+from treepipe.studies.starsd.testbed import BESIDE, Testbed, simulate, simulate_columns
 from treepipe.studies.study import Entry, Measuring, StudyResult
 
 NAME = "starsd-threshold"
@@ -47,12 +39,12 @@ FULL_LOAD = 0.95
 PREDICTED = {"color": BLUE, "label": "predicted"}
 MEASURED_TARGETS = (1, 2, 3, 4, 5, 6)
 SLOW_MOTION = 4.0
-"""Two cores keep up with a draft process and six targets whose times are so many times as long."""
+"""Factor on all times that lets two cores keep up with a draft process and six targets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How much is done: numbers of targets, runs."""
+    """The size of the job. Up to six targets can be measured."""
 
     targets: Sequence[int] = tuple(range(1, 13))
     runs: int = 3
@@ -62,52 +54,42 @@ class Settings:
     measuring: Measuring | None = None
 
 
-@dataclass(slots=True)
-class Found:
-    """All figures of the study.
-
-    Attributes:
-        values: by N and metric, with the interval.
-        seen: what the simulator counted, by N.
-        tests: columns predicted from the others, by N and metric.
-        trivial: the same by the trivial predictor.
-    """
-
-    calibration: Calibration
-    values: dict[int, dict[str, Interval]] = field(default_factory=dict)
-    seen: dict[int, Simulated] = field(default_factory=dict)
-    tests: dict[int, dict[str, Interval]] = field(default_factory=dict)
-    trivial: dict[int, dict[str, float]] = field(default_factory=dict)
+SHORT, FULL = Settings(), Settings(runs=12)
 
 
-def run(say: Say, full: bool, measure: bool) -> StudyResult:
-    """3 runs per number of targets, or 12. Up to six targets can be measured."""
-    settings = Settings(runs=12) if full else Settings()
-    return study(replace(settings, measuring=Measuring()) if measure else settings, say)
+Values: TypeAlias = dict[int, dict[str, Interval]]
+"""Figures by N and metric."""
 
 
-def study(settings: Settings, say: Say) -> StudyResult:
-    """Calibrate, predict, leave out, and say so."""
+def study(settings: Settings, say: Progress) -> StudyResult:
+    """Calibrate, predict, leave columns out, and report."""
     given = columns()
-    found = Found(calibrate(list(given.values()), say, settings.effort))
-    _predict(found, given, settings, say)
-    _leave_out(found, given, settings, say)
-    tests = _test_entries(found, given)
+    calibration = calibrate(list(given.values()), say, settings.effort)
+    values, loads = _predict(calibration, given, settings, say)
+    left_out, trivial = _leave_out(given, settings, say)
+    tests = _entries("left-out/", left_out, given, fitted=False)
+    thresholds = [
+        predicted("n_full", "targets", calibration.bed.cycle().n_full),
+        Entry("n_full/simulated", "targets", fewest(loads)),
+        predicted("n_max", "targets", n_max(values)),
+        predicted("alone_tokens_s", "tokens/s", alone_tokens_s()),
+    ]
     made = Reproduction(NAME, PAGE)
-    entries = [*_entries(found, given), *_thresholds(found)]
+    entries = [*_entries("", values, given, fitted=True), *thresholds]
     made.add(entries, "figures", "N targets: calibrated up to 4")
-    made.table(_scores(found, tests))
+    made.tables.append(_scores(settings.left_out, tests, trivial))
     made.add(tests, "left-out", "Each column predicted from the others (of N = 1..3)")
-    result = made.result(_fields(found, given), {NAME: _targets_figure(found, given)})
+    fields = _fields(calibration, values, given)
+    result = made.result(fields, {NAME: _targets_figure(values, given)})
     if settings.measuring is not None:
-        measure_targets(result, found.calibration.bed, MEASURED_TARGETS, settings.measuring, say)
+        measure_targets(result, calibration.bed, MEASURED_TARGETS, settings.measuring, say)
     return result
 
 
 def measure_targets(
-    study: StudyResult, bed: Testbed, targets: Sequence[int], measuring: Measuring, say: Say
+    study: StudyResult, bed: Testbed, targets: Sequence[int], measuring: Measuring, say: Progress
 ) -> None:
-    """The measured column of the draft's rounds, on the study's page."""
+    """Measure the draft's rounds, and add the column to the study's page."""
     from treepipe.results.steady import steady
     from treepipe.studies.measured import Axis, measure  # needs the executor
 
@@ -120,22 +102,19 @@ def measure_targets(
     }
     axis = Axis("n", "N: targets that share the draft process")
     column = measure(axis, scenarios, metrics, measuring, say, steady)
-    rows = column.rows.items()
-    expected = {n: load({name: v.mean for name, v in row.metrics.items()}) for n, row in rows}
-    seen = {n: load(row.measured_metrics) for n, row in rows}
+    expected, seen = {}, {}
+    for n, row in column.rows.items():
+        service, idle = (row.metrics[f"draft_{each}_ms"].mean for each in ("service", "idle"))
+        expected[n] = service / (service + idle)
+        service, idle = (row.measured_metrics[f"draft_{each}_ms"] for each in ("service", "idle"))
+        seen[n] = service / (service + idle)
     entry = Entry("measured/n_full", "targets", fewest(expected), measured=fewest(seen))
     title = f"One emulated draft for N targets, all times {SLOW_MOTION:g} times as long"
     column.join(study, title, [entry])
 
 
-def load(metrics: Mapping[str, float]) -> float:
-    """Share of its time that the draft serves."""
-    service, idle = metrics["draft_service_ms"], metrics["draft_idle_ms"]
-    return service / (service + idle)
-
-
 def fewest(loads: Mapping[int, float]) -> int | None:
-    """The smallest number of targets with which the draft is fully loaded, if there is one.
+    """Return the smallest number of targets that fully load the draft, or None.
 
     >>> fewest({1: 0.3, 2: 0.6, 3: 0.97, 4: 1.0}), fewest({1: 0.3})
     (3, None)
@@ -143,36 +122,15 @@ def fewest(loads: Mapping[int, float]) -> int | None:
     return min((n for n, share in loads.items() if share >= FULL_LOAD), default=None)
 
 
-def _fields(found: Found, given: Mapping[int, Column]) -> dict[str, Any]:
-    """What the page says beyond the entries."""
-    rates = {n: each["throughput_tokens_s"].mean for n, each in found.values.items()}
-    missed = [1 - column.attended for column in given.values() if column.n > 1]
-    growth = {n: rates[n] / rates[n - 1] - 1 for n in rates if n - 1 in rates}
-    return {
-        "growth": {5: None, 6: None, **growth},
-        "full_load": FULL_LOAD,
-        "bed": found.calibration.bed,
-        "yields": found.calibration.yields,
-        "given": given,
-        "most": max(rates),
-        "beside": BESIDE,
-        "layers": LAYERS,
-        "layers_ms": LAYERS * given[2].t_s_ms,
-        "cold_ms": (COLD_FROM_MS, COLD_AT_MS),
-        "step_rise_ms": given[4].t_s_ms - given[3].t_s_ms,
-        "missed": (min(missed), max(missed)),
-    }
-
-
-# --- predictions ----------------------------------------------------------------------------
+# --- predictions ---------------------------------------------------------------------------------
 
 
 def slowing(given: Mapping[int, Column], targets: int) -> tuple[float, float, float]:
-    """How much slower than in the last published column the draft is with more targets.
+    """Return factors on the draft's times with more targets than in the last published column.
 
-    Its step grows from N = 3 to 4, with its load or with the targets behind the network: nobody
-    knows which. Returns the middle (t_s grows in line with the load, which ends at 1), the least
-    (no more) and the most (as much again for every further target).
+    Its step grows from N = 3 to 4, either with its load or with the targets behind the network,
+    which the data cannot distinguish. Returns the middle (t_s grows linearly with the load up to
+    1), the least (no growth) and the most (the same growth for every further target).
     """
     *_, before, last = given.values()
     rise = (last.t_s_ms - before.t_s_ms) / last.t_s_ms
@@ -180,109 +138,55 @@ def slowing(given: Mapping[int, Column], targets: int) -> tuple[float, float, fl
     return middle, 1.0, 1 + rise * (targets - last.n)
 
 
-def _predict(found: Found, given: Mapping[int, Column], settings: Settings, say: Say) -> None:
-    """Simulate the calibrated testbed; beyond the published columns also over what slows how much.
-
-    Intervals are of the mean.
-    """
-    bed = replace(found.calibration.bed, turns=settings.turns)
-    beds: dict[str, tuple[Testbed, int]] = {}
+def _predict(
+    calibration: Calibration, given: Mapping[int, Column], settings: Settings, say: Progress
+) -> tuple[Values, dict[int, float]]:
+    """Simulate the calibrated testbed, beyond the published columns with all slowings; returns
+    figures, and the draft's load by N."""
+    bed = replace(calibration.bed, turns=settings.turns)
+    beds: dict[int, list[Testbed]] = {}
     for n in settings.targets:
-        beds[f"{n}/0"] = bed, n
-        if n > max(given):
-            for place, factor in enumerate(slowing(given, n)):
-                second = replace(bed.second, slow=bed.second.slow * factor)
-                beds[f"{n}/{place}"] = replace(bed, second=second), n
-    seen = simulate(beds, settings.runs, say, "predicting")
-    for n in settings.targets:
-        found.seen[n] = seen[f"{n}/0"]
-        variants = [as_counted(found.calibration, s) for k, s in seen.items() if _targets(k) == n]
-        found.values[n] = {
-            metric: _envelope([variant[metric] for variant in variants]) for metric in UNITS
-        }
-
-
-def _targets(label: str) -> int:
-    return int(label.split("/")[0])
+        second, factors = bed.second, slowing(given, n) if n > max(given) else (1.0,)
+        slower = (replace(second, slow=second.slow * factor) for factor in factors)
+        beds[n] = [replace(bed, second=each) for each in slower]
+    trials = {f"{n}/{i}": (each, n) for n, own in beds.items() for i, each in enumerate(own)}
+    seen = simulate(trials, settings.runs, say, "predicting")
+    values: Values = {}
+    for n, own in beds.items():
+        counted = [calibration.counted(seen[f"{n}/{i}"]) for i in range(len(own))]
+        values[n] = {m: _envelope([each[m] for each in counted]) for m in UNITS}
+    return values, {n: seen[f"{n}/0"].load.mean for n in beds}
 
 
 def _envelope(values: Sequence[Interval]) -> Interval:
-    """The first one's mean, and bounds around all of them."""
+    """Return the first interval's mean with bounds around all intervals."""
     low = [v.mean if v.low is None else v.low for v in values]
     high = [v.mean if v.high is None else v.high for v in values]
     return Interval(values[0].mean, min(low), max(high))
 
 
-# --- the honest test --------------------------------------------------------------------------
-
-
-def _leave_out(found: Found, given: Mapping[int, Column], settings: Settings, say: Say) -> None:
-    """Each column from the others of N = 1..3: what N = 4 says is of no use to them."""
+def _leave_out(
+    given: Mapping[int, Column], settings: Settings, say: Progress
+) -> tuple[Values, dict[str, float]]:
+    """Predict each column from the others of N = 1..3 (N = 4 does not help them). Also returns the
+    trivial predictor's figures by their entries' keys."""
+    found, trivial = Values(), dict[str, float]()
     for n in settings.left_out:
         rest = [column for column in given.values() if column.n != n and column.n <= BESIDE]
         calibration = calibrate(rest, say, settings.effort)
         bed = replace(calibration.bed, turns=settings.turns)
         seen = simulate_columns(bed, [n], settings.runs, say, f"leaving out N = {n}")[n]
-        found.tests[n] = as_counted(calibration, seen)
-        found.trivial[n] = linear(rest, n)
-
-
-def _test_key(n: int, metric: str) -> str:
-    return f"left-out/n={n}/{metric}"
-
-
-def _test_entries(found: Found, given: Mapping[int, Column]) -> list[Entry]:
-    return [
-        predicted(_test_key(n, metric), UNITS[metric], value, figures(given[n])[metric])
-        for n, values in found.tests.items()
-        for metric, value in values.items()
-    ]
-
-
-def _scores(found: Found, tests: Sequence[Entry]) -> Sheet:
-    sheet = ScoreSheet(f"{NAME}-scores", "Error of columns predicted from the others")
-    trivial = {
-        _test_key(n, metric): value
-        for n, values in found.trivial.items()
-        for metric, value in values.items()
-    }
-    for n in found.tests:
-        part = [e for e in tests if e.key.startswith(f"left-out/n={n}/") and "wait" not in e.key]
-        others = "N = 1..3" if n > BESIDE else " and ".join(str(k) for k in (1, 2, 3) if k != n)
-        sheet.add(f"N = {n} from {others}, without waits", score(part))
-        sheet.add("… linear scaling", score(part, trivial))
-    waits = [e for e in tests if "wait" in e.key and (e.published or 0) > 0.1]
-    sheet.add("waits of N = 2, 3, 4", score(waits))
-    sheet.add("… linear scaling", score(waits, trivial))
-    return sheet.sheet()
-
-
-# --- what comes of it -------------------------------------------------------------------------
-
-
-def _entries(found: Found, given: Mapping[int, Column]) -> list[Entry]:
-    entries = []
-    for n, values in found.values.items():
-        for metric, value in values.items():
-            key = f"n={n}/{metric}"
-            if n in given:
-                entries.append(calibrated(key, UNITS[metric], value, figures(given[n])[metric]))
-            else:
-                entries.append(predicted(key, UNITS[metric], value))
-    return entries
-
-
-def n_full(found: Found) -> tuple[int, int | None]:
-    """N_full by eq. 12, and the fewest simulated targets that load the draft for ``FULL_LOAD``."""
-    loads = {n: seen.load.mean for n, seen in found.seen.items()}
-    return found.calibration.bed.cycle().n_full, fewest(loads)
+        found[n] = calibration.counted(seen)
+        trivial |= {f"left-out/n={n}/{metric}": v for metric, v in linear(rest, n).items()}
+    return found, trivial
 
 
 def alone_tokens_s() -> float:
-    """A target that decodes alone: a verification without the draft's time, one token each.
+    """Return the tokens per second of a single target: a verification without the draft's time, one
+    token each.
 
-    From the table's co-located EAGLE: its round less S at its t_s; a pass over a tree and one over
-    a token take equally long where weights are what is read.
+    From the table's co-located EAGLE: its round less S at its t_s; passes over a tree and over a
+    token take equally long if reading the weights dominates.
     """
     eagle = published()["starsd"]["table1"]["eagle_colocated"]
     near = [column for column in columns().values() if 1 < column.n <= BESIDE]
@@ -290,52 +194,86 @@ def alone_tokens_s() -> float:
     return float(1e3 / (1e3 / eagle["rounds_s"] - steps * eagle["t_s_ms"]))
 
 
-def n_max(found: Found) -> Interval:
-    """The most targets that are each as fast as alone; bounds by the interval of their speed."""
-    alone = alone_tokens_s()
+def n_max(values: Values) -> Interval:
+    """Return the largest number of targets that are each as fast as alone, with its interval."""
+    speeds = {n: own["per_target_tokens_s"] for n, own in values.items()}
+    most = (
+        max(
+            (n for n, speed in speeds.items() if getattr(speed, end) >= alone_tokens_s()), default=0
+        )
+        for end in ("mean", "low", "high")
+    )
+    return Interval(*most)
 
-    def most(of: str) -> int:
-        speeds = {n: getattr(v["per_target_tokens_s"], of) for n, v in found.values.items()}
-        return max((n for n, speed in speeds.items() if speed >= alone), default=0)
 
-    return Interval(most("mean"), most("low"), most("high"))
+# --- entries, tables, fields and the plot --------------------------------------------------------
 
 
-def _thresholds(found: Found) -> list[Entry]:
-    by_formula, simulated = n_full(found)
+def _entries(
+    prefix: str,
+    values: Values,
+    given: Mapping[int, Column],
+    fitted: bool,
+) -> list[Entry]:
+    facts = {n: column.figures for n, column in given.items()}
     return [
-        predicted("n_full", "targets", by_formula),
-        Entry("n_full/simulated", "targets", simulated),
-        predicted("n_max", "targets", n_max(found)),
-        predicted("alone_tokens_s", "tokens/s", alone_tokens_s()),
+        predicted(f"{prefix}n={n}/{m}", UNITS[m], value, facts.get(n, {}).get(m), fitted)
+        for n, own in values.items()
+        for m, value in own.items()
     ]
 
 
-# --- plots ------------------------------------------------------------------------------------
+def _scores(left_out: Sequence[int], tests: Sequence[Entry], trivial: Mapping[str, float]) -> Sheet:
+    parts = {}
+    for n in left_out:
+        others = "N = 1..3" if n > BESIDE else " and ".join(str(k) for k in (1, 2, 3) if k != n)
+        own = [e for e in tests if e.key.startswith(f"left-out/n={n}/") and "wait" not in e.key]
+        parts[f"N = {n} from {others}, without waits"] = own
+    waits = [e for e in tests if "wait" in e.key and (e.published or 0) > 0.1]
+    parts["waits of N = 2, 3, 4"] = waits
+    scores = []
+    for part, own in parts.items():
+        scores += [(part, score(own)), ("… linear scaling", score(own, trivial))]
+    return score_sheet(f"{NAME}-scores", scores, "Error of columns predicted from the others")
 
 
-def _targets_figure(found: Found, given: Mapping[int, Column]) -> Figure:
-    """Every metric against N."""
-    panels = {
+def _fields(
+    calibration: Calibration, values: Values, given: Mapping[int, Column]
+) -> dict[str, Any]:
+    rates = {n: each["throughput_tokens_s"].mean for n, each in values.items()}
+    missed = [1 - column.attended for column in given.values() if column.n > 1]
+    growth = {n: rates[n] / rates[n - 1] - 1 for n in rates if n - 1 in rates}
+    return {
+        "growth": {5: None, 6: None, **growth},
+        "full_load": FULL_LOAD,
+        "bed": calibration.bed,
+        "yields": calibration.yields,
+        "given": given,
+        "most": max(rates),
+        "testbed": testbed,
+        "layers_ms": testbed.LAYERS * given[2].t_s_ms,
+        "step_rise_ms": given[4].t_s_ms - given[3].t_s_ms,
+        "missed": (min(missed), max(missed)),
+    }
+
+
+def _targets_figure(values: Values, given: Mapping[int, Column]) -> Figure:
+    labels = {
         "throughput_tokens_s": "throughput of all targets (tokens/s)",
         "per_target_tokens_s": "throughput of a target (tokens/s)",
         "draft_rounds_s": "rounds per second of the draft",
         "draft_idle_ms": "draft idle (ms per turn)",
         "draft_wait_ms": "waiting for the draft (ms per turn)",
     }
-    lines = {
-        metric: [
-            Line({n: v[metric] for n, v in found.values.items()}, PREDICTED),
-            Line({n: getattr(column, metric) for n, column in given.items()}, PUBLISHED),
+    alone = {"color": GREY, "ls": ":", "label": "a target that decodes alone"}
+    panels = []
+    for metric, label in labels.items():
+        lines = [
+            Line({n: own[metric] for n, own in values.items()}, PREDICTED),
+            Line({n: column.figures[metric] for n, column in given.items()}, PUBLISHED),
         ]
-        for metric in panels
-    }
-    alone = dict.fromkeys(found.values, alone_tokens_s())
-    style = {"color": GREY, "ls": ":", "label": "a target that decodes alone"}
-    lines["per_target_tokens_s"].append(Line(alone, style))
-    return line_figure(
-        "StarSD: one draft for N targets, calibrated on the published columns, N = 1 to 4",
-        "N: targets that share the draft",
-        [Panel(label, lines[metric]) for metric, label in panels.items()],
-        columns=2,
-    )
+        if metric == "per_target_tokens_s":
+            lines.append(Line(dict.fromkeys(values, alone_tokens_s()), alone))
+        panels.append(Panel(label, lines))
+    title = "StarSD: one draft for N targets, calibrated on the published columns, N = 1 to 4"
+    return line_figure(title, "N: targets that share the draft", panels, columns=2)

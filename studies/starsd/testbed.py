@@ -1,48 +1,39 @@
 """StarSD's testbed as a scenario: a draft server, targets beside it, targets behind a network.
 
-Law of this file: parameters in, scenarios and simulated figures out; what the parameters are is
-``fit.py``'s. Times are in milliseconds.
+The parameters come from ``fit.py``. Times are in milliseconds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from scipy.optimize import brentq
 
+from treepipe.progress import Progress
 from treepipe.results.statistics import Interval
 from treepipe.scenario.scenario import Scenario
-from treepipe.sim.points import Outcome
+from treepipe.sim import points
 from treepipe.sim.theory.starsd import Cycle
-from treepipe.studies.reproduction import simulated
 
 SCENARIO = Path(__file__).with_name("testbed.toml")
 LAYERS = 7
-"""Draft passes of a round: S is 7.7 t_s in the columns N = 1..3; what is left is overhead."""
+"""Draft passes of a round: S is 7.7 t_s in the columns N = 1..3; the rest is overhead."""
 BESIDE = 3
 """Targets on the draft's own server; further ones are behind the network (section 5.2)."""
 COLD_FROM_MS, COLD_AT_MS = 22.0, 30.6
-"""An idle gap slows the draft from the first on, by the cold factor at the second."""
-TURNS = 4000
+"""Idle gaps at which the draft begins to slow down, and at which it has the cold factor."""
 ROUNDING_MS = 1e-9
 _MEAN, _SPREAD = math.sqrt(2 / math.pi), math.sqrt(2 * (1 - 2 / math.pi))
-"""Of a half-normal delay of scale 1: one direction's mean, both directions' standard deviation."""
-
-Say = Callable[[str, int], None]
+"""Mean of a half-normal delay of scale 1, and standard deviation of the sum of two."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecondServer:
-    """What changes once targets behind the network take part.
-
-    Attributes:
-        slow: factor on the draft's times.
-        everywhere_ms: on the return time of every target.
-        behind_ms: further on that of the targets behind the network.
-    """
+    """The effect of targets behind the network: a factor on the draft's times, and additions to the
+    return time of every target, and of those behind the network."""
 
     slow: float = 1.0
     everywhere_ms: float = 0.0
@@ -58,11 +49,11 @@ class Testbed:
         service_ms: S of a busy draft.
         cold: factor on both after ``COLD_AT_MS`` of idling.
         return_ms: Z of the first target.
-        uneven_ms: how much shorter Z of the other targets beside the draft is.
+        uneven_ms: difference by which Z of the other targets beside the draft is shorter.
         jitter_ms: scale of the half-normal delay in each direction.
-        tokens: of a round, with the target's own token.
-        turns: of the draft per simulated run.
-        slow_motion: factor on all times; nothing that is a ratio depends on it.
+        tokens: tokens of a round, with the target's own token.
+        turns: turns of the draft per simulated run.
+        slow_motion: factor on all times, which changes no ratio.
     """
 
     step_ms: float
@@ -73,7 +64,7 @@ class Testbed:
     uneven_ms: float = 0.0
     jitter_ms: float = 0.0
     second: SecondServer = SecondServer()
-    turns: int = TURNS
+    turns: int = 4000
     slow_motion: float = 1.0
 
     @property
@@ -82,18 +73,18 @@ class Testbed:
         return self.jitter_ms * _SPREAD / self.return_ms
 
     def cycle(self) -> Cycle:
-        """The closed form's testbed: even targets beside a busy draft, without jitter."""
+        """Return the closed form's testbed: even targets beside a busy draft, without jitter."""
         return Cycle(self.return_ms, self.service_ms, self.tokens)
 
     def returns_ms(self, targets: int) -> list[float]:
-        """Mean return time of each target."""
+        """Return the mean return time of each target."""
         more = self.second.everywhere_ms if targets > BESIDE else 0.0
         beside = [self.return_ms] + [self.return_ms - self.uneven_ms] * (targets - 1)
         behind = self.return_ms + self.second.behind_ms
         return [(z if n < BESIDE else behind) + more for n, z in enumerate(beside)]
 
     def scenario(self, targets: int, runs: int) -> Scenario:
-        """The scenario of so many targets."""
+        """Return the scenario of ``targets`` targets."""
         pace = self.slow_motion
         slow = pace * (self.second.slow if targets > BESIDE else 1.0)
         # The server only drafts; its overhead per round is counted with the passes.
@@ -117,7 +108,7 @@ class Testbed:
 
 
 def layer_hit(tokens: float) -> float:
-    """β with which a round of ``LAYERS`` layers yields so many tokens: (1 - β^(d+1)) / (1 - β).
+    """Return β with which ``LAYERS`` layers yield ``tokens`` tokens: (1 - β^(d+1)) / (1 - β).
 
     >>> round(layer_hit(1 + 0.5 + 0.25 + 0.125 + 1 / 16 + 1 / 32 + 1 / 64 + 1 / 128), 6)
     0.5
@@ -126,17 +117,10 @@ def layer_hit(tokens: float) -> float:
     return found
 
 
-_COUNTED = (
-    "draft_rounds_s",
-    "draft_service_ms",
-    "draft_idle_ms",
-    "draft_wait_ms",
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """Figures of N targets, as the simulator counts them."""
+    """The simulator's counts of N targets: the draft's rounds per second, and per turn the
+    draft's service and idle time and a target's waiting for it."""
 
     targets: int
     rounds: Interval
@@ -144,34 +128,33 @@ class Simulated:
     idle: Interval
     wait: Interval
 
-    @classmethod
-    def of(cls, targets: int, outcome: Outcome) -> Simulated:
-        return cls(targets, *(_whole(outcome.metrics[name]) for name in _COUNTED))
-
     @property
     def load(self) -> Interval:
-        """The share of its time that the draft serves."""
+        """Share of its time in which the draft serves."""
         service = self.service.mean
         return self.idle.shifted(service).inverse(service)
 
 
 def _whole(value: Interval) -> Interval:
-    """The value without the rounding errors of a zero, and of its interval."""
+    """Set rounding errors of a zero, and of its interval, to 0."""
     return Interval(0.0, 0.0, 0.0) if abs(value.mean) < ROUNDING_MS else value
 
 
 def simulate(
-    beds: Mapping[str, tuple[Testbed, int]], runs: int, say: Say, title: str = "simulating"
+    beds: Mapping[str, tuple[Testbed, int]], runs: int, say: Progress, title: str = "simulating"
 ) -> dict[str, Simulated]:
-    """Testbeds with a number of targets each, in the steady part of their runs."""
-    scenarios = {label: bed.scenario(targets, runs) for label, (bed, targets) in beds.items()}
-    found = simulated(scenarios, say, title, steady=True)
-    return {label: Simulated.of(beds[label][1], outcome) for label, outcome in found.items()}
+    """Simulate testbeds with a number of targets each; figures are of the steady part of runs."""
+    asked = [points.Point(k, bed.scenario(n, runs), steady=True) for k, (bed, n) in beds.items()]
+    counted = [f"draft_{each}" for each in ("rounds_s", "service_ms", "idle_ms", "wait_ms")]
+    return {
+        label: Simulated(beds[label][1], *(_whole(outcome.metrics[name]) for name in counted))
+        for label, outcome in points.simulate_points(asked, say, title).items()
+    }
 
 
 def simulate_columns(
-    bed: Testbed, columns: Sequence[int], runs: int, say: Say, title: str = "simulating"
+    bed: Testbed, columns: Sequence[int], runs: int, say: Progress, title: str = "simulating"
 ) -> dict[int, Simulated]:
-    """One testbed with several numbers of targets."""
+    """Simulate one testbed with several numbers of targets."""
     found = simulate({str(n): (bed, n) for n in columns}, runs, say, title)
     return {n: found[str(n)] for n in columns}

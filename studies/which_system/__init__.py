@@ -1,1 +1,1 @@
-"""Which system wins where: all of them on the same clusters, each with its best parameters."""
+"""The study ``which-system``: all systems on the same clusters, each with its best parameters."""

@@ -1,30 +1,26 @@
-"""Where and how much the systems are compared: clusters, goals, and the small grids."""
+"""Clusters and goals for the comparison of systems, and the small grids."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from treepipe.core.schedules import systems
 from treepipe.planner.cluster import Cluster
 from treepipe.results.metrics import METRIC
 from treepipe.scenario.schema import ScheduleName
 
-NAME = "which-system"
 CLUSTERS = Path(__file__).parents[1] / "clusters"
 SCHEDULES: tuple[str, ...] = tuple(systems())
 Goal: TypeAlias = Literal["latency", "throughput"]
-METRICS: Mapping[Goal, str] = {
-    "latency": METRIC,
-    "throughput": "throughput_tokens_s",
-}
+METRICS: Mapping[Goal, str] = {"latency": METRIC, "throughput": "throughput_tokens_s"}
 PLAIN: ScheduleName = "pp"
 EAGLE_FILE = "five-jetsons"
-"""Its acceptance is that of all EAGLE heads here."""
+"""Cluster file whose acceptance all EAGLE heads here have."""
 SMALL_HITS = {1: 0.7, 8: 0.95}
-"""Of a draft of 1B: of its hit ratios only {32 = 0.99} is published; these are assumed."""
+"""Hit ratios of a draft of 1B: only {32 = 0.99} is published; these are assumed."""
 SMALL_MODEL = {
     "drafts.0.model": {"profile": "llama-3.2-1b"},
     "acceptance": {
@@ -38,11 +34,7 @@ SMALL_MODEL = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A cluster of the study.
-
-    Attributes:
-        changes: to its file, by dotted key.
-    """
+    """A cluster of the study: its file, with changes by dotted key."""
 
     name: str
     file: str
@@ -60,12 +52,9 @@ PLACES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Amount:
-    """How much is simulated for one goal: the last rung's runs, and what each of them is asked.
-
-    ``requests`` are asked at once (times pipelines, where the file has several).
-    """
+class Amount(NamedTuple):
+    """The size of a search for one goal: the last rung's runs, each request's new tokens, and the
+    number of concurrent requests (times pipelines, if the file has several)."""
 
     runs: int
     new_tokens: int
@@ -74,8 +63,8 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How much is done; ``grid``: values of parameters, instead of the planner's own; ``cases``:
-    that the inputs' uncertainty allows."""
+    """The size of the job; ``grid``: values of parameters, instead of the planner's own; ``cases``:
+    number of cases drawn from the inputs' uncertainty."""
 
     amounts: Mapping[Goal, Amount]
     grid: Mapping[str, Sequence[int]]
@@ -90,12 +79,12 @@ FULL = Settings({"latency": Amount(18, 40, 1), "throughput": Amount(12, 16, 8)},
 
 
 def load(file: str) -> Cluster:
-    """A cluster as its file has it."""
+    """Load a cluster file without changes."""
     return Cluster.load(CLUSTERS / f"{file}.toml")
 
 
 def cluster(settings: Settings, place: Place, goal: Goal) -> Cluster:
-    """What is searched: the file's cluster, and how much is asked of it."""
+    """Make the file's cluster with the study's search and workload."""
     found, amount = load(place.file), settings.amounts[goal]
     names = [n for n in settings.schedules if goal == "throughput" or n != "specpipe_db"]
     targets = sum(pipeline.count for pipeline in found.pipelines)

@@ -1,64 +1,234 @@
-"""The study: search every cluster for every goal, and say who wins.
+"""The study's searches: every cluster for every goal, and the winners.
 
-None of the papers answers this, as each has a testbed of its own. Every system's parameters are
-found by the planner (``treepipe/planner``) in a small grid, on the same texts for all.
+Each paper has a testbed of its own, so none compares all systems. The planner
+(``treepipe/planner``) finds every system's parameters in a small grid, on the same texts for all.
 """
 
 from __future__ import annotations
 
+from math import exp, log
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, TypeAlias
 
 from matplotlib.figure import Figure
 
-from treepipe.planner.halving import Found, search
-from treepipe.results.metrics import metric as of_name
-from treepipe.results.show import Say
-from treepipe.scenario.schema import PoolSection
+from treepipe.planner.halving import Ranked, SearchResult, search
+from treepipe.progress import Progress
+from treepipe.results.metrics import metric
+from treepipe.results.sheet import CellValue, Sheet, columns
+from treepipe.results.statistics import Interval, ratio_observations
+from treepipe.scenario.schema import PoolSection, ScheduleName
 from treepipe.studies.plots import gain_figure
 from treepipe.studies.reproduction import Reproduction, predicted, published
 from treepipe.studies.study import Entry, StudyResult
-from treepipe.studies.which_system.gains import BUSY, Results, Verdict, gain, rivals, winner
-from treepipe.studies.which_system.places import (
-    EAGLE_FILE,
-    FULL,
-    METRICS,
-    NAME,
-    SHORT,
-    SMALL_HITS,
-    Goal,
-    Place,
-    Settings,
-    cluster,
-    load,
-)
-from treepipe.studies.which_system.tables import all_plans, one_everywhere, winners
+from treepipe.studies.which_system import places
+from treepipe.studies.which_system.places import METRICS, Goal, Place, Settings
 
+NAME = "which-system"
 PAGE = Path(__file__).with_name("page.md")
+SHORT, FULL = places.SHORT, places.FULL
+BUSY = 0.9
+"""Busy share above which a server is called a bottleneck."""
+Results: TypeAlias = dict[tuple[Place, Goal], SearchResult]
 
 
-def run(say: Say, full: bool) -> StudyResult:
-    """A small grid on few runs, or a finer one on many."""
-    return study(FULL if full else SHORT, say)
-
-
-def study(settings: Settings, say: Say) -> StudyResult:
-    """Search every cluster for every goal, and compare the systems' best."""
+def study(settings: Settings, say: Progress) -> StudyResult:
+    """Search every cluster for every goal, and compare the systems' best plans."""
     found: Results = {}
     for place in settings.places:
         for goal in settings.amounts:
-            found[place, goal] = search(cluster(settings, place, goal), say)
+            found[place, goal] = search(places.cluster(settings, place, goal), say)
     made = Reproduction(NAME, PAGE)
-    for key in found:
-        made.add(_entries(*key, found[key]))
-    for sheet in (winners(found), one_everywhere(settings, found), all_plans(found)):
-        made.table(sheet)
+    made.add([entry for key, each in found.items() for entry in _entries(*key, each)])
+    made.tables += _winners(found), _one_everywhere(settings, found), _all_plans(found)
     return made.result(_fields(settings, found), {NAME: _map(settings, found)})
 
 
+# --- gains ---------------------------------------------------------------------------------------
+
+
+def gain(
+    found: SearchResult, schedule: ScheduleName, over: ScheduleName = places.PLAIN
+) -> Interval:
+    """Return the ratio of a system's best plan to another's, on the same runs; its interval
+    includes the inputs' uncertainty."""
+    goal = found.cluster.search.goal
+    above, below = (over, schedule) if metric(goal).less_is_better else (schedule, over)
+    best = found.best_of_each
+    observed = (best[name].outcome.observations[goal] for name in (above, below))
+    sampled = Interval.over(ratio_observations(*observed))
+    if found.cases is None or schedule == over:
+        return sampled
+    return found.cases.ratio_widened(above, below, sampled)
+
+
+def winner(found: SearchResult) -> ScheduleName:
+    return found.best.candidate.schedule
+
+
+def rivals(found: SearchResult) -> list[str]:
+    """Return other systems indistinguishable from the best, by runs or inputs' uncertainty."""
+    best, names = winner(found), []
+    for name, ranked in found.best_of_each.items():
+        if name != best:
+            high = gain(found, name, best).high
+            if ranked.tied or high is None or high >= 1:
+                names.append(name)
+    return names
+
+
+def shares_of(found: Results, schedule: ScheduleName, goal: Goal) -> list[float]:
+    """Return the share of the winner's gain that a system reaches, for each cluster."""
+    return [
+        gain(each, schedule, winner(each)).mean
+        for (_, its), each in found.items()
+        if its == goal and schedule in each.best_of_each
+    ]
+
+
+def geometric_mean(shares: list[float]) -> float:
+    """Return the geometric mean.
+
+    >>> round(geometric_mean([0.5, 2.0]), 6)
+    1.0
+    """
+    return exp(fmean(map(log, shares)))
+
+
+def best_in(found: SearchResult) -> float | None:
+    """Return the share of the inputs' cases in which the winner is best; None without cases."""
+    if found.cases is None:
+        return None
+    shares = found.cases.best_in(found.goal)
+    return shares[winner(found)]
+
+
+def draft_busy(ranked: Ranked) -> float:
+    """Return the utilization of the draft server, which must exist."""
+    return ranked.outcome.utilization["draft0"].mean
+
+
+def _verdict(settings: Settings, found: Results, goal: Goal) -> dict[str, Any]:
+    """Return the page's fields for a goal: ``who`` wins on which cluster, and on which ones that is
+    ``clear``; the ``first`` choice if one system must serve all clusters, and the ``mean`` and
+    ``worst`` share of the winner's gain that it reaches; how many of ``plans`` are ``slower`` than
+    plain decoding (None if no plan is), and how many of these have a ``busy`` draft server."""
+    clusters = {place.name: each for (place, its), each in found.items() if its == goal}
+    won: dict[str, list[str]] = {}
+    for name, each in clusters.items():
+        won.setdefault(winner(each), []).append(name)
+    shares = {name: shares_of(found, name, goal) for name in settings.schedules}
+    means = {n: geometric_mean(s) for n, s in shares.items() if len(s) == len(clusters)}
+    first = max(means, key=lambda name: means[name])
+    losers = [
+        ranked
+        for each in clusters.values()
+        for name, ranked in each.best_of_each.items()
+        if name != places.PLAIN and gain(each, name).mean < 1
+    ]
+    return {
+        "who": "; ".join(f"{name}: {', '.join(names)}" for name, names in won.items()),
+        "clear": ", ".join(n for n, each in clusters.items() if not rivals(each)) or "nowhere",
+        "first": first,
+        "mean": means[first],
+        "worst": min(shares[first]),
+        "slower": len(losers) or None,
+        "plans": sum(len(each.best_of_each) - 1 for each in clusters.values()),
+        "busy": sum(draft_busy(ranked) > BUSY for ranked in losers),
+    }
+
+
+# --- entries, tables, fields and the plot --------------------------------------------------------
+
+
+def _entries(place: Place, goal: Goal, found: SearchResult) -> list[Entry]:
+    name, key, entries = METRICS[goal], f"{place.name}/{goal}", []
+    for schedule, ranked in found.best_of_each.items():
+        value, over = ranked.outcome.metrics[name], gain(found, schedule)
+        entries.append(predicted(f"{key}/{schedule}/{name}", metric(name).unit, value))
+        entries.append(predicted(f"{key}/{schedule}/over_pp", "1", over))
+    return entries
+
+
+_GAIN = columns(
+    *(f"{each}|.4g" for each in ("ms or tokens/s", "low", "high")),
+    *(f"{each}|.2f" for each in ("times pp", "times pp, low", "times pp, high")),
+)
+
+
+def _gain_cells(found: SearchResult, ranked: Ranked, goal: Goal) -> list[CellValue]:
+    values = ranked.outcome.metrics[METRICS[goal]], gain(found, ranked.candidate.schedule)
+    return [cell for value in values for cell in (value.mean, value.low, value.high)]
+
+
+def _winners(found: Results) -> Sheet:
+    heads = columns("cluster", "goal", "best plan"), columns("best in cases|.0%")
+    further = columns("not distinguishable from it (95 %)", "next system")
+    title = "Who wins where: every system with its best parameters, against plain decoding (pp)"
+    sheet = Sheet(title, [*heads[0], *_GAIN, *heads[1], *further], name=NAME)
+    for (place, goal), each in found.items():
+        others = [other for other in each.best_of_each.values() if other.gap is not None]
+        following = "-"
+        if others and others[0].gap is not None:
+            following = f"{others[0].candidate.schedule} ({others[0].gap.mean:+.1%})"
+        told = best_in(each), ", ".join(rivals(each)) or "-", following
+        plan = place.name, goal, each.best.candidate.label
+        sheet.add(*plan, *_gain_cells(each, each.best, goal), *told)
+    return sheet
+
+
+def _all_plans(found: Results) -> Sheet:
+    heads = [*columns("cluster", "goal", "plan"), *_GAIN, *columns("draft busy|.0%")]
+    sheet = Sheet("Every system's best plan", heads, name=f"{NAME}-all")
+    for (place, goal), each in found.items():
+        for ranked in each.best_of_each.values():
+            cells = _gain_cells(each, ranked, goal)
+            sheet.add(place.name, goal, ranked.candidate.label, *cells, draft_busy(ranked))
+    return sheet
+
+
+def _one_everywhere(settings: Settings, found: Results) -> Sheet:
+    """Show the result of choosing the same system on every cluster, without a planner."""
+    shown = [f"{goal}, {what}|.0%" for goal in settings.amounts for what in ("mean", "worst")]
+    title = "One system for all clusters: what share of the winner's speed it reaches"
+    sheet = Sheet(title, columns("system", *shown), name=f"{NAME}-everywhere")
+    for schedule in settings.schedules:
+        row: list[float | None] = []
+        for goal in settings.amounts:
+            shares = shares_of(found, schedule, goal)
+            row += [geometric_mean(shares), min(shares)] if shares else [None, None]
+        sheet.add(schedule, *row)
+    return sheet
+
+
+def _fields(settings: Settings, found: Results) -> dict[str, Any]:
+    hit_ratios = published()["specpipe"]["hit_ratio"]
+    prompts = {each.cluster.content["workload"]["prompt_tokens"] for each in found.values()}
+    uncertain = {
+        f"{of} ±{share:.0%}"
+        for each in found.values()
+        if each.cases is not None
+        for of, share in each.cases.inputs.items()
+    }
+    heads = places.load(places.EAGLE_FILE).acceptance
+    assert isinstance(heads, PoolSection)
+    return {
+        **{goal: _verdict(settings, found, goal) for goal in settings.amounts},
+        "busy": BUSY,
+        "uncertain": "; ".join(sorted(uncertain)),
+        "cases": settings.cases,
+        "hits": [*hit_ratios["llama-3.1-8b -> llama-3.1-70b"].values()],
+        "small_hits": places.SMALL_HITS,
+        "eagle_hits": heads.hit_ratio,
+        "prompts": " or ".join(map(str, sorted(prompts))),
+        "requests": settings.amounts["throughput"].requests,
+    }
+
+
 def _map(settings: Settings, found: Results) -> Figure:
-    """Gain over plain decoding, a panel per goal; the best plan framed, those that cannot be told
-    from it in dots."""
+    """Plot the gain over plain decoding, a panel per goal; a solid frame marks the best plan, dots
+    those indistinguishable from it."""
     panels: dict[str, dict[tuple[str, str], float]] = {
         goal: {
             (name, place.name): gain(each, name).mean
@@ -70,8 +240,8 @@ def _map(settings: Settings, found: Results) -> Figure:
     }
     frames: dict[tuple[str, tuple[str, str]], str] = {}
     for (place, goal), each in found.items():
-        for name in (winner(each), *rivals(each)):
-            frames[goal, (name, place.name)] = "-" if name == winner(each) else ":"
+        frames[goal, (winner(each), place.name)] = "-"
+        frames |= {(goal, (name, place.name)): ":" for name in rivals(each)}
     return gain_figure(
         "Every system with its best parameters, against plain decoding.\n"
         "Framed: the best; dotted: not distinguishable from it (95 %, the inputs' "
@@ -79,39 +249,3 @@ def _map(settings: Settings, found: Results) -> Figure:
         panels,
         frames=frames,
     )
-
-
-def _fields(settings: Settings, found: Results) -> dict[str, Any]:
-    """What the page says."""
-    hit_ratios = published()["specpipe"]["hit_ratio"]
-    prompts = {each.cluster.content["workload"]["prompt_tokens"] for each in found.values()}
-    uncertain = {
-        f"{of} ±{share:.0%}"
-        for each in found.values()
-        if each.cases is not None
-        for of, share in each.cases.inputs.items()
-    }
-    heads = load(EAGLE_FILE).acceptance
-    assert isinstance(heads, PoolSection)
-    return {
-        **{goal: Verdict.of(settings, found, goal) for goal in settings.amounts},
-        "busy": BUSY,
-        "uncertain": "; ".join(sorted(uncertain)),
-        "cases": settings.cases,
-        "hits": [*hit_ratios["llama-3.1-8b -> llama-3.1-70b"].values()],
-        "small_hits": SMALL_HITS,
-        "eagle_hits": heads.hit_ratio,
-        "prompts": " or ".join(map(str, sorted(prompts))),
-        "requests": settings.amounts["throughput"].requests,
-    }
-
-
-def _entries(place: Place, goal: Goal, found: Found) -> list[Entry]:
-    metric, key = METRICS[goal], f"{place.name}/{goal}"
-    entries = []
-    for schedule, ranked in found.best_of_each.items():
-        value = ranked.outcome.metrics[metric]
-        entries.append(predicted(f"{key}/{schedule}/{metric}", of_name(metric).unit, value))
-        over = gain(found, schedule)
-        entries.append(predicted(f"{key}/{schedule}/over_pp", "1", over))
-    return entries

@@ -1,10 +1,10 @@
-"""What makes, measures and describes parts of the repository; it is not installed.
+"""Scripts that make, measure and describe parts of the repository; not installed.
 
-- ``benchmarks`` (``make bench``): figures of ``docs/benchmarks.md``, with ``message_cost``,
+- ``benchmarks`` (``make bench``): figures of ``docs/figures.md``, with ``message_cost``,
   ``simulator_speed`` and ``regret``;
 - ``grid`` (``make validate``) and ``grid_report``: the standard validation;
 - ``planning_pages``: the answers on the pages below ``docs/planning``;
 - ``training``: the bundled reference pair.
 
-Law of this folder: nothing outside of it imports it.
+Invariant: no module outside of this folder imports it.
 """

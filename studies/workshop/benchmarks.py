@@ -1,4 +1,4 @@
-"""Benchmarks of our own: how good the prediction is, what the executor adds, how fast we are.
+"""Benchmarks: the prediction's accuracy, the executor's overhead, and the speed of both.
 
     python -m treepipe.studies.workshop.benchmarks --out bench/results.json
 
@@ -21,7 +21,7 @@ import torch
 from treepipe.executor.controller import Controller
 from treepipe.executor.launch import Launch, prepare
 from treepipe.results.sheet import Sheet, words
-from treepipe.results.show import Progress, console, print_sheet
+from treepipe.results.show import ProgressBars, console, print_sheet
 from treepipe.results.trace import Trace
 from treepipe.scenario.scenario import Scenario
 from treepipe.studies.real_speed import generate_rate, whole_model
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     out: Path = parser.parse_args().out
     torch.set_num_threads(1)
-    with Progress(quiet=False) as say:
+    with ProgressBars(quiet=False) as say:
         rows = run_demo(say)
         figures = _demo_figures(rows)
         say("running without emulation", 7)
@@ -76,7 +76,7 @@ def _demo_figures(rows: list[Row]) -> list[Figure]:
 
 
 def _split(say: Callable[[str, int], None]) -> list[Figure]:
-    """Medians of what a flowspec step really costs on this machine, without padding."""
+    """Measure the parts of a flowspec step on this machine, without emulation, as medians."""
     launch = _launch({})
     with Controller(launch.roles, launch.deployment) as controller:
         trace, _ = controller.run(launch.deployment)
@@ -99,7 +99,7 @@ def _median(trace: Trace, kind: str) -> float:
 
 
 def _real_time(say: Callable[[str, int], None]) -> list[Figure]:
-    """Tokens per second of naive_pp with one stage, generate(), and assisted generation."""
+    """Measure tokens per second of naive_pp with one stage, generate(), and assisted generation."""
     launch = _launch({"schedule.name": "naive_pp", "pipelines.0.stages.0.count": 1})
     with Controller(launch.roles, launch.deployment) as controller:
         trace, _ = controller.run(launch.deployment)
@@ -121,7 +121,7 @@ def _real_time(say: Callable[[str, int], None]) -> list[Figure]:
 
 
 def _sampling_overhead(say: Callable[[str, int], None]) -> list[Figure]:
-    """Median time of an evaluation (projection and rule), greedy and with two lossless rules."""
+    """Measure an evaluation's median time (projection and rule), greedy and two lossless rules."""
     drawn = {"sampling.temperature": 1.0}
     cases: Mapping[str, Mapping[str, Any]] = {
         "greedy": {},
@@ -140,12 +140,12 @@ def _sampling_overhead(say: Callable[[str, int], None]) -> list[Figure]:
 
 
 def _launch(changes: Mapping[str, Any]) -> Launch:
-    """A launch of the demonstration's scenario without emulation, changed."""
+    """Prepare the demonstration's scenario without emulation, with ``changes``."""
     return prepare(Scenario.load(SCENARIO).with_(**FREE_STAGES, **changes))
 
 
 def _print(figures: list[Figure]) -> None:
-    sheet = Sheet("", "Benchmarks (medians)", words("figure", "value", "unit", "aim"))
+    sheet = Sheet("Benchmarks (medians)", words("figure", "value", "unit", "aim"))
     for each in figures:
         sheet.add(each["name"], f"{each['value']:.4g}", each["unit"], each["aim"])
     print_sheet(console(110), sheet)

@@ -1,11 +1,10 @@
-"""The standard grid of the validation: what is predicted and run, a balanced fraction of all cells.
+"""The standard grid of the validation: a balanced fraction of all cells, predicted and run.
 
     python -m treepipe.studies.workshop.grid docs
 
 Factors: every schedule, 2, 4 and 8 stages, links of 0.2, 5 and 20 ms, stages of 10 and 20 ms, code
-and prose. Every pair of levels of two factors occurs. Law of this file: acceptance is calibrated on
-prompts of texts that none of the decoded ones come from.
-The report is in ``grid_report.py``.
+and prose. Every pair of levels of two factors occurs. Acceptance is calibrated on prompts from
+other texts than the decoded ones. The report is in ``grid_report.py``.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from treepipe.profiles.library import REFERENCE
-from treepipe.results.show import Progress, Say
+from treepipe.progress import Progress
+from treepipe.results.show import ProgressBars
 from treepipe.studies.workshop.grid_report import aims, write_report
 from treepipe.validation.cells import (
     LATENCIES_MS,
@@ -35,20 +35,21 @@ from treepipe.validation.cells import (
     cases_of,
 )
 from treepipe.validation.comparison import Case, compare
-from treepipe.validation.validate import changes, write_timelines
+from treepipe.validation.validate import write_timelines
 from treepipe.validation.validation import against, entry, load_validation
+from treepipe.validation.validation_report import changes
 
 KINDS = ("code", "prose")
 STEP = 5
-"""Coprime to the 36 cells without the schedule, which are gone through in steps of so many."""
+"""Stride through the 36 cells without the schedule, to which it is coprime."""
 CELLS = 5 * len(SYSTEMS)
 SIZE = Size(requests=10, chain_requests=20, plain_requests=2, new_tokens=16, runs=None)
 LARGE = 0.06
-"""Timelines are drawn of cells whose duration error is at least this."""
+"""Duration error from which a cell's timelines are drawn."""
 
 
 def grid_cells(count: int = CELLS) -> list[Cell]:
-    """The first ``count`` of the grid: five per schedule make every pair of levels occur."""
+    """Return the first ``count`` cells; five per schedule contain every pair of levels."""
     found = []
     for number in range(count):
         place = number * STEP % (len(STAGES) * len(LATENCIES_MS) * len(STAGE_MS) * len(KINDS))
@@ -62,12 +63,12 @@ def grid_cells(count: int = CELLS) -> list[Cell]:
 
 
 def run_grid(
-    cells: Sequence[Cell], size: Size, say: Say, timelines: Path | None = None
+    cells: Sequence[Cell], size: Size, say: Progress, timelines: Path | None = None
 ) -> Iterator[Any]:
     """Predict all cells, then run them; yields each one's cell and entry (see ``validation.py``).
 
     Args:
-        timelines: folder for those of cells that are far off by their durations.
+        timelines: folder for the timelines of cells with large duration errors.
     """
     by_label = {cell.label: cell for cell in cells}
     with tempfile.TemporaryDirectory() as folder:
@@ -78,10 +79,8 @@ def run_grid(
 
 
 def _held_out(cells: Sequence[Cell], size: Size, folder: Path) -> list[Case]:
-    """Cells of a kind take its held-out prompts in turn; others of its prompts are calibrated on.
-
-    Args: ``folder``: for the files of prompts: a kind's, and a cell's by its place.
-    """
+    """Make cases with the held-out prompts of each kind in turn, calibrated on its other prompts;
+    ``folder``: for the files of prompts, a kind's and a cell's."""
     prompts = json.loads((REFERENCE / "validation_prompts.json").read_text(encoding="utf-8"))
     turn = {kind: itertools.cycle(prompts[kind]["heldout"]) for kind in KINDS}
     calibration = {kind: folder / f"{kind}-calibration.json" for kind in KINDS}
@@ -113,7 +112,7 @@ def main() -> None:
     before = arguments.out / "validation.json"
     earlier = load_validation(before, "out") if before.exists() else None
     started, found = time.monotonic(), []
-    with Progress(quiet=False) as say:
+    with ProgressBars(quiet=False) as say:
         cells = grid_cells(arguments.cells)
         for cell, result in run_grid(cells, SIZE, say, arguments.timelines):
             found.append((cell, result))
@@ -123,7 +122,7 @@ def main() -> None:
                 f"{error['duration_error']:+.1%}, load {result['load']:.1f}",
                 flush=True,
             )
-    found.sort(key=lambda each: cells.index(each[0]))  # they came cluster by cluster
+    found.sort(key=lambda each: cells.index(each[0]))  # from the order of clusters
     content = write_report(found, arguments.out, SIZE, time.monotonic() - started)
     print("\n".join(aims(content["summary"])))
     if earlier is not None:

@@ -1,6 +1,6 @@
 """The standard grid's report: ``validation.md``, ``validation.json`` and a scatter plot.
 
-Law of this file: entries in, files out; the words around the table say how it was measured.
+Converts entries to files; the sentences around the table describe the measurement.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from treepipe.results.result import write_json
 from treepipe.results.sheet import Column, Sheet
 from treepipe.validation.cells import Cell, Size
 from treepipe.validation.judgement import METRIC
-from treepipe.validation.validate import summary_sheet
 from treepipe.validation.validation import validation
+from treepipe.validation.validation_report import summary_sheet
 
 KEPT = (METRIC, "time_to_first_token_ms", "tokens_per_round", "hit_rate")
-"""Metrics that the committed file holds."""
+"""Metrics in the committed file."""
 AIMS = (
     ("duration_error", "median", 0.02, "replayed acceptance, median error"),
     ("duration_error", "worst", 0.06, "replayed acceptance, worst error"),
@@ -35,7 +35,7 @@ AIMS = (
     ("utilization", "median", 0.03, "utilization, median difference"),
 )
 MARKS_MS = (10, 20, 50, 100, 200, 500)
-"""On the plot's axes, where they lie inside."""
+"""Ticks of the plot's axes, as far as they lie inside."""
 FACTORS: Mapping[str, Callable[[Cell], Any]] = {
     "schedule": lambda cell: cell.schedule,
     "stages": lambda cell: cell.stages,
@@ -94,7 +94,7 @@ def write_report(found: Found, out: Path, size: Size, took_s: float) -> dict[str
 
 
 def machine() -> str:
-    """Processor, cores, versions, and a priority that other work cannot disturb."""
+    """Describe processor, cores and versions, and whether the workers run at real-time priority."""
     model = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -112,7 +112,7 @@ def machine() -> str:
 
 
 def aims(summary: Mapping[str, Any]) -> list[str]:
-    """Each aim, and whether it is met, in a sentence; beside a median of sizes the signed mean."""
+    """Say of each aim whether it is met; the signed mean accompanies a median of sizes."""
     found = []
     for part, figure, limit, name in AIMS:
         value, signed = summary[part][figure], ""
@@ -124,14 +124,14 @@ def aims(summary: Mapping[str, Any]) -> list[str]:
 
 
 def by_level(found: Found, factor: str) -> Sheet:
-    """Median sizes of errors per level of one factor, and the bias."""
+    """Show median sizes of errors per level of one factor, and the bias."""
     columns = [Column(factor, shown="g"), Column("cells", shown="d")]
     columns += [
         Column(f"{part}, {what}", shown=shown)
         for part in ("error", "durations")
         for what, shown in (("bias", "+.1%"), ("median", ".1%"), ("worst", ".1%"))
     ]
-    sheet = Sheet("levels", f"By {factor}", columns)
+    sheet = Sheet(f"By {factor}", columns, name="levels")
     groups: dict[Any, list[Mapping[str, Any]]] = {}
     for cell, entry in found:
         groups.setdefault(FACTORS[factor](cell), []).append(entry["metrics"][METRIC])
@@ -148,12 +148,12 @@ def by_level(found: Found, factor: str) -> Sheet:
 
 
 def table(found: Found) -> Sheet:
-    """Every cell."""
+    """Show every cell."""
     columns = [Column(name, shown="g") for name in FACTORS]
     columns += [Column("predicted", "ms"), Column("measured", "ms"), Column("error", shown="+.1%")]
     columns += [Column("durations", shown="+.1%"), Column("acceptance", shown="+.1%")]
     columns += [Column("utilization off by", "points"), Column("load"), Column("text right")]
-    sheet = Sheet("cells", "Time between tokens, cell by cell", columns)
+    sheet = Sheet("Time between tokens, cell by cell", columns, name="cells")
     for cell, entry in found:
         time = entry["metrics"][METRIC]
         shares = entry["utilization"].values()
@@ -166,7 +166,7 @@ def table(found: Found) -> Sheet:
 
 
 def _short(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry without what the report does not use."""
+    """Return an entry without the parts that the report does not use."""
     dropped = {"prediction", "measurement", "metrics"}
     kept = {name: each for name, each in entry["metrics"].items() if name in KEPT}
     return {**{key: each for key, each in entry.items() if key not in dropped}, "metrics": kept}
@@ -197,7 +197,7 @@ def _text(found: Found, content: Mapping[str, Any], size: Size) -> str:
 
 
 def _kinds(warnings: Sequence[str]) -> list[str]:
-    """Warnings without their figures."""
+    """Return the warnings of slow work without their figures."""
     return ["work slower than its profile: " + w.split(":")[0] for w in warnings if "slower" in w]
 
 

@@ -1,7 +1,7 @@
-"""What a message and a step of a pipeline cost beyond compute: part of ``benchmarks.py``.
+"""The cost of a message and of a step of a pipeline beyond compute: part of ``benchmarks.py``.
 
-Law of this file: other processes of this machine hit all figures of a run alike, so each has its
-least value beside its median, and bare ZeroMQ messages of the same bytes are a yardstick.
+Other processes of this machine affect all figures of a run alike; therefore each figure comes with
+its minimum beside its median, and with bare ZeroMQ messages of the same bytes as a yardstick.
 """
 
 from __future__ import annotations
@@ -16,30 +16,33 @@ from typing import Any, TypeAlias
 
 import torch
 import zmq
+from zmq.auth import CURVE_ALLOW_ANY
+from zmq.auth.thread import ThreadAuthenticator
 
 from treepipe.core.messages import Flight, Segment
+from treepipe.executor.addresses import LOOPBACK
 from treepipe.executor.clock import now_ms
 from treepipe.executor.controller import Controller
 from treepipe.executor.fork_server import fork_server
-from treepipe.executor.keys import KeyPair, Porter
 from treepipe.executor.launch import Launch
-from treepipe.executor.transport import LOOPBACK, TOKEN_BYTES, Gate, Inbox, Outbox
+from treepipe.executor.mailbox import TOKEN_BYTES, Gate, Inbox, Outbox
+from treepipe.executor.transport import KeyPair, ZeroMQ
 from treepipe.results.trace import BUSY, Trace
 from treepipe.studies.workshop.simulator_speed import Figure, figure
 
 ROWS, WIDTH, TIMES = 81, 192, 500
 SIZES = {"64 B": 64, "64 KiB": 2**16, "1 MiB": 2**20}
-"""Of what CURVE is timed with."""
+"""Sizes of the messages that CURVE is timed with."""
 PLACES = tuple(range(ROWS))
 FLIGHT = Flight(0, 0, (Segment(1, 7, 3, 2, 0, PLACES, PLACES, tuple(range(-1, ROWS - 1))),))
 TOKEN = bytes(TOKEN_BYTES)
 GATE = Gate(TOKEN, frozenset("ab"), frozenset("ab"), (Flight,), WIDTH, ROWS)
 Ends: TypeAlias = tuple[str, Callable[[str], None], Callable[[], None], Callable[[], None]]
-"""Address of one's own end; connecting to the other one; sending a message; waiting for one."""
+"""Address of the own end; functions that connect to the other end, send, and wait for a message."""
 
 
 def message_cost() -> list[Figure]:
-    """Sender's and receiver's work of one message, and its way to another process."""
+    """Measure the sender's and receiver's work for one message, and its way to another process."""
     name = f"message of {ROWS} rows of {WIDTH}"
     return [
         *_figures(f"{name}, work of its two ends", _work(), "aim 0.25 ms"),
@@ -49,7 +52,7 @@ def message_cost() -> list[Figure]:
 
 
 def curve_cost() -> list[Figure]:
-    """What CURVE adds to a message between two processes of this host, over TCP, one way."""
+    """Measure what CURVE adds to a message between two local processes, over TCP, one way."""
     found = []
     for name, size in SIZES.items():
         plain, guarded = (
@@ -65,14 +68,14 @@ def curve_cost() -> list[Figure]:
 
 
 def step_cost(launch: Launch) -> list[Figure]:
-    """What a token of plain decoding takes beyond all work on its way: messages and waking up.
+    """Measure the time of a token of plain decoding beyond all work: messages and waking up.
 
-    Without emulation, as a device's time hides what this host spends between two pieces of work.
+    Devices are not emulated, as an emulated time hides the host's work in between.
     """
     with Controller(launch.roles, launch.deployment) as controller:
-        controller.run(launch.deployment)  # what is done once only
+        controller.run(launch.deployment)  # warm-up
         trace, _ = controller.run(launch.deployment)
-    stages = len(launch.deployment.pipelines[0])
+    stages = len(launch.deployment.roles.pipelines[0])
     return _figures(f"step of pp with {stages} stages, beyond compute", _idle(trace), "aim 0.5 ms")
 
 
@@ -82,7 +85,7 @@ def _figures(name: str, samples: Sequence[float], aim: str = "") -> list[Figure]
 
 
 def _idle(trace: Trace) -> list[float]:
-    """Milliseconds per token, the first of a text aside, in which no worker was busy.
+    """Return milliseconds per token, except the first of a text, in which no worker was busy.
 
     Requests come one after another here, and so does the work for a token.
     """
@@ -97,12 +100,13 @@ def _idle(trace: Trace) -> list[float]:
 
 
 def _work() -> list[float]:
-    """Milliseconds of a message's sender, and of the receiver of what has arrived."""
+    """Return milliseconds of work of a message's sender and receiver together."""
     samples = []
+    transport = ZeroMQ()
     with zmq.Context() as context, context.socket(zmq.PULL) as arrived:
         port = arrived.bind_to_random_port(f"tcp://{LOOPBACK}")
-        outbox = Outbox(context, f"tcp://{LOOPBACK}:{port}", ("a", "b"), None, TOKEN)
-        inbox = Inbox(context, 0, "b", gate=GATE)
+        outbox = Outbox(transport, f"tcp://{LOOPBACK}:{port}", ("a", "b"), None, TOKEN)
+        inbox = Inbox(transport, 0, "b", gate=GATE)
         hidden = torch.randn(ROWS, WIDTH)
         for _ in range(TIMES):
             start = time.perf_counter()
@@ -113,13 +117,12 @@ def _work() -> list[float]:
             inbox.take([frame.buffer for frame in arrived.recv_multipart(copy=False)])
             assert inbox.get() is not None
             samples.append(1e3 * (time.perf_counter() - begin + sent - start))
-        outbox.close()
-        inbox.close()
+    transport.close()
     return samples
 
 
 def _one_way(ends: Callable[[Any, str], Ends]) -> list[float]:
-    """Half the milliseconds of each round trip between two processes."""
+    """Return half the milliseconds of each round trip between two processes."""
     samples, processes = [], fork_server()
     ours, theirs = processes.Pipe()
     process = processes.Process(target=_echo, args=(ends, theirs), daemon=True)
@@ -140,7 +143,7 @@ def _one_way(ends: Callable[[Any, str], Ends]) -> list[float]:
 
 
 def _echo(ends: Callable[[Any, str], Ends], control: Connection) -> None:
-    """The other process: answers until it is killed."""
+    """Echo messages in the other process until it is killed."""
     torch.set_num_threads(1)
     address, connect, send, wait = ends(zmq.Context(), "b")
     control.send(address)
@@ -151,12 +154,13 @@ def _echo(ends: Callable[[Any, str], Ends], control: Connection) -> None:
 
 
 def _our_ends(context: Any, name: str) -> Ends:
-    inbox, hidden = Inbox(context, 0, name, gate=GATE), torch.randn(ROWS, WIDTH)
+    transport, hidden = ZeroMQ(), torch.randn(ROWS, WIDTH)
+    inbox = Inbox(transport, 0, name, gate=GATE)
     outboxes: list[Outbox] = []
 
     def connect(address: str) -> None:
         other = "b" if name == "a" else "a"
-        outboxes.append(Outbox(context, address, (name, other), None, TOKEN))
+        outboxes.append(Outbox(transport, address, (name, other), None, TOKEN))
 
     def send() -> None:
         outboxes[0].send(FLIGHT, now_ms(), 0, hidden)
@@ -168,12 +172,16 @@ def _our_ends(context: Any, name: str) -> Ends:
 
 
 def _sized_ends(size: int, key: KeyPair | None, context: Any, name: str) -> Ends:
-    """Bare sockets, closed by a key or not."""
+    """Open bare sockets, encrypted if a key is given."""
     pull, push, frame = context.socket(zmq.PULL), context.socket(zmq.PUSH), bytes(size)
     if key is not None:
-        Porter(context, key)
-        key.open(pull)
-        key.enter(push)
+        guard = ThreadAuthenticator(context)
+        guard.start()
+        guard.configure_curve(location=CURVE_ALLOW_ANY)
+        for socket in (pull, push):
+            socket.curve_publickey = key.public.encode()
+            socket.curve_secretkey = key.secret.encode()
+        pull.curve_server, push.curve_serverkey = True, key.public.encode()
     port = pull.bind_to_random_port(f"tcp://{LOOPBACK}")
     return f"tcp://{LOOPBACK}:{port}", push.connect, lambda: push.send(frame, copy=False), pull.recv
 

@@ -1,9 +1,9 @@
-"""Runs the commands of the pages about planning, and puts what they print behind them.
+"""Runs the commands of the pages about planning, and writes their output behind them.
 
     python -m treepipe.studies.workshop.planning_pages docs/planning
 
-Law of this file: a page's answers are what its commands print; only long tables are cut, and the
-cut is marked.
+A page's answers are exactly the output of its commands; only long tables and
+refusals are cut, with a mark.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from tempfile import TemporaryDirectory
 
 STUDIES = Path(__file__).parents[1]
 ROWS = 6
-"""Plans that a table keeps."""
+"""Number of plans that a table keeps."""
 ANSWERED = re.compile(r"(?<=```sh\n)(?P<commands>[^`]*)```\n\n```text\n(?P<answer>.*?)```\n", re.S)
-"""Commands with their answer behind them."""
+"""Pattern of commands with their answer."""
 
 
 def commands(text: str) -> list[list[str]]:
-    """The arguments of every ``treepipe`` in a page's answered blocks.
+    r"""Return the arguments of every ``treepipe`` in a page's answered blocks.
 
-    >>> commands("```sh\\ntreepipe plan \\\\\\n  a.toml --runs 2\\n```\\n\\n```text\\n```\\n")
+    >>> commands("```sh\ntreepipe plan \\\n  a.toml --runs 2\n```\n\n```text\n```\n")
     [['plan', 'a.toml', '--runs', '2']]
     """
     return [each for block in ANSWERED.finditer(text) for each in _of_block(block["commands"])]
@@ -38,7 +38,7 @@ def _of_block(block: str) -> list[list[str]]:
 
 
 def answered(text: str, printed: Callable[[list[str]], str]) -> str:
-    """The page with the answers of its commands. Args: ``printed``: what a command prints."""
+    """Replace the page's answers by the output of its commands; ``printed`` runs a command."""
 
     def answer(block: re.Match[str]) -> str:
         asked = _of_block(block["commands"])
@@ -49,7 +49,7 @@ def answered(text: str, printed: Callable[[list[str]], str]) -> str:
 
 
 def from_a_folder(arguments: list[str]) -> str:
-    """What ``treepipe`` prints in a folder of its own, in which the studies are, too."""
+    """Return the output of ``treepipe`` in a temporary folder with a link to the studies."""
     with TemporaryDirectory() as folder:
         (Path(folder) / "studies").symlink_to(STUDIES.resolve())
         ran = subprocess.run(
@@ -63,7 +63,7 @@ def from_a_folder(arguments: list[str]) -> str:
 
 
 def shortened(printed: str) -> Iterator[str]:
-    """The lines, without a table's plans and without reasons of refusals beyond the first few."""
+    """Yield the lines except plans and refusals beyond the first few."""
     refusals, leaving = 0, False
     for line in printed.splitlines():
         rank = re.match(r"│ +(\d+) +│", line)

@@ -1,4 +1,4 @@
-"""What halving costs: the plan that a search chooses, against all plans simulated to the end."""
+"""The regret of halving: the plan that a search chooses, against all plans simulated to the end."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ NAMES = ("five-jetsons", "five-emulated")
 
 @dataclass(frozen=True, slots=True)
 class Regret:
-    """How far a search's choice is behind the best of all plans.
+    """The distance of a search's choice from the best of all plans.
 
     Attributes:
-        share: of the goal, on the runs of the last rung; 0 where the search chose the best one.
+        share: relative difference of the goal, on the runs of the last rung; 0 if the search chose
+            the best plan.
         simulated: runs of the search, over those of the exhaustive one.
     """
 
@@ -35,7 +36,7 @@ def regret(cluster: Cluster, say: Callable[[str, int], None]) -> Regret:
     """Search a cluster, and simulate every one of its plans on all runs.
 
     Raises:
-        UserError, RunError: as ``search``.
+        UserError, RunError: see ``search``.
     """
     cluster = cluster.with_(**{"search.cases": 0})
     found, goal = search(cluster, say), cluster.search.goal
@@ -53,7 +54,7 @@ def regret(cluster: Cluster, say: Callable[[str, int], None]) -> Regret:
 
 
 def regret_figures(say: Callable[[str, int], None]) -> list[Figure]:
-    """The regret on clusters that ship."""
+    """Measure the regret on clusters that ship."""
     figures = []
     for name in NAMES:
         told = regret(Cluster.load(CLUSTERS / f"{name}.toml"), say)

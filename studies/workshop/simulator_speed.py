@@ -1,4 +1,4 @@
-"""How fast the simulator is, and whether its memory stays flat: part of ``benchmarks.py``."""
+"""The simulator's speed, and the growth of its memory: part of ``benchmarks.py``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SPEEDS: Mapping[str, Mapping[str, Any]] = {
 
 
 def simulator_speed() -> list[Figure]:
-    """Simulated tokens per second of work, L = 80, 4 stages, 6 requests of 300 tokens, thrice."""
+    """Measure tokens per second of work, L = 80, 4 stages, 6 requests of 300 tokens, thrice."""
     figures = []
     for label, changes in SPEEDS.items():
         named = {"schedule.name": label.split(",")[0]}
@@ -58,7 +58,7 @@ def simulator_speed() -> list[Figure]:
             events.append(simulation.events / seconds)
         figures.append(figure(f"simulator: {label}", statistics.median(rates), "tokens/s"))
     bare = _bare_events()
-    rate = statistics.median(events)  # flowspec's, the last one
+    rate = statistics.median(events)  # of flowspec, the last schedule
     return [
         *figures,
         figure("simulator: events, flowspec", rate, "1/s"),
@@ -68,7 +68,7 @@ def simulator_speed() -> list[Figure]:
 
 
 class _Forgetful(Simulation):
-    """Counts the tokens of finished requests and drops them; notes the memory on the way."""
+    """A simulation that counts and drops finished requests' tokens, and records its memory."""
 
     tokens = 0
     peaks_kib: tuple[int, ...] = ()
@@ -84,7 +84,7 @@ class _Forgetful(Simulation):
 
 
 def _peaks_kib() -> tuple[int, ...]:
-    """Peak resident memory of this process after each of ``MEMORY_AT_TOKENS``."""
+    """Return the peak resident memory of this process after each of ``MEMORY_AT_TOKENS``."""
     many = {"schedule.name": "starsd", "workload.requests": MEMORY_AT_TOKENS[-1] // 300 + 1}
     scenario = Scenario.load(SCENARIO).with_(**{**SIMULATED, **SPEEDS["starsd"], **many})
     source = PoolSource(hit_ratio_pool({1: 0.7, 8: 0.95}), 1, 0)
@@ -94,7 +94,7 @@ def _peaks_kib() -> tuple[int, ...]:
 
 
 def simulator_memory() -> list[Figure]:
-    """Growth of the peak from 100,000 to 1,000,000 tokens, in a process with no other past."""
+    """Measure the growth of the peak from 100,000 to 1,000,000 tokens, in a fresh process."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
         first, last = fresh.submit(_peaks_kib).result()
     growth = (last - first) / 1024

@@ -45,6 +45,17 @@ def test_the_version_is_shown(
     assert capsys.readouterr().out == "treepipe {} (Python {})\n".format(*versions)
 
 
+def test_keys_are_shown_below_a_path(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "keys", "pipelines.0.stages") == 0
+    shown = capsys.readouterr().out
+    assert "pipelines.stages.device.stage_ms" in shown
+    assert "links.default" not in shown
+    assert call(monkeypatch, "keys", "schedule.gama") == 2
+    assert_sentence(capsys.readouterr().err, "did you mean 'gamma'?")
+
+
 def test_run_without_the_extra_says_which(
     scenario: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from tests.worlds.command_line import ARGUMENTS, ROOT, SCENARIO, WORK, assert_sentence, call
 from treepipe.core.errors import RunError, UserError
 from treepipe.executor.measure.profile_file import claim
-from treepipe.files.outputs import Faults, WriteError, check_outputs, claim_folder, write_file
+from treepipe.files.outputs import Failures, WriteError, check_outputs, claim_folder, write_file
 from treepipe.results.plots import save_figure
 
 
@@ -168,9 +168,9 @@ def test_faults_are_told_together_and_hide_nothing_else() -> None:
         raise RunError(what)
 
     def several(last: Exception) -> None:
-        with Faults() as faults:
-            faults.attempt(fail, "one")
-            faults.attempt(fail, what="two")
+        with Failures() as failures:
+            failures.attempt(fail, "one")
+            failures.attempt(fail, what="two")
             raise last
 
     with pytest.raises(RunError, match=r"^one; two; three$"):

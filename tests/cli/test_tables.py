@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
-from tests.worlds.command_line import call
-from treepipe.results.metrics import METRICS, PERCENTILES
+from tests.worlds.command_line import USUAL_METRICS, call
+from treepipe import Comparison, Result, compare, simulate
 from treepipe.results.show import Scale, number, print_result, print_versus
+from treepipe.scenario.scenario import Scenario
 
-NAMES = {name.removesuffix("_ms") for name in METRICS} - {
-    "joules_per_token",
-    "usd_per_million_tokens",
-    "fairness",
-    "goodput_requests_s",
-    "slo_attainment",
-    *(name.removesuffix("_ms") for name, each in PERCENTILES.items() if each.of_requests),
-}
 PAGED = "serving={cache='paged',cache_tokens=9999}"
 SLOW = "pipelines.0.stages.0.device={stage_ms={1=20000.0}}"
 
@@ -61,55 +54,54 @@ def test_numbers_have_no_powers_of_ten(value: float, shown: str) -> None:
     assert Scale.of("tokens/s", value) == Scale(1.0, "tokens/s")
 
 
-def shown_at(width: int, content: dict[str, object]) -> str:
+def shown_at(width: int, found: Result | Comparison) -> str:
     shown = Console(file=io.StringIO(), width=width)
-    printed = print_versus if "differences" in content else print_result
-    printed(content, shown)
+    if isinstance(found, Comparison):
+        print_versus(found, shown)
+    else:
+        print_result(found, shown)
     assert isinstance(shown.file, io.StringIO)
     return shown.file.getvalue()
 
 
-OPTIONS = {
-    "result": (),
-    "versus": ("--versus-set", "schedule.tree_size=8"),
-    "targets": ("--set", "pipelines.0.count=2", "--set", "workload.concurrency=2"),
+CHANGES: dict[str, dict[str, Any]] = {
+    "result": {},
+    "versus": {},
+    "targets": {"pipelines.0.count": 2, "workload.concurrency": 2},
 }
 
 
-@pytest.fixture(params=OPTIONS)
-def content(
-    request: pytest.FixtureRequest, scenario: Path, monkeypatch: pytest.MonkeyPatch
-) -> dict[str, object]:
-    out = scenario.with_name("x.json")
-    options = ["--set", SLOW, "--set", PAGED, *OPTIONS[request.param], "--json", out, "--quiet"]
-    assert call(monkeypatch, "simulate", scenario, *options) == 0
-    loaded: dict[str, object] = json.loads(out.read_text())
-    return loaded
+@pytest.fixture(params=CHANGES)
+def found(request: pytest.FixtureRequest, scenario: Path) -> Result | Comparison:
+    each = Scenario.load(scenario, [SLOW, PAGED]).with_(**CHANGES[request.param])
+    if request.param == "versus":
+        return compare(each, each.with_(**{"schedule.tree_size": 8}))
+    return simulate(each)
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
-def test_names_and_numbers_are_whole_at_every_width(width: int, content: dict[str, object]) -> None:
-    text = shown_at(width, content)
-    assert all(name in text for name in NAMES)
+def test_names_and_numbers_are_whole_at_every_width(width: int, found: Result | Comparison) -> None:
+    text = shown_at(width, found)
+    assert all(name.removesuffix("_ms") in text for name in USUAL_METRICS)
+    assert "recomputed_tokens_per_request" in text, "the longest name"
     assert not re.search(r"\w…|\de[+-]\d", text)  # nothing cut, no powers of ten
     assert max(map(len, text.splitlines())) <= width
-    if "targets" in content:
+    if isinstance(found, Result) and found.targets:
         assert "fairness" in text
         assert all(f"pipeline{n}" in text for n in (0, 1))
 
 
-def test_a_row_is_in_one_unit_and_the_file_in_milliseconds(content: dict[str, object]) -> None:
-    both = content.get("a", content)
-    assert isinstance(both, dict)
-    metric = both["metrics"]["request_latency_ms"]
-    assert metric["unit"] == "ms"
-    assert metric["mean"] == pytest.approx(210_115, rel=1e-3)
-    (row,) = (line for line in shown_at(160, content).splitlines() if "request_latency" in line)
+def test_a_row_is_in_one_unit_and_the_file_in_milliseconds(found: Result | Comparison) -> None:
+    first = found.a if isinstance(found, Comparison) else found
+    metric = first.metrics["request_latency_ms"]
+    assert metric.unit == "ms"
+    assert metric.mean == pytest.approx(210_115, rel=1e-3)
+    (row,) = (line for line in shown_at(160, found).splitlines() if "request_latency" in line)
     cells = [cell.strip() for cell in row.strip("│").split("│")]
     assert "min" in cells
-    assert cells[1] == number(metric["mean"] / 60e3)
-    if content is both:
-        assert cells[2] == f"{number(metric['low'] / 60e3)} … {number(metric['high'] / 60e3)}"
+    assert cells[1] == number(metric.mean / 60e3)
+    if first is found:
+        assert cells[2] == f"{number(metric.low / 60e3)} … {number(metric.high / 60e3)}"
 
 
 @pytest.mark.parametrize("name", ["[/b]", "[red]hot", ":x:"])

@@ -11,7 +11,7 @@ from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import Command, Drafted, DraftPass, Feed, Returned, Started
 from treepipe.core.schedules import systems
 from treepipe.core.scratch import Scratch
-from treepipe.core.system import Seat
+from treepipe.core.system import ScheduleContext
 
 LINE = 100
 """The text, and the draft's first candidate: each token is its predecessor plus one."""
@@ -23,7 +23,7 @@ class Line:
     def __init__(self, branching: tuple[int, ...]) -> None:
         system = systems()["specinfer"]
         keys = system.parameters(branching=branching, draft_ahead=True)
-        self.schedule = system.make(keys, Seat(1, 2))
+        self.schedule = system.make(keys, ScheduleContext(1, 2))
         self.scratch = Scratch[int]()
         self.passes = list[DraftPass]()
         self.fed = list[Feed]()

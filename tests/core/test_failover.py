@@ -34,6 +34,7 @@ from treepipe.core.failover import (
 )
 from treepipe.core.requests import Assignment, RequestTrace
 from treepipe.scenario.deployment import Deployment, RequestSpec
+from treepipe.scenario.desks import front_desk
 from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
 
@@ -84,9 +85,9 @@ class Losses(RuleBasedStateMachine):
         self._begin_run()
 
     def _begin_run(self) -> None:
-        self.front, self.used = self.whole.front_desk(), Counter[Spare]()
+        self.front, self.used = front_desk(self.whole), Counter[Spare]()
         self.failover = Failover(self.whole, self.front, self.given.elements())
-        self.working = {*self.whole.devices}
+        self.working = {*self.whole.roles.devices}
         self.open = {each.session: each for each in self.front.start(0.0)}
 
     @property
@@ -95,7 +96,7 @@ class Losses(RuleBasedStateMachine):
 
     @property
     def drafting(self) -> list[str]:
-        return sorted({each.name for each in self.deployment.drafts} - self.deployment.plain)
+        return sorted({each.name for each in self.deployment.roles.drafts} - self.deployment.plain)
 
     def _waiting(self, answer: bool) -> list[Spare]:
         """As a world tells it: a spare that has a place waits no more."""
@@ -130,7 +131,7 @@ class Losses(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 99), answer=st.booleans())
     def lose_a_stage(self, which: int, answer: bool) -> None:
-        stages = sorted(self.working & self.deployment.layers.keys())
+        stages = sorted(self.working & self.deployment.roles.layers.keys())
         self._lose(stages[which % len(stages)], answer)
 
     def _lose(self, worker: str, answer: bool, *, reached: bool = True) -> None:
@@ -153,11 +154,11 @@ class Losses(RuleBasedStateMachine):
                 self.working.add(worker)
                 assert self.deployment.plain == before.plain | {worker} != before.plain
             case DealLayers():
-                assert worker not in self.deployment.devices
+                assert worker not in self.deployment.roles.devices
             case GiveUp(given_up, refused):
                 assert given_up == pipeline
                 assert (refused is not None) is (before.redeal is not None and not gone)
-                self.working -= {stage.name for stage in before.pipelines[given_up]}
+                self.working -= {stage.name for stage in before.roles.pipelines[given_up]}
                 ended = [each for each in self.open.values() if each.pipeline == given_up]
                 for each in ended:
                     self._finish(each.session, "worker lost")
@@ -168,9 +169,9 @@ class Losses(RuleBasedStateMachine):
     def _assert_no_way_on(self, worker: str, before: Deployment, gone: frozenset[int]) -> None:
         pipeline = before.pipeline_of(worker)
         if pipeline is None:
-            assert before.stand_in is None or worker in before.plain or gone
+            assert before.faults.stand_in is None or worker in before.plain or gone
         else:
-            others = {*range(len(before.pipelines))} - {pipeline} - gone
+            others = {*range(len(before.roles.pipelines))} - {pipeline} - gone
             assert not others or self.front.done
 
     @precondition(lambda self: self.deployment.plain)
@@ -193,14 +194,17 @@ class Losses(RuleBasedStateMachine):
         """By workers that are there, and by all layers."""
         for each in self.open.values():
             self._assert_served(each)
-        for stages in self.deployment.pipelines:
+        for stages in self.deployment.roles.pipelines:
             assert [layer for stage in stages for layer in stage.layers] == [*range(LAYERS)]
 
     def _assert_served(self, each: Assignment) -> None:
         assert each.pipeline not in self.front.lost
         assert each.draft is not None
-        stages = self.deployment.pipelines[each.pipeline]
-        assert {self.deployment.drafts[each.draft].name, *[s.name for s in stages]} <= self.working
+        stages = self.deployment.roles.pipelines[each.pipeline]
+        assert {
+            self.deployment.roles.drafts[each.draft].name,
+            *[s.name for s in stages],
+        } <= self.working
 
 
 def test_whoever_is_lost_and_comes_back_each_open_request_is_served_or_ended() -> None:
@@ -209,7 +213,7 @@ def test_whoever_is_lost_and_comes_back_each_open_request_is_served_or_ended() -
 
 def test_a_spare_without_an_address_waits_until_the_drafts_own_host_answers() -> None:
     deployment = deployed(1, 1, 1, True, False, LAYERS)
-    failover = Failover(deployment, deployment.front_desk(), (Spare(),))
+    failover = Failover(deployment, front_desk(deployment), (Spare(),))
     assert failover.lost("draft0", ()) == DecodePlainly()
     assert failover.back((), (Spare(),), {"draft0"}) is None
     assert failover.back((), (Spare(),)) == DraftAgain("draft0", Spare())

@@ -12,7 +12,7 @@ import pytest
 from treepipe.core.messages import NO_PARENT, Segment
 from treepipe.core.protocol import Command, Drafted, DraftPass, Feed, Returned, Started
 from treepipe.core.schedules import systems
-from treepipe.core.system import Seat
+from treepipe.core.system import ScheduleContext
 
 ROOT = 100
 """The first new token. The draft's first candidate is its token plus one, the second its negative;
@@ -49,7 +49,9 @@ def second_round(
     """The first draft pass behind a tree whose root the target continues with ``text``; all passes
     of the draft are answered before."""
     system = systems()[name]
-    schedule = system.make(system.parameters(**keys), Seat(1, 2, reads_states=reads_states))
+    schedule = system.make(
+        system.parameters(**keys), ScheduleContext(1, 2, reads_states=reads_states)
+    )
     todo: list[Command] = [*schedule.handle(Started((ROOT - 1,), 40))]
     fed, paths = deque[Segment](), list[tuple[int, ...]]()
     while True:

@@ -28,7 +28,7 @@ from treepipe.core.schedules import systems
 from treepipe.core.stage import Prune
 from treepipe.core.stage_desk import Move, Place
 from treepipe.core.words import NodeNotes
-from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
+from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_model import LanguageModelDraft
 from treepipe.executor.draft_source import DraftSource
 from treepipe.executor.eagle import EagleDraft
@@ -255,7 +255,7 @@ def test_text_equals_generate_with_a_head(
     """A head's own state at a node is what it reads for the node's children, also where the whole
     tree is run again in one pass."""
     target = Checkpoint.open(folder / f"target{layers}")
-    source = EagleDraft(CheckpointSource(folder / "head"), target, CAPACITY)
+    source = EagleDraft(folder / "head", target, CAPACITY)
     changed = {**section, "draft_reuse": reuse}
     decode(folder, source, name, changed, layers, requests, random, seed, batch, crowded=crowded)
 

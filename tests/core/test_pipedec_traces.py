@@ -1,6 +1,6 @@
 """PipeDec as FlowSpec's public code runs it does what that code was recorded doing.
 
-There a round's draft rows are pruned by one slip of an index (``decoding/slipped_frontier.py``).
+There a round's draft rows are pruned by one slip of an index (``schedules/pipedec.py``).
 With it every record is replayed whole: tokens, turns, what each stage computes and the draft does.
 """
 

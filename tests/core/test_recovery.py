@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treepipe.core.recovery import TELL_MS, Journal, Teller
+from treepipe.core.recovery import TELL_MS, CommitReporter, Journal
 from treepipe.core.requests import LIVES, RUN_ENDED, Assignment
 
 emissions = st.lists(
@@ -24,7 +24,7 @@ emissions = st.lists(
 def test_the_journal_lags_by_what_was_emitted_since_it_was_told_last(
     emitted: list[tuple[float, int, tuple[int, ...]]], lives: int
 ) -> None:
-    teller, journal, now = Teller(), Journal(), 0.0
+    teller, journal, now = CommitReporter(), Journal(), 0.0
     texts: dict[int, list[int]] = {1: [], 2: [], 3: []}
     told = {1: 0, 2: 0, 3: 0}
     said_ms = -TELL_MS
@@ -37,7 +37,7 @@ def test_the_journal_lags_by_what_was_emitted_since_it_was_told_last(
         if now - said_ms >= TELL_MS:
             said_ms, told = now, {each: len(text) for each, text in texts.items()}
         for said in teller.due(now):
-            journal.told(said)
+            journal.committed(said)
     for request in journal.texts(now):
         text = texts[request.session][: told[request.session]]
         assert list(request.tokens) == text
@@ -46,7 +46,7 @@ def test_the_journal_lags_by_what_was_emitted_since_it_was_told_last(
 
 
 def test_a_request_that_is_over_is_told_by_itself() -> None:
-    teller, journal = Teller(), Journal()
+    teller, journal = CommitReporter(), Journal()
     journal.open(1, 4, Assignment(0, 0.0, 0, 0))
     teller.emitted(0.0, [(1 + LIVES, (5, 6))])
     late = teller.due(0.0)
@@ -54,21 +54,21 @@ def test_a_request_that_is_over_is_told_by_itself() -> None:
     teller.over(1)
     assert not teller.due(2 * TELL_MS)
     journal.closed(1)
-    journal.told(late[0])
+    journal.committed(late[0])
     assert not journal.texts(0.0)
 
 
 def test_nothing_is_told_twice_once_whole_texts_were_asked_for() -> None:
     """The server goes on until it is ended; what it emits then nobody has seen."""
-    teller, journal = Teller(), Journal()
+    teller, journal = CommitReporter(), Journal()
     journal.open(1, 4, Assignment(0, 0.0, 0, 0))
     teller.emitted(0.0, [(1, (5,))])
-    journal.told(teller.due(0.0)[0])
+    journal.committed(teller.due(0.0)[0])
     teller.emitted(1.0, [(1, (6,))])
     (text,) = journal.texts(1.0)
     journal.known(replace(text, emitted=((0.0, 1), (1.0, 1)), tokens=(5, 6)))
     teller.end()
     teller.emitted(2.0, [(1, (7,))])
     for said in teller.due(9 * TELL_MS):
-        journal.told(said)
+        journal.committed(said)
     assert journal.texts(2.0)[0].tokens == (5, 6)

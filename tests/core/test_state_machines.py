@@ -120,10 +120,6 @@ class Adversary(RuleBasedStateMachine):
             self.world.assert_freed()
 
 
-def _two_wait() -> int:
-    return 2
-
-
 @pytest.mark.parametrize("name", tuple(systems()))
 def test_adversary_cannot_break_it(name: str) -> None:
     machine = type(f"Adversary_{name}", (Adversary,), {"name": name})

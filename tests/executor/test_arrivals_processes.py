@@ -6,17 +6,18 @@ That every worker is an emulated device makes the times of a run comparable to i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.worlds.changed import changed
 from tests.worlds.command_line import call, run_with
-from tests.worlds.deployments import PROMPT, small_deployment, worker_roles
-from tests.worlds.tiny_models import greedy, save_random_checkpoint
+from tests.worlds.deployments import PROMPT, small_deployment
+from tests.worlds.real_runs import assert_greedy, controller_of
 from treepipe.executor.controller import Controller
-from treepipe.scenario.deployment import Deployment, RequestSpec, Serving
+from treepipe.scenario.deployment import Deployment, RequestSpec
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import bernoulli_pool
 from treepipe.sim.replay import ReplaySource
@@ -24,29 +25,21 @@ from treepipe.sim.world import simulate
 
 pytestmark = pytest.mark.processes
 
-ARRIVALS_MS = (0.0, 30.0, 30.0, 2000.0)
+ARRIVALS_MS = (0.0, 30.0, 30.0, 1500.0)
 """The last one comes when all others are over."""
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("pair")
-    target = save_random_checkpoint(folder / "target", layers=4, seed=1, positions=512)
-    draft = save_random_checkpoint(folder / "draft", layers=1, seed=2, positions=512)
-    return target, draft
 
 
 @pytest.fixture(scope="module")
 def controller(pair: tuple[Path, Path]) -> Iterator[Controller]:
     deployment = small_deployment("pp", ends="draft")
-    with Controller(worker_roles(pair, deployment), deployment) as running:
+    with controller_of(pair, deployment) as running:
         running.run(deployment)  # a process's first passes take longer
         yield running
 
 
-def arriving(name: str, times_ms: Sequence[float] = ARRIVALS_MS) -> Deployment:
+def arriving(name: str) -> Deployment:
     requests = tuple(
-        RequestSpec(PROMPT[n : n + 9], 5, arrival_ms=time) for n, time in enumerate(times_ms)
+        RequestSpec(PROMPT[n : n + 9], 5, arrival_ms=time) for n, time in enumerate(ARRIVALS_MS)
     )
     return replace(small_deployment(name, ends="draft"), requests=requests)
 
@@ -58,9 +51,7 @@ def test_requests_are_asked_for_when_they_arrive(
     deployment = arriving(name)
     trace, recording = controller.run(deployment)
     assert [request.started_ms for request in trace.requests] == pytest.approx(ARRIVALS_MS)
-    for request, spec in zip(trace.requests, deployment.requests, strict=True):
-        assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
-        assert request.first_token_ms > request.started_ms
+    assert_greedy(trace, deployment, pair[0])
     replay = simulate(deployment, ReplaySource(recording))
     assert [request.started_ms for request in replay.requests] == list(ARRIVALS_MS)
     # A busy host delays requests without bound, and may let one go before another; but no request
@@ -70,35 +61,20 @@ def test_requests_are_asked_for_when_they_arrive(
         (best,) = simulate(alone, PoolSource(bernoulli_pool(1.0), 1, 0)).requests
         waited = request.first_token_ms - request.started_ms
         assert waited > 0.999 * (best.first_token_ms - best.started_ms)
-
-
-def test_who_finds_no_place_waits_and_is_served_in_order(controller: Controller) -> None:
-    deployment = arriving("pipedec")  # it serves one request at a time
-    first, second, third, last = controller.run(deployment)[0].requests
-    assert second.first_token_ms > first.finished_ms > second.started_ms
-    assert third.first_token_ms > second.finished_ms > third.started_ms
-    assert last.started_ms > third.finished_ms
-    waits = [each.first_token_ms - each.started_ms for each in (first, second, third, last)]
-    assert waits[2] > waits[1] > waits[0]
-    assert waits[3] < waits[1]
+    if name == "pipedec":  # it serves one request at a time: the others wait, and are in order
+        first, second, third, last = trace.requests
+        assert second.first_token_ms > first.finished_ms > second.started_ms
+        assert third.first_token_ms > second.finished_ms > third.started_ms
+        assert last.started_ms > third.finished_ms
 
 
 def test_arrivals_beyond_admission_are_refused_and_the_next_ones_served(
     controller: Controller,
 ) -> None:
-    deployment = replace(arriving("pp"), serving=Serving(admission=1))
+    deployment = changed(arriving("pp"), admission=1)
     requests = controller.run(deployment)[0].requests
     assert [each.reason for each in requests] == ["length", "refused", "refused", "length"]
     assert [each.started_ms for each in requests] == pytest.approx(ARRIVALS_MS)
-
-
-def test_arrivals_without_emulation(pair: tuple[Path, Path]) -> None:
-    deployment = arriving("pp", (0.0, 5.0, 5.0, 250.0))
-    with Controller(worker_roles(pair, deployment, emulate=False), deployment) as running:
-        requests = running.run(deployment)[0].requests
-    assert [each.started_ms for each in requests] == pytest.approx([0.0, 5.0, 5.0, 250.0])
-    assert [len(each.tokens) for each in requests] == [5] * 4
-    assert all(each.first_token_ms > each.started_ms for each in requests)
 
 
 def test_a_run_takes_a_traces_times_and_lengths_but_its_own_prompts(

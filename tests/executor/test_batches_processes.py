@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds.deployments import small_deployment, worker_roles
-from tests.worlds.tiny_models import greedy
+from tests.worlds.deployments import small_deployment
+from tests.worlds.real_runs import assert_greedy, controller_of
 from treepipe.executor.controller import Controller
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
@@ -21,7 +21,7 @@ BATCH, CLIENTS = 4, 3
 def controller(pair: tuple[Path, Path], request: pytest.FixtureRequest) -> Iterator[Controller]:
     """Workers of either placement of the target's ends, whose desks share passes."""
     deployment = small_deployment("pp", batch=BATCH, ends=request.param)
-    with Controller(worker_roles(pair, deployment, check_causality=True), deployment) as running:
+    with controller_of(pair, deployment, check_causality=True) as running:
         yield running
 
 
@@ -33,11 +33,10 @@ def test_a_run_that_shares_passes_is_lossless(
 
     A prompt of 70 tokens comes in two chunks, so two requests have one segment before their first
     round, and one has two."""
-    ends = controller.crew.deployment.ends
+    ends = controller.crew.deployment.roles.ends
     deployment = small_deployment(name, clients=CLIENTS, batch=BATCH, ends=ends)
     trace, recording = controller.run(deployment)
-    for request, spec in zip(trace.requests, deployment.requests, strict=True):
-        assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
+    assert_greedy(trace, deployment, pair[0])
     replay = simulate(deployment, ReplaySource(recording))
     assert [each.tokens for each in replay.requests] == [each.tokens for each in trace.requests]
     if name in ("pp", "chain", "starsd"):  # one segment per round

@@ -11,8 +11,9 @@ import pytest
 
 from tests.worlds.command_line import SCENARIO, Terminal
 from treepipe.executor.measure.acceptance import open_pair
-from treepipe.executor.measure.calibrate import AcceptanceRequest, calibrate_acceptance
-from treepipe.executor.measure.calibration import Texts, record_acceptance
+from treepipe.executor.measure.calibrate import calibrate_acceptance
+from treepipe.executor.measure.calibration import record_acceptance
+from treepipe.executor.measure.requests import AcceptanceRequest
 from treepipe.profiles.check import check_file
 from treepipe.profiles.library import find_acceptance
 from treepipe.profiles.pool_file import PoolFile
@@ -38,9 +39,8 @@ def test_the_reference_pair_is_recorded_and_simulates(terminal: Terminal, prompt
     profile, _ = find_acceptance(str(out), "test")
     assert (profile.target, profile.draft, profile.task) == ("reference", "reference", "code")
     assert profile.pool == "pair.json"
-    pair = open_pair("reference", None, None, str(prompts), 10)
-    texts = Texts(pair.target.checkpoint, pair.prompts, 10, frozenset({0}))
-    recorded = record_acceptance(texts, pair.recorder(texts))
+    pair = open_pair(AcceptanceRequest(prompts=str(prompts), new_tokens=10))
+    recorded = record_acceptance(pair.texts, pair.recorder())
     for ours, theirs in zip(
         PoolFile.load(out.with_suffix(".json")).prompts, recorded.prompts, strict=True
     ):
@@ -68,9 +68,9 @@ def test_an_interruption_keeps_the_prompts_that_are_done(tmp_path: Path, prompts
         if done == 2:
             signal.raise_signal(signal.SIGINT)
 
-    asked = AcceptanceRequest(prompts=str(prompts), new_tokens=6, task="code")
+    asked = AcceptanceRequest(prompts=str(prompts), new_tokens=6, task="code", out=out)
     with pytest.raises(KeyboardInterrupt):
-        calibrate_acceptance(asked, out, say)
+        calibrate_acceptance(asked, say)
     profile, _ = find_acceptance(str(out), "test")
     assert "of 2 texts" in profile.origin.note
     assert "interrupted, 3 texts were asked for" in profile.origin.note

@@ -12,11 +12,11 @@ import torch
 
 from tests.worlds.command_line import SCENARIO, Terminal, call, on_one_host
 from tests.worlds.placed import A, B, C, scenario_at
-from tests.worlds.tiny_models import change, save_random_checkpoint
+from tests.worlds.tiny_models import change
+from treepipe import calibrate
 from treepipe.core.errors import UserError
 from treepipe.executor.measure import link
-from treepipe.executor.measure.calibrate import numbers
-from treepipe.executor.measure.run_request import RunRequest
+from treepipe.executor.measure.in_place import prompts_from_anywhere
 from treepipe.executor.prompts import load_texts
 from treepipe.profiles.library import REFERENCE, load_device
 from treepipe.profiles.schema import DeviceProfile
@@ -114,49 +114,46 @@ def test_cuda_without_a_gpu_is_refused(terminal: Terminal) -> None:
     terminal.refuses("--device cuda: torch", "calibrate", "--device", "cuda")
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_random_checkpoint(tmp_path_factory.mktemp("models") / "target", layers=3, seed=1)
-
-
 @pytest.mark.parametrize(
     ("alone", "key", "value", "part"),
     [
-        (False, "hidden_size", 64, "keys vocab_size and hidden_size say (61, 64), but tensor"),
-        (False, "num_hidden_layers", 4, "tensor model.layers.3.self_attn.q_proj.weight is missing"),
+        (False, "hidden_size", 64, "asks for tensor"),
+        (False, "num_hidden_layers", 5, "tensor model.layers.4.self_attn.q_proj.weight is missing"),
         (True, "hidden_size", ..., "hidden_size"),
         (True, "num_hidden_layers", ..., "num_hidden_layers"),
         (True, "architectures", ..., "architectures"),
     ],
 )
 def test_a_checkpoint_that_is_not_what_its_config_says_is_refused(
-    terminal: Terminal, checkpoint: Path, alone: bool, key: str, value: Any, part: str
+    terminal: Terminal, pair: tuple[Path, Path], alone: bool, key: str, value: Any, part: str
 ) -> None:
     """Also a config alone, without weights, that lacks what weights would be made of."""
-    model = Path(shutil.copytree(checkpoint, terminal.folder / "model"))
+    model = Path(shutil.copytree(pair[0], terminal.folder / "model"))
     change(model, **{key: value})
     named = model / "config.json" if alone else model
     terminal.refuses(part, "calibrate", "--model", named, "--out", "device.toml")
 
 
-def test_what_does_not_fit_into_memory_is_refused(terminal: Terminal, checkpoint: Path) -> None:
+def test_what_does_not_fit_into_memory_is_refused(
+    terminal: Terminal, pair: tuple[Path, Path]
+) -> None:
     """A cache of 10^15 entries; the peak figures, which were measured before, are kept."""
-    arguments = ("--model", checkpoint, "--context", 10**15, "--seconds", 1, "--out", "device.toml")
-    sentence = "3 layers, caches and ends do not fit into the memory of cpu; try --layers 1"
+    arguments = ("--model", pair[0], "--context", 10**15, "--seconds", 1, "--out", "device.toml")
+    sentence = "4 layers, caches and ends do not fit into the memory of cpu; try --layers 1"
     terminal.fails(sentence, "calibrate", *arguments)
     profile = load_device(terminal.folder / "device.toml")
     assert isinstance(profile, DeviceProfile)
     assert profile.roofline is not None
 
 
-def test_numbers_are_sorted_and_unique() -> None:
-    assert numbers("8,1,8", "--tokens", 1) == (1, 8)
-    with pytest.raises(UserError, match=r"^--tokens : must be"):
-        numbers("", "--tokens", 1)
+def test_the_library_refuses_in_one_sentence() -> None:
+    with pytest.raises(UserError, match="there are device, links, acceptance, run"):
+        calibrate("pairs")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="option 'scenario' is missing"):
+        calibrate("run")
 
 
 # --- what `treepipe calibrate run` is asked for --------------------------------------------------
-
 
 DRAFT, STAGES = "[[drafts]]\n", "stages = [{ "
 AT = 'worker = "10.0.0.{}:5600"'
@@ -187,12 +184,17 @@ def test_hosts_are_told_by_their_names(
     terminal.refuses(sentence, "calibrate", "run", "named.toml", "--out", "one.toml")
 
 
+def test_a_run_that_fails_before_it_measures_leaves_no_folder(terminal: Terminal) -> None:
+    """As a scenario's links do."""
+    text = SCENARIO.replace(DRAFT, f'{DRAFT}host = "a"\n')
+    (terminal.folder / "named.toml").write_text(text.replace(STAGES, f'{STAGES}host = "b", '))
+    terminal.refuses("key target.checkpoint is missing", "calibrate", "run", "named.toml")
+    assert [path.name for path in terminal.folder.iterdir()] == ["named.toml"]
+
+
 def test_prompts_are_found_from_where_the_command_is_given(terminal: Terminal) -> None:
     folder = terminal.folder / "scenarios"
-    folder.mkdir()
-    (folder / "box.toml").write_text(on_one_host(SCENARIO))
-    (terminal.folder / "texts.json").write_text(json.dumps(["a", "b", "c", "d"]))
-    asked = RunRequest("scenarios/box.toml", "texts.json")
-    assert asked.load().name == "small"
-    assert len(load_texts(asked.place, folder)) == 4, "by a scenario in a folder of its own"
-    assert RunRequest("scenarios/box.toml").place == "reference:calibration"
+    (terminal.folder / "texts.json").write_text(json.dumps(["a", "b"]))
+    named = prompts_from_anywhere("texts.json")
+    assert len(load_texts(named, folder)) == 2, "by a scenario in a folder of its own"
+    assert prompts_from_anywhere("reference:calibration") == "reference:calibration"

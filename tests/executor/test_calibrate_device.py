@@ -13,13 +13,14 @@ from tests.worlds.command_line import SCENARIO, Terminal, call
 from tests.worlds.tiny_models import save_random_checkpoint
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.families import FAMILIES
-from treepipe.executor.measure.calibrate import DeviceRequest, calibrate_device
-from treepipe.executor.measure.random_weights import RandomCheckpoint
+from treepipe.executor.measure.calibrate import calibrate_device
+from treepipe.executor.measure.requests import DeviceRequest
+from treepipe.executor.measure.subject import RandomCheckpoint
 from treepipe.executor.stage_model import load_layer
 from treepipe.profiles.check import check_file
 from treepipe.profiles.library import find_model, load_device, profile_names
 from treepipe.profiles.schema import DeviceProfile
-from treepipe.results.show import Progress
+from treepipe.results.show import ProgressBars
 
 pytestmark = pytest.mark.processes
 
@@ -27,16 +28,9 @@ FEW = ("--seconds", "1", "--tokens", "1,4", "--context", "0,16", "--quiet")
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("pair")
-    target = save_random_checkpoint(folder / "target", layers=3, seed=1)
-    return target, save_random_checkpoint(folder / "draft", layers=1, seed=2)
-
-
-@pytest.fixture(scope="module")
-def measured_file(pair: tuple[Path, Path]) -> Path:
+def measured_file(pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     target, draft = pair
-    out = target.parent / "device.toml"
+    out = tmp_path_factory.mktemp("measured") / "device.toml"
     with pytest.MonkeyPatch.context() as patch:
         arguments = ("--model", target, "--draft", draft, "--out", out, *FEW)
         assert call(patch, "calibrate", *arguments) == 0
@@ -59,14 +53,12 @@ def test_profile_holds_every_table(measured_file: Path) -> None:
         (profile.head, {0}),
         (profile.embedding, {0}),
     ):
-        assert len(entries) == 1
-        entry = entries[0]
-        for table in (entry.ms, entry.iqr_ms):
-            assert table is not None
+        (entry,) = entries
+        for table in (entry.ms, entry.iqr_ms or {}):
             assert {c: set(row) for c, row in table.items()} == {key: {1, 4} for key in contexts}
         assert all(time > 0 for row in entry.ms.values() for time in row.values())
         assert entry.shape is not None
-        assert entry.shape.layers == (1 if entries is profile.draft else 3)
+        assert entry.shape.layers == (1 if entries is profile.draft else 4)
     factors = profile.idle_factor or {}
     assert (factors[0.0], max(factors)) == (1.0, 100.0)
     assert profile.prune_ms > 0
@@ -75,7 +67,7 @@ def test_profile_holds_every_table(measured_file: Path) -> None:
     assert profile.origin.source == "treepipe calibrate"
     # The installed package does not always have the local tag ("+cu130") that the module has.
     assert f"torch {torch.__version__.split('+')[0]}" in profile.origin.versions
-    assert "3 layers of target with its weights" in profile.origin.note
+    assert "4 layers of target with its weights" in profile.origin.note
 
 
 def test_a_scenario_of_the_measured_device_simulates(
@@ -101,9 +93,13 @@ def test_a_scenario_of_the_measured_device_simulates(
 def test_a_config_alone_is_measured_with_random_weights(
     terminal: Terminal, pair: tuple[Path, Path]
 ) -> None:
+    """And an existing file is kept unless forced."""
     (terminal.folder / "config.json").write_text((pair[0] / "config.json").read_text())
+    Path("device.toml").write_text("mine")
     few = ("--layers", "1", "--out", "device.toml", *FEW)
-    terminal.succeeds("calibrate", "--model", "config.json", *few)
+    terminal.refuses("--force overwrites it", "calibrate", "--model", "config.json", *few)
+    terminal.succeeds("calibrate", "--model", "config.json", *few, "--force")
+    assert {path.name for path in terminal.folder.iterdir()} == {"config.json", "device.toml"}
     profile = _loaded(Path("device.toml"))
     assert not profile.draft
     assert profile.call_overhead_ms == 0.0  # one layer alone does not tell it
@@ -132,18 +128,6 @@ def test_a_model_profile_is_enough_to_build_its_layers(name: str) -> None:
     assert (made.layers, made.tied) == (model.layers, model.tied)
 
 
-def test_an_existing_file_is_kept_unless_forced(
-    terminal: Terminal, pair: tuple[Path, Path]
-) -> None:
-    out = terminal.folder / "device.toml"
-    out.write_text("mine")
-    command = ("calibrate", "--model", pair[0], "--out", out, *FEW)
-    terminal.refuses("--force overwrites it", *command)
-    terminal.succeeds(*command, "--force")
-    assert _loaded(out).layer
-    assert [path.name for path in terminal.folder.iterdir()] == ["device.toml"]
-
-
 @pytest.mark.parametrize(
     ("stop_at", "has_layers", "missing"),
     [
@@ -161,11 +145,11 @@ def test_an_interruption_keeps_what_is_measured_and_says_so(
 ) -> None:
     """Before anything is, nothing is written."""
 
-    def say(progress: Progress, what: str, steps: int) -> None:
+    def say(bars: ProgressBars, what: str, steps: int) -> None:
         if what == stop_at:
             signal.raise_signal(signal.SIGINT)
 
-    terminal.monkeypatch.setattr(Progress, "__call__", say)
+    terminal.monkeypatch.setattr(ProgressBars, "__call__", say)
     command = ("calibrate", "--model", pair[0], "--out", "device.toml", *FEW)
     if missing is None:
         terminal.fails("interrupted; nothing was written", *command, code=130)
@@ -181,8 +165,11 @@ def test_an_interruption_keeps_what_is_measured_and_says_so(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_is_measured(pair: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "device.toml"
-    asked = DeviceRequest(str(pair[0]), str(pair[1]), device="cuda", tokens=(1, 16), seconds=2)
-    calibrate_device(asked, out, lambda *_: None)
+    target, draft = map(str, pair)
+    asked = DeviceRequest(
+        model=target, draft=draft, device="cuda", tokens=(1, 16), seconds=2, out=out
+    )
+    calibrate_device(asked, lambda *_: None)
     profile = _loaded(out)
     assert profile.layer[0].dtype == "float16"
     assert torch.cuda.get_device_name() in profile.origin.hardware

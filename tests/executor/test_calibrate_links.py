@@ -17,8 +17,9 @@ from tests.worlds.command_line import SCENARIO, Terminal
 from tests.worlds.hosts import free_port
 from treepipe.core.errors import RunError
 from treepipe.executor.measure import link
-from treepipe.executor.measure.calibrate import LinkRequest, calibrate_link
+from treepipe.executor.measure.calibrate import calibrate_links
 from treepipe.executor.measure.link import BURST, fit_bandwidth, fit_jitter, link_profile
+from treepipe.executor.measure.requests import LinksRequest
 from treepipe.executor.measure.timing import Samples
 from treepipe.profiles.check import check_file
 from treepipe.profiles.library import find_link
@@ -81,7 +82,7 @@ def test_an_interruption_keeps_what_is_measured(tmp_path: Path) -> None:
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        calibrate_link(LinkRequest(seconds=30), tmp_path / "link.toml", say)
+        calibrate_links(LinksRequest(seconds=30, out=tmp_path / "link.toml"), say)
     load(tmp_path / "link.toml")
 
 
@@ -90,7 +91,7 @@ def test_a_peer_that_falls_silent_is_an_error(
 ) -> None:
     monkeypatch.setattr(link, "ANSWER_MS", 0.0)
     with pytest.raises(RunError, match="stopped answering"):
-        calibrate_link(LinkRequest(seconds=1), tmp_path / "link.toml", lambda *_: None)
+        calibrate_links(LinksRequest(seconds=1, out=tmp_path / "link.toml"), lambda *_: None)
 
 
 # --- what the round trips say ------------------------------------------------------------------

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import os
 import threading
+from collections import Counter
 from contextlib import closing
-from itertools import combinations
 from pathlib import Path
+from unittest.mock import create_autospec
 
 import pytest
 import torch
@@ -19,9 +21,10 @@ from tests.worlds.placed import STAGES, A, B, C, scenario_at
 from treepipe.core.errors import RunError, UserError
 from treepipe.core.messages import Close
 from treepipe.executor import remote
+from treepipe.executor.addresses import LOOPBACK
 from treepipe.executor.clock import now_ms
-from treepipe.executor.control import ANSWERS, ORDERS, LinkEnd, Measure, RoundTrips
-from treepipe.executor.keys import KeyPair
+from treepipe.executor.control import ANSWERS, ORDERS, LinkEnd, Measure
+from treepipe.executor.mailbox import TOKEN_BYTES, Outbox, Ping
 from treepipe.executor.measure import calibrate, link
 from treepipe.executor.measure.link import link_profile, round_trips
 from treepipe.executor.measure.pairs import (
@@ -32,24 +35,22 @@ from treepipe.executor.measure.pairs import (
     with_pairs,
 )
 from treepipe.executor.measure.peer import SIZES, WIDTH, End, serve
-from treepipe.executor.transport import LOOPBACK, TOKEN_BYTES, Outbox, Ping
+from treepipe.executor.measure.profile_file import write_profile
+from treepipe.executor.transport import KeyPair, ZeroMQ
 from treepipe.files.toml_file import read_toml
 from treepipe.profiles.schema import LinkProfile, MeasuredOrigin
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario
 
+SPARES = ("10.0.0.8:5600", "10.0.0.9:5600")
 ORIGIN = MeasuredOrigin(source="a test", date=datetime.date(2026, 1, 1), hardware="-", versions="-")
 
 
 def link_files(folder: Path, pairs: list[HostPair]) -> dict[HostPair, Path]:
     """A profile for each pair, the first of a latency of 100 ms, and each next one of 1 ms more."""
-    files = {}
-    for number, pair in enumerate(pairs):
-        files[pair] = folder / f"link{number}.toml"
-        files[pair].write_text(
-            f"latency_ms = {100 + number}\n"
-            '[origin]\nsource = "a test"\ndate = 2026-01-01\nhardware = "-"\nversions = "-"\n'
-        )
+    files = {pair: folder / f"link{number}.toml" for number, pair in enumerate(pairs)}
+    for latency_ms, file in enumerate(files.values(), start=100):
+        write_profile(LinkProfile(latency_ms=latency_ms, origin=ORIGIN), "a test", file)
     return files
 
 
@@ -60,57 +61,46 @@ def test_a_pair_is_told_by_its_hosts_and_its_file_by_their_roles(tmp_path: Path)
     """The coordinator's own host is one of them; files count from the scenario's folder."""
     deployment = resolve(Scenario.load(scenario_at(tmp_path, None, None, A, None)))
     (found,) = host_pairs(deployment)
-    assert found.hosts == (None, A)
-    assert found.roles == (("draft0", STAGES[1]), STAGES[:2], STAGES[1:])
+    assert found == HostPair((None, A), (("draft0", STAGES[1]), STAGES[:2], STAGES[1:]))
     assert str(found) == f"this host to {A}"
     sections = pair_sections(deployment, {found: tmp_path / "links" / found.file})
     assert {section["profile"] for section in sections} == {f"links/draft0-{STAGES[1]}.toml"}
 
 
-def test_a_spare_has_its_own_links_to_every_host_and_to_other_spares(tmp_path: Path) -> None:
-    """It may take any role's place, so its peers may be anywhere; and two may be at work."""
-    spares, file = ("10.0.0.8:5600", "10.0.0.9:5600"), scenario_at(tmp_path, None, A, A, B)
-    scenario = Scenario.load(file, [f"faults.spares={list(spares)}"])
-    before = resolve(scenario)
-    files = link_files(tmp_path, host_pairs(before))
-    hosts = [frozenset(pair.hosts) for pair in files]
-    assert set(hosts) == set(map(frozenset, combinations((None, A, B, *spares), 2)))
-    assert len(hosts) == len(set(hosts))
-    assert "10.0.0.8-5600-draft0.toml" in {pair.file for pair in files}
-    measured = Scenario.of(with_pairs(scenario, pair_sections(before, files)), scenario.path)
-    after = resolve(measured).at_spare(STAGES[0], spares[0]).at_spare(STAGES[2], spares[1])
-    places = dict(zip(("draft0", *STAGES), (None, spares[0], A, spares[1]), strict=True))
-    for sender, receiver in after.connections:
-        number = hosts.index(frozenset((places[sender], places[receiver])))
-        assert after.link(sender, receiver).latency_ms == 100 + number
+HOST = st.sampled_from((A, B, C, None))
 
 
-@given(st.lists(st.sampled_from((A, B, C, None)), min_size=4, max_size=4))
+@given(st.tuples(HOST, HOST, HOST, HOST), st.lists(st.sampled_from(SPARES), unique=True))
 def test_every_message_between_hosts_has_the_measured_link_and_no_other_one(
-    tmp_path_factory: pytest.TempPathFactory, workers: list[str | None]
+    tmp_path_factory: pytest.TempPathFactory, workers: tuple[str | None, ...], spares: list[str]
 ) -> None:
-    """Wherever the roles are; what was not measured of a link stays as the scenario says it."""
-    folder = tmp_path_factory.getbasetemp()
-    scenario = Scenario.load(scenario_at(folder, *workers))
-    before = resolve(scenario)
-    places = {placed.name: placed.worker for placed in before.placed}
-    if len(set(workers)) == 1:
+    """Wherever the roles are, and if spares take them; a spare has a link to every host and to
+    other spares. What was not measured of a link stays as the scenario says it."""
+    file = scenario_at(tmp_path_factory.getbasetemp(), *workers)
+    scenario = Scenario.load(file, [f"faults.spares={spares}"] if spares else [])
+    before, places = resolve(scenario), dict(zip(("draft0", *STAGES), workers, strict=True))
+    if len({*workers, *spares}) == 1:
         with pytest.raises(UserError, match="all roles are on one host"):
             host_pairs(before)
         return
-    files = link_files(folder, host_pairs(before))
-    after = resolve(Scenario.of(with_pairs(scenario, pair_sections(before, files)), scenario.path))
-    latencies = set()
-    for ends in before.connections:
-        was, now = before.link(*ends), after.link(*ends)
-        if places[ends[0]] == places[ends[1]]:
+    files = link_files(file.parent, host_pairs(before))
+    hosts = [frozenset(pair.hosts) for pair in files]
+    away = {*itertools.product(spares, workers), *itertools.combinations(spares, 2)}
+    connected = {
+        (places[sender], places[receiver]) for sender, receiver in before.roles.connections
+    }
+    assert Counter(hosts) == {frozenset(ends): 1 for ends in away | connected if len({*ends}) > 1}
+    after = resolve(Scenario.of(with_pairs(scenario, pair_sections(before, files)), file))
+    for role, spare in zip(STAGES[::2], spares, strict=False):
+        after, places[role] = after.at_spare(role, spare), spare
+    for ends in before.roles.connections:
+        was, now, both = before.link(*ends), after.link(*ends), frozenset(map(places.get, ends))
+        if len(both) == 1:
             assert now == was
-        else:
-            latencies.add(now.latency_ms)
-            assert now.latency_ms >= 100.0
+            continue
+        assert now.latency_ms == 100 + hosts.index(both)
+        if not both & {*spares}:
             assert (now.half_duplex, now.medium) == (was.half_duplex, was.medium)
-            assert after.link(*ends[::-1]).latency_ms == now.latency_ms
-    assert len(latencies) == len(files), "a profile for each pair of hosts"
 
 
 # --- hosts that are lost -------------------------------------------------------------------------
@@ -123,21 +113,7 @@ def test_a_host_that_is_not_there_is_named(terminal: Terminal) -> None:
     sentence = "worker 127.0.0.1:1 does not answer: its host refuses"
     command = ("calibrate", "links", path, "--out", "links", "--quiet")
     terminal.fails(sentence, *command, code=1)
-    assert not list((terminal.folder / "links").iterdir())
-
-
-class _Met:
-    """Hosts that are there."""
-
-    def __init__(self, roles: object, *, others: list[str]) -> None:
-        assert not roles
-        assert set(others) == {A, B, C}
-
-    def meet(self, key: Path | None) -> None:
-        """All of them answer."""
-
-    def close(self) -> None:
-        """Nothing was opened."""
+    assert not (terminal.folder / "links").exists()
 
 
 PROFILE = LinkProfile(latency_ms=1.5, bandwidth_mbit_s=900.0, origin=ORIGIN)
@@ -158,12 +134,14 @@ def test_what_was_measured_before_a_host_was_lost_is_kept(
             raise RunError("worker is lost")
         return [(pair, PROFILE) for pair in pairs]
 
-    terminal.monkeypatch.setattr(calibrate, "Fleet", _Met)
+    fleet = create_autospec(calibrate.Fleet)
+    terminal.monkeypatch.setattr(calibrate, "Fleet", fleet)
     terminal.monkeypatch.setattr(PairsSession, "measure", measure)
     path, out = scenario_at(terminal.folder, A, B, B, C), terminal.folder / "links"
     command = ("calibrate", "links", path, "--out", out, "--scenario-out", "made.toml", "--quiet")
     more = ("--together",) if together else ()
     terminal.fails("worker is lost", *command, "--seconds", 2, *more, code=1)
+    assert set(fleet.call_args.kwargs["others"]) == {A, B, C}
     assert asked == ([(3, 2.0)] if together else [(1, 2.0)] * 2)
     assert not (terminal.folder / "made.toml").exists()
     assert len(list(out.glob("draft0*"))) == kept
@@ -179,11 +157,8 @@ def test_what_was_measured_before_a_host_was_lost_is_kept(
 
 
 def ends(key: KeyPair | None = None) -> tuple[LinkEnd, LinkEnd]:
-    token = bytes(range(TOKEN_BYTES))
-    return (
-        LinkEnd("near", "far", 0, 2_000.0, token, key),
-        LinkEnd("far", "near", 0, 2_000.0, token, key),
-    )
+    shared = 0, 2_000.0, bytes(range(TOKEN_BYTES)), key
+    return LinkEnd("near", "far", *shared), LinkEnd("far", "near", *shared)
 
 
 def test_two_ends_with_a_key_time_every_size() -> None:
@@ -205,11 +180,12 @@ def test_two_ends_with_a_key_time_every_size() -> None:
             os.write(writable, b"!")
             answering.join()
         assert not far.inbox.dropped
-        keyless = Outbox(near._context, near.inbox.address, ("far", "near"), None, near_end.token)
+        stranger = ZeroMQ()
+        keyless = Outbox(stranger, near.inbox.address, ("far", "near"), None, near_end.token)
         keyless.send(Ping("answer"), 0.0, 0)
         assert near.inbox.get(now_ms() + 200) is None
         assert not near.inbox.dropped, "of a stranger nothing was read"
-        keyless.close()
+        stranger.close()
     os.close(readable)
     os.close(writable)
     assert ANSWERS.decoded(ANSWERS.encoded(found)) == found
@@ -226,7 +202,7 @@ def test_an_end_listens_to_the_other_one_alone() -> None:
     near_end, far_end = ends()
     ask, row = Ping("answer"), torch.zeros(1, WIDTH)
     with closing(End(LOOPBACK, 0, "test", far_end)) as far:
-        context, way = far._context, far.inbox.address
+        transport, way = far._transport, far.inbox.address
         token, names = near_end.token, ("near", "far")
         messages = [
             (names, bytes(TOKEN_BYTES), ask, row),
@@ -235,7 +211,7 @@ def test_an_end_listens_to_the_other_one_alone() -> None:
             (names, token, ask, row[:, 1:]),
             (names, token, ask, row),
         ]
-        senders = [Outbox(context, way, ends, None, token) for ends, token, *_ in messages]
+        senders = [Outbox(transport, way, ends, None, token) for ends, token, *_ in messages]
         for outbox, (_, _, body, hidden) in zip(senders, messages, strict=True):
             outbox.send(body, 0.0, 0, hidden)
         received = far.inbox.get(now_ms() + 10_000)
@@ -266,5 +242,3 @@ def test_orders_of_a_link_travel_and_show_no_secret() -> None:
     for order in (*ends(key), Measure("link", 1.0, 0.0)):
         assert ORDERS.decoded(ORDERS.encoded(order)) == order
         assert not any(each in repr(order) for each in (key.public, key.secret, "x01"))
-    found = RoundTrips((("trip", 0, [0.1]), ("burst", 32, [])), 1.0, "here", "versions")
-    assert ANSWERS.decoded(ANSWERS.encoded(found)) == found

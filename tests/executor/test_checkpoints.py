@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.worlds.command_line import assert_sentence, call, run_with
+from tests.worlds.command_line import Terminal, run_with
 from tests.worlds.tiny_models import (
     change,
     greedy,
@@ -20,7 +20,7 @@ from tests.worlds.tiny_models import (
     save_tokenizer,
 )
 from treepipe.core.errors import UserError
-from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
+from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.eagle_head import load_head
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.executor.prompts import tokenize
@@ -30,6 +30,7 @@ torch.set_num_threads(1)
 PROMPT = [5, 9, 2, 40, 17]
 WEIGHTS = "model.safetensors"
 LAYER = "model.layers.1."
+UP = f"{LAYER}mlp.up_proj.weight"
 Change = Callable[[Path], None]
 
 
@@ -210,83 +211,49 @@ def _with(value: float) -> torch.Tensor:
     return tensor
 
 
-BAD: list[tuple[str, Change, str]] = [
-    ("not JSON", _text("config.json", "{"), "config.json: is not valid JSON"),
-    ("a list", _text("config.json", "[]"), "config.json: must hold a JSON object"),
-    ("no sizes", _config(hidden_size=...), "config.json: key hidden_size is missing"),
-    ("no layers", _config(num_hidden_layers=...), "key num_hidden_layers is missing"),
-    ("size 0", _config(vocab_size=0), "key vocab_size = 0 must be a whole number"),
-    ("further layers", _config(num_hidden_layers=1), "but the weights hold further layers"),
-    ("more heads", _config(num_key_value_heads=4), "num_key_value_heads, head_dim and hidden_size"),
-    ("heads", _config(num_key_value_heads=3), "num_key_value_heads = 3 does not divide"),
-    ("GPT-2", _config(architectures=["GPT2LMHeadModel"]), "architectures = 'GPT2LMHeadModel' is"),
-    ("odd architecture", _config(architectures=[[1]]), "key architectures = [1] is not supported"),
-    ("no architecture", _config(architectures=...), "key architectures = 'none' is not supported"),
-    ("other type", _config(model_type="gpt2"), "key model_type = 'gpt2' does not belong to Llama"),
-    ("activation", _config(hidden_act="sillu"), "config.json: is not usable: KeyError: 'sillu'"),
-    ("quantized", _config(quantization_config={"quant_method": "gptq"}), "quantization_config"),
-    ("chunks", _config(attention_chunk_size=8), "key attention_chunk_size is not supported"),
-    ("both ways", _config(is_causal=False), "key is_causal = false is not supported"),
-    ("rope", _config(rope_parameters={"rope_type": "mrope"}), "rope_type = 'mrope' is not"),
-    (
-        "half",
-        _config(rope_parameters={**ROPES["linear"], "partial_rotary_factor": 0.5}),
-        "partial_",
-    ),
-    ("no factor", _config(rope_parameters={"rope_type": "yarn"}), "config.json: is not usable"),
-    (
-        "layer types",
-        _config(layer_types=["full_attention", "linear_attention"]),
-        "layer_types hold",
-    ),
-    (
-        "no window",
-        _config(layer_types=["full_attention", "sliding_attention"]),
-        "no sliding_window",
-    ),
-    ("ends", _config(eos_token_id="</s>"), "config.json: "),
-    ("end", _text("generation_config.json", '{"eos_token_id": ["</s>"]}'), "key eos_token_id = ["),
-    ("generation", _text("generation_config.json", "{"), "generation_config.json: is not valid"),
-    ("projection", _weights(lm_head__weight=None), "tensor lm_head.weight is missing (config.json"),
-    ("norm", _weights(model__norm__weight=None), "tensor model.norm.weight is missing"),
-    (
-        "layer",
-        _weights(model__layers__1__self_attn__v_proj__weight=None),
-        f"tensor {LAYER}self_attn.v_proj.weight is missing",
-    ),
-    (
-        "shape",
-        _weights(model__layers__1__mlp__up_proj__weight=torch.zeros(32, 64)),
-        f"asks for tensor {LAYER}mlp.up_proj.weight in shape (64, 32), but {WEIGHTS} holds it in",
-    ),
-    ("whole numbers", _weights(model__norm__weight=torch.ones(32, dtype=torch.int8)), "I8 values"),
-    (
-        "NaN",
-        _weights(model__layers__1__mlp__up_proj__weight=_with(float("nan"))),
-        f"{WEIGHTS}: tensor {LAYER}mlp.up_proj.weight holds a value that is no number (NaN)",
-    ),
-    (
-        "infinite",
-        _weights(model__layers__1__mlp__up_proj__weight=_with(float("-inf"))),
-        f"{WEIGHTS}: tensor {LAYER}mlp.up_proj.weight holds a value that is infinite",
-    ),
-    ("truncated", _cut, f"{WEIGHTS}: cannot be read"),
-    ("no weights", lambda folder: (folder / WEIGHTS).unlink(), "holds neither model.safetensors"),
-    ("no map", _index({"metadata": {}}), "index.json: key weight_map must map tensors' names"),
-    ("bad map", _index({"weight_map": {"a": 3}}), "index.json: key weight_map must map tensors'"),
-    ("no shard", _index({"weight_map": {"a": "b"}}), "index.json: names b, which is missing"),
-    ("bad shard", _index({"weight_map": {"a": "config.json"}}), "config.json: cannot be read"),
-    ("empty shard", _index({"weight_map": {"a": WEIGHTS}}), f"names tensor a in {WEIGHTS}, which"),
-    (
-        "tokenizer",
-        _text("tokenizer.json", '{"model": 3}'),
-        "tokenizer.json: is no usable tokenizer",
-    ),
-    ("no tokenizer", lambda folder: (folder / "tokenizer.json").unlink(), "there is no such file"),
+BAD: list[tuple[Change, str]] = [
+    (_text("config.json", "{"), "config.json: is not valid JSON"),
+    (_text("config.json", "[]"), "config.json: must hold a JSON object"),
+    (_config(hidden_size=...), "config.json: key hidden_size is missing"),
+    (_config(vocab_size=0), "key vocab_size = 0 must be a whole number"),
+    (_config(num_hidden_layers=1), "but the weights hold further layers"),
+    (_config(num_key_value_heads=4), "asks for tensor model.layers.0.self_attn.k_proj.weight"),
+    (_config(num_key_value_heads=3), "num_key_value_heads = 3 does not divide"),
+    (_config(architectures=["GPT2LMHeadModel"]), "architectures = 'GPT2LMHeadModel' is"),
+    (_config(architectures=[[1]]), "key architectures = [1] is not supported"),
+    (_config(architectures=...), "key architectures = 'none' is not supported"),
+    (_config(model_type="gpt2"), "key model_type = 'gpt2' does not belong to Llama"),
+    (_config(hidden_act="sillu"), "config.json: is not usable: KeyError: 'sillu'"),
+    (_config(quantization_config={"quant_method": "gptq"}), "quantization_config"),
+    (_config(attention_chunk_size=8), "key attention_chunk_size is not supported"),
+    (_config(is_causal=False), "key is_causal = false is not supported"),
+    (_config(rope_parameters={"rope_type": "mrope"}), "rope_type = 'mrope' is not"),
+    (_config(rope_parameters={**ROPES["linear"], "partial_rotary_factor": 0.5}), "partial_"),
+    (_config(rope_parameters={"rope_type": "yarn"}), "config.json: is not usable"),
+    (_config(layer_types=["full_attention", "linear_attention"]), "layer_types hold"),
+    (_config(layer_types=["full_attention", "sliding_attention"]), "no sliding_window"),
+    (_config(eos_token_id="</s>"), "config.json: "),
+    (_text("generation_config.json", '{"eos_token_id": ["</s>"]}'), "key eos_token_id = ["),
+    (_text("generation_config.json", "{"), "generation_config.json: is not valid"),
+    (_weights(lm_head__weight=None), "tensor lm_head.weight is missing (config.json"),
+    (_weights(model__norm__weight=None), "tensor model.norm.weight is missing"),
+    (_weights(**{f"{LAYER}self_attn.v_proj.weight": None}), "self_attn.v_proj.weight is missing"),
+    (_weights(**{UP: torch.zeros(32, 64)}), f"tensor {UP} in shape (64, 32), but {WEIGHTS} holds"),
+    (_weights(model__norm__weight=torch.ones(32, dtype=torch.int8)), "I8 values"),
+    (_weights(**{UP: _with(torch.nan)}), f"tensor {UP} holds a value that is no number (NaN)"),
+    (_weights(**{UP: _with(-torch.inf)}), f"tensor {UP} holds a value that is infinite"),
+    (_cut, f"{WEIGHTS}: cannot be read"),
+    (lambda folder: (folder / WEIGHTS).unlink(), "holds neither model.safetensors"),
+    (_index({"weight_map": {"a": 3}}), "index.json: key weight_map must map tensors'"),
+    (_index({"weight_map": {"a": "b"}}), "index.json: names b, which is missing"),
+    (_index({"weight_map": {"a": "config.json"}}), "config.json: cannot be read"),
+    (_index({"weight_map": {"a": WEIGHTS}}), f"names tensor a in {WEIGHTS}, which"),
+    (_text("tokenizer.json", '{"model": 3}'), "tokenizer.json: is no usable tokenizer"),
+    (lambda folder: (folder / "tokenizer.json").unlink(), "there is no such file"),
 ]
 
 
-@pytest.mark.parametrize(("spoil", "sentence"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
+@pytest.mark.parametrize(("spoil", "sentence"), BAD, ids=[sentence for _, sentence in BAD])
 def test_bad_checkpoints_are_refused_in_one_sentence(
     folder: Path, spoil: Change, sentence: str
 ) -> None:
@@ -307,25 +274,26 @@ def test_a_tokenizer_of_another_model_is_refused(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [
+        (lambda folder: (folder / "config.json").unlink(), "config.json: there is no such file"),
         (_config(hidden_size=64, head_dim=16), "hidden_size = 64 differs from the target's 32"),
+        (lambda folder: (folder / WEIGHTS).unlink(), "holds neither model.safetensors nor"),
+        (_weights(fc__weight=None), "is no EAGLE head, tensor fc.weight is missing"),
+        (_weights(layers__0__mlp__up_proj__weight=None), "layers.0.mlp.up_proj.weight is missing"),
         (_text("config.json", "[]"), "config.json: must hold a JSON object"),
         (_config(rope_parameters={"rope_type": "mrope"}), "rope_type = 'mrope' is not supported"),
         (_weights(fc__weight=torch.zeros(32, 32)), "tensor fc.weight has shape (32, 32), config"),
         (_weights(fc__bias=torch.full((32,), torch.nan)), "tensor fc.bias holds a value that is"),
-        (
-            _weights(embed_tokens__weight=torch.zeros(40, 32)),
-            "tensor embed_tokens.weight has shape",
-        ),
+        (_weights(embed_tokens__weight=torch.zeros(40, 32)), "embed_tokens.weight has shape"),
         (_cut, f"{WEIGHTS}: cannot be read"),
     ],
 )
 def test_bad_heads_are_refused_in_one_sentence(folder: Path, spoil: Change, sentence: str) -> None:
     target = Checkpoint.open(folder)
     head = save_head(folder / "head", target)
-    load_head(CheckpointSource(head), target)
+    load_head(head, target)
     spoil(head)
     with pytest.raises(UserError) as refused:
-        load_head(CheckpointSource(head), target)
+        load_head(head, target)
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -335,22 +303,15 @@ def test_bad_heads_are_refused_in_one_sentence(folder: Path, spoil: Change, sent
     [
         ('["w1", ""]', "key workload.prompts = 'texts.json': prompt 1 is empty"),
         ("[]", "texts.json: must hold a JSON list of strings"),
-        ('{"a": 1}', "texts.json: must hold a JSON list of strings"),
         ("[3]", "texts.json: must hold a JSON list of strings"),
     ],
 )
 def test_prompts_that_hold_nothing_end_a_run_before_it_begins(
-    tmp_path: Path,
-    texts: str,
-    sentence: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    terminal: Terminal, texts: str, sentence: str
 ) -> None:
-    save_tokenizer(save_random_checkpoint(tmp_path / "target", layers=8, seed=1))
-    save_random_checkpoint(tmp_path / "draft", layers=1, seed=2)
-    (tmp_path / "texts.json").write_text(texts)
-    scenario = run_with(tmp_path, "target", "draft")
-    capsys.readouterr()
-    prompts = ["--set", "workload.prompts=texts.json"]
-    assert call(monkeypatch, "run", scenario, *prompts) == 2
-    assert_sentence(capsys.readouterr().err, sentence)
+    save_tokenizer(save_random_checkpoint(terminal.folder / "target", layers=8, seed=1))
+    save_random_checkpoint(terminal.folder / "draft", layers=1, seed=2)
+    (terminal.folder / "texts.json").write_text(texts)
+    scenario = run_with(terminal.folder, "target", "draft")
+    terminal.capsys.readouterr()  # what the library says of the checkpoints
+    terminal.fails(sentence, "run", scenario, "--set", "workload.prompts=texts.json")

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-import zmq
 
-from tests.worlds.command_line import assert_sentence, call, run_with
+from tests.worlds.command_line import Terminal, run_with
 from tests.worlds.tiny_models import greedy, parameter_bytes, save_random_checkpoint
 from treepipe.core.messages import NO_PARENT, Flight, Segment
 from treepipe.core.protocol import DraftPass
-from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
-from treepipe.executor.computing import DTYPES, Ferry, fault_of, gpu_fault, use
+from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.computing import DTYPES, DeviceTransfer, fault_of, gpu_fault, use
+from treepipe.executor.mailbox import Gate, Inbox, Outbox
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.executor.sources import SourceSettings, open_source
-from treepipe.executor.transport import Gate, Inbox, Outbox
+from treepipe.executor.transport import ZeroMQ
 from treepipe.scenario.computing import COMPUTED, ONE_CORE, Compute, Computed
 from treepipe.scenario.schema import SamplingSection, SourceSection
 
@@ -65,7 +65,7 @@ def test_every_draft_computes_in_every_type(
 ) -> None:
     """A pass over a prompt and a tree of two nodes, beside the same in float32 on the CPU; and an
     answer that a verification rule remembers."""
-    model = CheckpointSource(head if source == "eagle" else target.directory)
+    model = head if source == "eagle" else target.directory
     settings = SourceSettings(SourceSection(source=source), model, SamplingSection(), False, 0)
     states = WholeModel(target, 64)
     states.stage.open(0)
@@ -97,9 +97,9 @@ def test_states_arrive_as_they_were_sent(dtype: Computed) -> None:
     segment = Segment(1, 1, 0, 0, 0, (4, 5, 6), (0, 1, 2))
     names = frozenset(["a"]), frozenset(["b"])
     gate = Gate(token, *names, (Flight,), 8, 9, dtype=DTYPES[dtype])
-    context = zmq.Context()
-    inbox = Inbox(context, 0, "b", gate=gate)
-    outbox = Outbox(context, inbox.address, ("a", "b"), None, token)
+    transport = ZeroMQ()
+    inbox = Inbox(transport, 0, "b", gate=gate)
+    outbox = Outbox(transport, inbox.address, ("a", "b"), None, token)
     try:
         outbox.send(Flight(0, 0, (segment,)), 0.0, 0, states)
         received = inbox.get()
@@ -108,22 +108,20 @@ def test_states_arrive_as_they_were_sent(dtype: Computed) -> None:
         assert received.hidden.dtype == states.dtype
         assert torch.equal(received.hidden, states)
     finally:
-        for each in (inbox, outbox):
-            each.close()
-        context.destroy(linger=0)
+        transport.close()
 
 
 @pytest.mark.parametrize("kind", GPU)
 @pytest.mark.parametrize("dtype", COMPUTED)
-def test_a_ferry_carries_rows_of_any_number(kind: Any, dtype: Computed) -> None:
+def test_a_transfer_carries_rows_of_any_number(kind: Any, dtype: Computed) -> None:
     compute = Compute(kind, dtype=dtype)
-    ferry = Ferry(compute)
+    transfer = DeviceTransfer(compute)
     for rows in (4, 1, 9, 9):
         states = torch.randn(rows, 6).to(DTYPES[dtype])
-        there = ferry.aboard(states)
+        there = transfer.to_device(states)
         assert there.device.type == kind
-        assert torch.equal(ferry.ashore(2 * there), 2 * states)
-        ferry.wait()
+        assert torch.equal(transfer.to_host(2 * there), 2 * states)
+        transfer.wait()
 
 
 def test_what_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,22 +140,14 @@ def test_what_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("settings", "part"),
     [
-        (
-            ["drafts.0.device.kind='cuda'", "drafts.0.device.index=77"],
-            "of draft0 has kind = 'cuda'",
-        ),
-        (["pipelines.0.stages.0.device.threads=1000"], "of pipeline0.stage1 has threads = 1000"),
-        (["target.dtype='int4'", "emulate=false"], "key target.dtype = 'int4' cannot be run"),
+        ("drafts.0.device.kind='cuda' drafts.0.device.index=77", "of draft0 has kind = 'cuda'"),
+        ("pipelines.0.stages.0.device.threads=1000", "of pipeline0.stage1 has threads = 1000"),
+        ("target.dtype='int4' emulate=false", "key target.dtype = 'int4' cannot be run"),
     ],
 )
 def test_a_run_is_refused_before_a_worker_starts(
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    settings: list[str],
-    part: str,
+    terminal: Terminal, settings: str, part: str
 ) -> None:
-    scenario = run_with(tmp_path, "reference", "reference")
-    choices = [each for setting in settings for each in ("--set", setting)]
-    assert call(monkeypatch, "run", scenario, "--quiet", *choices) == 2
-    assert_sentence(capfd.readouterr().err, part)
+    scenario = run_with(terminal.folder, "reference", "reference")
+    choices = [each for setting in settings.split() for each in ("--set", setting)]
+    terminal.refuses(part, "run", scenario, "--quiet", *choices)

@@ -1,8 +1,7 @@
-"""Drafts that are no language model: an EAGLE head, prompt lookup, and two sources mixed."""
+"""An EAGLE head against dense computation, and drafts of every kind in real runs."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice, product
@@ -14,28 +13,24 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import save_file
 
+from tests.worlds.changed import changed
 from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.examples import examples
+from tests.worlds.real_runs import assert_greedy
 from tests.worlds.tiny_models import (
     VOCABULARY,
-    greedy,
     save_head,
     save_random_checkpoint,
 )
-from treepipe.core.errors import UserError
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
 from treepipe.core.requests import LIVES
-from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
+from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.controller import Controller
 from treepipe.executor.draft_memory import stream
-from treepipe.executor.draft_model import LanguageModelDraft
 from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.eagle_head import load_head
-from treepipe.executor.hybrid import HybridDraft
-from treepipe.executor.ngram import PromptLookupDraft
 from treepipe.executor.packed import LEAST_BYTES, PackedLinear, can_pack
 from treepipe.executor.stage_model import TargetEnds
 from treepipe.results.trace import Trace
@@ -60,7 +55,7 @@ def dense(
 
     ``true`` are the states of all of the text but its last token; the precision is theirs.
     """
-    model, _ = load_head(CheckpointSource(head), target, true.dtype)
+    model, _ = load_head(head, target, true.dtype)
     ends = TargetEnds(target, true.dtype)
     given = true
     for count in range(len(path) + 1):
@@ -83,9 +78,9 @@ def test_tree_passes_equal_dense_computation(width: int, tmp_path: Path) -> None
     folder = save_random_checkpoint(tmp_path / "target", layers=1, width=width, seed=1)
     target = Checkpoint.open(folder)
     head = save_head(tmp_path / "head", target)
-    draft = EagleDraft(CheckpointSource(head), target, 64)
+    draft = EagleDraft(head, target, 64)
     if width == 1024 and can_pack(torch.empty(LEAST_BYTES)):
-        assert type(load_head(CheckpointSource(head), target)[0].fc) is PackedLinear
+        assert type(load_head(head, target)[0].fc) is PackedLinear
     draft.open(1)
     draft.observe(1, features_of(READ - 1, width))
     rows = [draft.log_probs(1, DraftPass(1, TEXT[:READ], (), (), True, 4))]
@@ -97,7 +92,7 @@ def test_tree_passes_equal_dense_computation(width: int, tmp_path: Path) -> None
 
 
 def test_committed_tokens_are_read_again_from_true_states(head: Path, target: Checkpoint) -> None:
-    draft = EagleDraft(CheckpointSource(head), target, 64)
+    draft = EagleDraft(head, target, 64)
     draft.open(1)
     draft.observe(1, features_of(READ - 1))
     draft.log_probs(1, DraftPass(1, TEXT[:READ], (), (), True, 4))
@@ -154,7 +149,7 @@ def test_sessions_of_a_batch_are_answered_as_each_alone(
 ) -> None:
     """They differ in what they have read, in rows, in levels, and in which passes they run. (A
     random head amplifies rounding from level to level, hence the precision.)"""
-    drafts = [EagleDraft(CheckpointSource(head), target, 64, torch.float64) for _ in range(2)]
+    drafts = [EagleDraft(head, target, 64, torch.float64) for _ in range(2)]
     readers = {session: Reader(session) for session in range(1, data.draw(st.integers(2, 4)) + 1)}
     for draft, session in product(drafts, readers):
         draft.open(session)
@@ -180,80 +175,11 @@ def test_sessions_of_a_batch_are_answered_as_each_alone(
 def test_pickled_weights_are_read_too(target: Checkpoint, tmp_path: Path, head: Path) -> None:
     pickled = save_head(tmp_path, target, pickled=True)
     for one, other in zip(
-        load_head(CheckpointSource(pickled), target)[0].state_dict().values(),
-        load_head(CheckpointSource(head), target)[0].state_dict().values(),
+        load_head(pickled, target)[0].state_dict().values(),
+        load_head(head, target)[0].state_dict().values(),
         strict=True,
     ):
         assert torch.equal(one, other)
-
-
-def test_faults_of_a_head_are_one_sentence(target: Checkpoint, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"config\.json: there is no such file"):
-        load_head(CheckpointSource(tmp_path), target)
-    content = json.loads((target.directory / "config.json").read_text())
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps({**content, "hidden_size": 64}))
-    with pytest.raises(UserError, match="hidden_size = 64 differs from the target's 32"):
-        load_head(CheckpointSource(tmp_path), target)
-    config.write_text("{")
-    with pytest.raises(UserError, match=r"config\.json: is not valid JSON"):
-        load_head(CheckpointSource(tmp_path), target)
-    config.write_text(json.dumps(content))
-    with pytest.raises(UserError, match=r"holds neither model\.safetensors nor pytorch_model\.bin"):
-        load_head(CheckpointSource(tmp_path), target)
-    save_file({"fc.bias": torch.zeros(32)}, tmp_path / "model.safetensors")
-    with pytest.raises(UserError, match=r"is no EAGLE head, tensor fc\.weight is missing"):
-        load_head(CheckpointSource(tmp_path), target)
-    save_file({"fc.weight": torch.zeros(32, 64)}, tmp_path / "model.safetensors")
-    with pytest.raises(UserError, match=r"tensor layers\.0\..* is missing"):
-        load_head(CheckpointSource(tmp_path), target)
-
-
-# --- prompt lookup, hybrid -----------------------------------------------------------------------
-
-
-def lookup(text: Sequence[int], path: Sequence[int] = ()) -> list[int]:
-    """Best three tokens behind the text and a scratch path."""
-    draft = PromptLookupDraft(VOCABULARY, 3)
-    draft.open(1)
-    drafted = draft.draft(1, DraftPass(1, tuple(text), (), (), True, 3))
-    for slot, token in enumerate(path):
-        parent = (slot - 1,) if slot else (NO_PARENT,)
-        drafted = draft.draft(1, DraftPass(2 + slot, (), (token,), parent, False, 3))
-    return [int(token) for token in drafted.tokens[-1]]
-
-
-def test_lookup_continues_the_longest_suffix() -> None:
-    assert lookup([1, 2, 3, 4, 9, 2, 3, 5, 1, 2, 3])[0] == 4, "1 2 3 was followed by 4"
-    assert lookup([1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3, 5, 1, 2, 3])[:2] == [5, 4]
-    assert lookup([7, 8, 9, 1], path=[7, 8])[0] == 9, "scratch tokens count as context"
-    assert lookup([5, 6])[0] in (5, 6), "without a match what occurs at all is likelier"
-
-
-@given(st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=40), st.integers(1, 5))
-def test_lookup_gives_a_distribution(text: list[int], longest: int) -> None:
-    draft = PromptLookupDraft(VOCABULARY, longest)
-    draft.open(1)
-    rows = draft.log_probs(1, DraftPass(1, tuple(text), (), (), True, 3))
-    np.testing.assert_allclose(rows.exp().sum(-1).numpy(), 1.0)
-    again = PromptLookupDraft(VOCABULARY, longest)
-    again.open(1)
-    for ticket, token in enumerate(text):  # read one by one
-        other = again.log_probs(1, DraftPass(ticket, (token,), (), (), True, 3))
-    assert torch.equal(rows, other)
-
-
-def test_hybrid_holds_the_candidates_of_both(target: Checkpoint) -> None:
-    model, copy = (LanguageModelDraft(target, 64) for _ in range(2))
-    prompt = (1, 2, 3, 40, 1, 2, 3)
-    hybrid = HybridDraft(model, PromptLookupDraft(VOCABULARY, 3), 0.5)
-    hybrid.open(1)
-    copy.open(1)
-    order = DraftPass(1, prompt, (), (), True, 4)
-    mixed = hybrid.draft(1, order)
-    assert 40 in mixed.tokens[0]
-    assert int(copy.draft(1, order).tokens[0][0]) in mixed.tokens[0]
-    assert list(mixed.log_probs[0]) == sorted(mixed.log_probs[0], reverse=True)
 
 
 # --- in real processes ---------------------------------------------------------------------------
@@ -266,36 +192,38 @@ def decode_greedily(
     roles = worker_roles((target.directory, target.directory), deployment, emulate=emulate)
     source = replace(roles[0].source, section=SourceSection(source=kind))
     if kind == "eagle":
-        source = replace(source, model=CheckpointSource(head))
+        source = replace(source, model=head)
     vocabulary = target.vocabulary  # a look-up answers with a distribution over all of it
     roles = [replace(role, source=source, vocabulary=vocabulary) for role in roles]
     with Controller(roles, deployment) as running:
         trace, _ = running.run(deployment)
-    for request, spec in zip(trace.requests, deployment.requests, strict=True):
-        expected = greedy(target.directory, list(spec.prompt), spec.max_new_tokens)
-        assert list(request.tokens) == expected
+    assert_greedy(trace, deployment, target.directory)
     return trace
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [("ngram", "flowspec"), ("hybrid", "specpipe")]
-    + [("eagle", n) for n in ("flowspec", "flowspec_free", "specpipe_db", "eagle", "dsd")],
+    [
+        ("ngram", "flowspec"),
+        ("hybrid", "specpipe"),
+        ("eagle", "flowspec"),
+        ("eagle", "specpipe_db"),
+    ],
 )
 def test_text_is_greedy_whatever_drafts(
-    target: Checkpoint, head: Path, tmp_path: Path, kind: str, name: str
+    target: Checkpoint, head: Path, kind: str, name: str
 ) -> None:
     deployment = small_deployment(name, clients=3, reads_states=kind == "eagle")
     decode_greedily(target, head, kind, deployment, emulate=False)
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("kind", ["model", "ngram", "hybrid", "eagle"])
+@pytest.mark.parametrize("kind", ["hybrid", "eagle"])
 def test_passes_in_vain_leave_the_text_as_it_is(target: Checkpoint, head: Path, kind: str) -> None:
     """The way back takes over 20 ms, so an idle draft runs several of them per round."""
     deployment = small_deployment("chain", reads_states=kind == "eagle")
-    deployment = replace(deployment, serving=replace(deployment.serving, warm_up_ms=3.0))
+    deployment = changed(deployment, warm_up_ms=3.0)
     trace = decode_greedily(target, head, kind, deployment, emulate=True)
     vain = [s for s in trace.spans if s.device == "draft0" and s.kind == "draft" and not s.session]
     assert len(vain) > sum(len(request.rounds) for request in trace.requests)

@@ -10,11 +10,11 @@ import functools
 import json
 import pickle
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.worlds.changed import changed
 from tests.worlds.every_key import PLAIN, USUAL, Key, Outcome, check_heard, every_key, situated
 from treepipe.core.errors import UserError
 from treepipe.executor import launch
@@ -50,8 +50,8 @@ def prepared(content: str) -> Outcome:
         warnings = run_warnings(scenario, made)
     except UserError as error:
         return "", str(error)
-    kept = [replace(each, redeal=None, stand_in=None, warnings=()) for each in made.runs]
-    rescues = [(each.redeal is None, each.stand_in is None) for each in made.runs]
+    kept = [changed(each, redeal=None, stand_in=None, warnings=()) for each in made.runs]
+    rescues = [(each.redeal is None, each.faults.stand_in is None) for each in made.runs]
     result = rescues, scenario.name, scenario.workload.warmup_requests, scenario.sampling.lossless
     orders = [(role.travelling, role.port) for role in made.roles]
     return str(pickle.dumps((orders, kept, result))), repr(warnings)

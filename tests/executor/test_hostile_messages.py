@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import socket
 import threading
@@ -19,14 +18,15 @@ import torch
 import zmq
 
 from tests.worlds.deployments import small_deployment, worker_roles
-from tests.worlds.tiny_models import greedy
+from tests.worlds.examples import THOROUGH
+from tests.worlds.hosts import free_port
+from tests.worlds.real_runs import assert_greedy
 from treepipe.core.messages import Beat, Close, Flight, MessageLimits, Segment, Word
+from treepipe.executor.addresses import LOOPBACK
 from treepipe.executor.clock import now_ms
 from treepipe.executor.controller import Controller
-from treepipe.executor.station import RoleSettings
-from treepipe.executor.transport import (
+from treepipe.executor.mailbox import (
     KINDS,
-    LOOPBACK,
     MOST_WAITING,
     TOKEN_BYTES,
     Envelope,
@@ -34,8 +34,8 @@ from treepipe.executor.transport import (
     Inbox,
     Outbox,
     Ping,
-    Received,
 )
+from treepipe.executor.transport import ZeroMQ
 from treepipe.results.trace import Trace
 
 TOKEN = bytes(range(TOKEN_BYTES))
@@ -53,32 +53,51 @@ def a_gate(kinds: tuple[type, ...] = EVERY_KIND) -> Gate:
 
 
 @pytest.fixture
-def context() -> Iterator[Any]:
-    with zmq.Context() as made:
-        yield made
+def connect() -> Iterator[Callable[..., Any]]:
+    """A stranger's socket to an address, which sends as much as ``waiting`` messages at once."""
+    made = list[Any]()  # the context closes them
+    with zmq.Context() as context:
+
+        def connected(address: str, waiting: int = 0) -> Any:
+            socket = context.socket(zmq.PUSH)
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.setsockopt(zmq.SNDHWM, waiting)
+            socket.connect(address)
+            made.append(socket)
+            return socket
+
+        yield connected
+        context.destroy()
+
+
+@pytest.fixture
+def transport() -> Iterator[ZeroMQ]:
+    made = ZeroMQ()
+    yield made
+    made.close()
 
 
 class _Wiretap:
-    """Takes the place of a socket: what an outbox would have sent."""
+    """Takes the place of a channel: what an outbox would have sent."""
 
     def __init__(self) -> None:
         self.sent: list[list[Any]] = []
 
-    def send_multipart(self, frames: list[Any], copy: bool = True) -> None:
+    def send(self, *frames: Any) -> None:
         self.sent.append([bytes(frames[0]), *map(bytearray, frames[1:])])  # writable, as received
 
 
 def frames_of(
     body: Flight | Beat | Close | Ping,
     hidden: torch.Tensor | None,
-    context: Any,
+    transport: ZeroMQ,
     ends: tuple[str, str] = ("draft0", "stage1"),
     token: bytes = TOKEN,
 ) -> list[bytes]:
     """A message as an outbox writes it."""
-    outbox, tap = Outbox(context, f"tcp://{LOOPBACK}:9", ends, None, token), _Wiretap()
+    outbox, tap = Outbox(transport, f"tcp://{LOOPBACK}:9", ends, None, token), _Wiretap()
     outbox.close()
-    outbox._socket = tap
+    outbox._channel = tap  # type: ignore[assignment]
     outbox.send(body, now_ms(), 0, hidden)
     return tap.sent[0]
 
@@ -118,7 +137,7 @@ BROKEN = "has a broken header"
 SHAPE = "does not hold the hidden states of its rows"
 TIMES = "has impossible times"
 ENDS = "names other ends"
-LIMIT = "holds numbers that this run has not"
+LIMIT = "holds numbers beyond the limits of this run"
 ATTACKS: dict[str, tuple[str, Attack]] = {
     # Without the token nothing is read, however well it is forged.
     "nothing": (FORGED, lambda frames: [b""]),
@@ -177,10 +196,10 @@ ATTACKS: dict[str, tuple[str, Attack]] = {
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_a_hostile_message_is_dropped_with_its_reason(context: Any, name: str) -> None:
+def test_a_hostile_message_is_dropped_with_its_reason(transport: ZeroMQ, name: str) -> None:
     reason, attack = ATTACKS[name]
-    inbox = Inbox(context, 0, "stage1", gate=a_gate())
-    good = frames_of(FLIGHT, HIDDEN, context)
+    inbox = Inbox(transport, 0, "stage1", gate=a_gate())
+    good = frames_of(FLIGHT, HIDDEN, transport)
     inbox.take(attack(good))
     assert inbox.dropped == {reason: 1}
     assert inbox.get(now_ms()) is None
@@ -189,73 +208,55 @@ def test_a_hostile_message_is_dropped_with_its_reason(context: Any, name: str) -
     assert received is not None, "the next good one comes in"
     assert received.envelope.body == FLIGHT
     assert torch.equal(received.hidden, HIDDEN)  # type: ignore[arg-type]
-    inbox.close()
 
 
-def test_a_message_comes_in_once(context: Any) -> None:
-    inbox = Inbox(context, 0, "stage1", gate=a_gate())
-    good = frames_of(FLIGHT, HIDDEN, context)
+def test_a_message_comes_in_once(transport: ZeroMQ) -> None:
+    inbox = Inbox(transport, 0, "stage1", gate=a_gate())
+    good = frames_of(FLIGHT, HIDDEN, transport)
     inbox.take(good)
     inbox.take(good)
     assert inbox.dropped == {"has come before": 1}
     assert inbox.count == 1
-    inbox.close()
 
 
-@pytest.mark.parametrize("body", [Close(1), Beat(0, (Word(1, 0, 0, None, 0, False, False),))])
-def test_a_draft_server_takes_flights_only(context: Any, body: Close | Beat) -> None:
-    inbox = Inbox(context, 0, "stage1", gate=a_gate((Flight,)))
-    inbox.take(frames_of(body, None, context))
-    assert inbox.dropped == {"says what this worker is never told": 1}
-    inbox.close()
+@pytest.mark.parametrize(
+    ("body", "kinds"),
+    [
+        (Close(1), (Flight,)),
+        (Beat(0, (Word(1, 0, 0, None, 0, False, False),)), (Flight,)),
+        (Ping("answer"), EVERY_KIND),
+    ],
+)
+def test_a_worker_takes_only_what_is_sent_to_its_kind(
+    transport: ZeroMQ, body: Close | Beat | Ping, kinds: tuple[type, ...]
+) -> None:
+    """A draft server takes flights only; a ping is for measured links."""
+    inbox = Inbox(transport, 0, "stage1", gate=a_gate(kinds))
+    inbox.take(frames_of(body, None, transport))
+    assert inbox.dropped == {"is of a kind that this worker never gets": 1}
 
 
-def test_a_ping_is_for_measured_links_only(context: Any) -> None:
-    worker = Inbox(context, 0, "stage1", gate=a_gate())
-    worker.take(frames_of(Ping("answer"), None, context))
-    assert worker.dropped == {"says what this worker is never told": 1}
-    worker.close()
-    peer = Inbox(context, 0, "calibration")
-    (header,) = frames_of(Ping("answer"), None, context, token=b"")
-    peer.take([header.replace(b"answer", b"shout")])
-    assert (peer.dropped, peer.count) == ({BROKEN: 1}, 0)
-    peer.take([header])
-    received = peer.get(now_ms())
+def test_outside_a_run_a_broken_message_is_dropped_too(transport: ZeroMQ) -> None:
+    inbox = Inbox(transport, 0, "calibration")
+    (header,) = frames_of(Ping("answer"), None, transport, token=b"")
+    for each in (b"GET / HTTP/1.1\r\n\r\n", header.replace(b"answer", b"shout"), header):
+        inbox.take([each])
+    received = inbox.get(now_ms())
     assert received is not None
     assert received.envelope.body == Ping("answer")
-    peer.close()
+    assert (inbox.dropped, inbox.count) == ({BROKEN: 2}, 1)
 
 
-def test_a_port_holds_so_many_messages_of_a_connection(context: Any) -> None:
+def test_a_port_holds_so_many_messages_of_a_connection(connect: Any, transport: ZeroMQ) -> None:
     """More stay with who sends them, however fast that is."""
     gate = a_gate()
-    inbox, longest = Inbox(context, 0, "stage1", gate=gate), bytes(gate.most_bytes)
-    with context.socket(zmq.PUSH) as flood:
-        flood.setsockopt(zmq.SNDHWM, 1)
-        flood.setsockopt(zmq.LINGER, 0)
-        flood.connect(inbox.address)
-        sent = 0
-        while flood.poll(500, zmq.POLLOUT):
-            flood.send(longest)
-            sent += 1
-            assert sent < 2 * MOST_WAITING
+    inbox, longest, sent = Inbox(transport, 0, "stage1", gate=gate), bytes(gate.most_bytes), 0
+    flood = connect(inbox.address, 1)
+    while flood.poll(500, zmq.POLLOUT):
+        flood.send(longest)
+        sent += 1
+        assert sent < 2 * MOST_WAITING
     assert sent >= MOST_WAITING
-    inbox.close()
-
-
-def test_outside_a_run_a_broken_message_is_dropped_too(context: Any) -> None:
-    inbox = Inbox(context, 0, "calibration")
-    inbox.take([b"GET / HTTP/1.1\r\n\r\n"])
-    inbox.take(frames_of(FLIGHT, HIDDEN, context, token=b""))
-    assert inbox.dropped == {BROKEN: 1}
-    assert inbox.count == 1
-    inbox.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
 
 
 def raw(address: str, data: bytes) -> socket.socket:
@@ -273,9 +274,13 @@ def raw(address: str, data: bytes) -> socket.socket:
     return connection
 
 
-def received_before(inbox: Inbox, deadline_ms: float) -> Received | None:
-    """The first message that is let in, whatever comes with it."""
-    return inbox.get(now_ms() + deadline_ms)
+def assert_a_message_comes_in(transport: ZeroMQ, inbox: Inbox) -> None:
+    """Whatever else comes with it."""
+    outbox = Outbox(transport, inbox.address, ("draft0", "stage1"), None, TOKEN)
+    outbox.send(FLIGHT, now_ms(), 0, HIDDEN)
+    received = inbox.get(now_ms() + 10_000)
+    assert received is not None
+    assert received.envelope.body == FLIGHT
 
 
 HUGE_FRAME = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00NULL".ljust(54, b"\0")
@@ -288,45 +293,26 @@ HUGE_FRAME = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00NULL".ljust(54, b"\0")
     ids=["letters", "zeros", "noise", "half a greeting", "silence"],
 )
 def test_bytes_without_a_handshake_do_not_hold_up_a_message(
-    context: Any, data: bytes, port: int | None
+    transport: ZeroMQ, data: bytes, port: int | None
 ) -> None:
-    inbox = Inbox(context, free_port() if port is None else port, "stage1", gate=a_gate())
+    inbox = Inbox(transport, free_port() if port is None else port, "stage1", gate=a_gate())
     strangers = [raw(inbox.address, data) for _ in range(20 if not data else 1)]
-    outbox = Outbox(context, inbox.address, ("draft0", "stage1"), None, TOKEN)
-    outbox.send(FLIGHT, now_ms(), 0, HIDDEN)
-    received = received_before(inbox, 10_000)
-    assert received is not None
-    assert received.envelope.body == FLIGHT
+    assert_a_message_comes_in(transport, inbox)
     for stranger in strangers:
         stranger.close()
-    outbox.close()
-    inbox.close()
 
 
-def test_a_frame_longer_than_the_deployment_needs_is_cut_off(context: Any) -> None:
+def test_a_frame_longer_than_the_deployment_needs_is_cut_off(
+    connect: Any, transport: ZeroMQ
+) -> None:
     gate = a_gate()
-    inbox = Inbox(context, 0, "stage1", gate=gate)
-    stranger = context.socket(zmq.PUSH)
-    stranger.setsockopt(zmq.LINGER, 0)
-    stranger.connect(inbox.address)
-    stranger.send(bytes(gate.most_bytes + 1))
-    outbox = Outbox(context, inbox.address, ("draft0", "stage1"), None, TOKEN)
-    outbox.send(FLIGHT, now_ms(), 0, HIDDEN)
-    assert received_before(inbox, 10_000) is not None
-    assert inbox.count == 1
-    assert not inbox.dropped, "it never came in"
-    stranger.close()
-    outbox.close()
-    inbox.close()
+    inbox = Inbox(transport, 0, "stage1", gate=gate)
+    connect(inbox.address).send(bytes(gate.most_bytes + 1))
+    assert_a_message_comes_in(transport, inbox)
+    assert (inbox.count, inbox.dropped) == (1, {}), "the frame never came in"
 
 
-def _ports(roles: list[RoleSettings]) -> dict[str, str]:
-    """Free ports, a run of them, as addresses by worker."""
-    base = free_port()
-    return {r.placed.name: f"tcp://{LOOPBACK}:{base + n}" for n, r in enumerate(roles)}
-
-
-FUZZED = 100_000 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 2_000
+FUZZED = 100_000 if THOROUGH else 2_000
 
 
 def malformed(rng: np.random.Generator, good: list[bytes]) -> list[bytes]:
@@ -360,24 +346,20 @@ def malformed(rng: np.random.Generator, good: list[bytes]) -> list[bytes]:
 
 @pytest.mark.processes
 def test_a_run_under_attack_ends_with_its_text_and_a_warning(
-    pair: tuple[Path, Path], context: Any
+    pair: tuple[Path, Path], connect: Any, transport: ZeroMQ
 ) -> None:
     """All at once, at every worker, while it decodes; every message is counted."""
-    deployment = small_deployment("flowspec")
+    deployment, base = small_deployment("flowspec"), free_port()
     roles = worker_roles(pair, deployment, emulate=False)
-    addresses = _ports(roles)
-    roles = [replace(r, port=int(addresses[r.placed.name].split(":")[-1])) for r in roles]
+    roles = [replace(role, port=base + n) for n, role in enumerate(roles)]
+    addresses = {role.placed.name: f"tcp://{LOOPBACK}:{role.port}" for role in roles}
     rng, strangers = np.random.default_rng(3), list[Any]()
 
     def attack(token: bytes) -> None:
         for name, address in addresses.items():
-            good = frames_of(FLIGHT, HIDDEN, context, ("draft0", name), token)
+            good = frames_of(FLIGHT, HIDDEN, transport, ("draft0", name), token)
             strangers.append(raw(address, b"A" * 2**20))
-            pusher = context.socket(zmq.PUSH)
-            pusher.setsockopt(zmq.LINGER, 0)
-            pusher.setsockopt(zmq.SNDHWM, 0)
-            pusher.connect(address)
-            strangers.append(pusher)
+            pusher = connect(address)
             for _ in range(FUZZED // len(addresses)):
                 pusher.send_multipart(malformed(rng, good))
 
@@ -391,8 +373,7 @@ def test_a_run_under_attack_ends_with_its_text_and_a_warning(
     for stranger in strangers:
         stranger.close()
     for trace in traces:
-        for request, spec in zip(trace.requests, deployment.requests, strict=True):
-            assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
+        assert_greedy(trace, deployment, pair[0])
     said = [sentence for trace in traces for sentence in trace.warnings]
     for name in addresses:
         for reason in (FORGED, BROKEN):

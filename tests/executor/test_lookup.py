@@ -119,23 +119,14 @@ class Fixed(DraftSource):
         return [self.p.log() for _ in passes]
 
 
-class Observing(Fixed):
-    """One that reads the target's states."""
-
-    def observe(self, session: int, features: torch.Tensor) -> None:
-        self.told.append(("observe", session, len(features)))
-
-
 def test_hybrid_tells_both_sources_everything() -> None:
-    one, other = Fixed([0.5, 0.5]), Observing([0.5, 0.5])
+    one, other = Fixed([0.5, 0.5]), Fixed([0.5, 0.5])
     hybrid = HybridDraft(one, other, 0.5)
     order = DraftPass(3, (), (1,), (NO_PARENT,), False, 2, (0, 2), 1)
     hybrid.open(7)
-    hybrid.observe(7, torch.zeros(4, 2))
     hybrid.draft(7, order)
     hybrid.close(7)
-    assert one.told == [("open", 7), (7, order), ("close", 7)]
-    assert other.told == [("open", 7), ("observe", 7, 4), (7, order), ("close", 7)]
+    assert one.told == other.told == [("open", 7), (7, order), ("close", 7)]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -19,9 +18,13 @@ import psutil
 import pytest
 
 from tests.worlds.any_section import SCHEDULES
+from tests.worlds.changed import changed
+from tests.worlds.command_line import ROOT
 from tests.worlds.deployments import PROMPT, small_deployment, worker_roles
-from tests.worlds.tiny_models import greedy, save_random_checkpoint
-from treepipe.core.errors import RunError, UserError
+from tests.worlds.hosts import free_port
+from tests.worlds.real_runs import assert_greedy, controller_of, run_once
+from tests.worlds.tiny_models import save_random_checkpoint
+from treepipe.core.errors import RunError
 from treepipe.executor.controller import Controller
 from treepipe.results.metrics import run_metrics, utilization
 from treepipe.results.where import shares
@@ -36,7 +39,7 @@ pytestmark = pytest.mark.processes
 def controller(pair: tuple[Path, Path], request: pytest.FixtureRequest) -> Iterator[Controller]:
     """Workers of either placement of the target's ends."""
     deployment = small_deployment("pp", ends=request.param)
-    with Controller(worker_roles(pair, deployment, check_causality=True), deployment) as running:
+    with controller_of(pair, deployment, check_causality=True) as running:
         yield running
 
 
@@ -44,13 +47,14 @@ def controller(pair: tuple[Path, Path], request: pytest.FixtureRequest) -> Itera
 def test_run_is_lossless_and_replays_step_by_step(
     controller: Controller, pair: tuple[Path, Path], name: str
 ) -> None:
-    """One request at a time with one placement of the ends, three with the other."""
-    ends = controller.crew.deployment.ends
+    """One request at a time with one placement of the ends, three with the other. The deployment's
+    times are equal to those that the workers were opened with, and not the same; nothing is left of
+    the requests."""
+    ends = controller.crew.deployment.roles.ends
     clients = (1, 3)[(SCHEDULES.index(name) + (ends == "pipeline")) % 2]
-    deployment = small_deployment(name, clients=clients, ends=ends)
+    deployment = deepcopy(small_deployment(name, clients=clients, ends=ends))
     trace, recording = controller.run(deployment)
-    for request, spec in zip(trace.requests, deployment.requests, strict=True):
-        assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
+    assert_greedy(trace, deployment, pair[0])
     replay = simulate(deployment, ReplaySource(recording))
     for mine, theirs in zip(replay.requests, trace.requests, strict=True):
         assert mine.tokens == theirs.tokens
@@ -61,25 +65,26 @@ def test_run_is_lossless_and_replays_step_by_step(
     ratio = predicted["time_between_tokens_ms"] / measured["time_between_tokens_ms"]
     # How much longer than that is the host's affair: a busy one has no upper bound.
     assert 0.1 < ratio < 1.05, "emulated work takes at least its profile's time"
-    assert set(utilization(trace)) == set(deployment.devices)
+    assert set(utilization(trace)) == set(deployment.roles.devices)
+    deadline = time.monotonic() + 5
+    while any(left := controller.open_sessions().values()):
+        assert time.monotonic() < deadline, f"state is left: {left}"
 
 
-@pytest.mark.parametrize("name", ["pipedec", "specpipe_db"])
-@pytest.mark.parametrize("in_phases", [True, False])
+@pytest.mark.parametrize(
+    ("name", "in_phases"), [("pipedec", True), ("specpipe_db", True), ("specpipe_db", False)]
+)
 def test_a_step_in_phases_sends_what_pruning_has_left(
     pair: tuple[Path, Path], name: str, in_phases: bool
 ) -> None:
     """In groups of one and of three stages; the first one's results cross the only boundary."""
-    deployment = replace(
+    deployment = changed(
         small_deployment(name, clients=2, parallel_prefill=True),
         groups=(1, 3),
         overlapped_pruning=not in_phases,
     )
-    roles = worker_roles(pair, deployment, check_causality=True)
-    with Controller(roles, deployment) as controller:
-        trace, recording = controller.run(deployment)
-    for request, spec in zip(trace.requests, deployment.requests, strict=True):
-        assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
+    trace, recording = run_once(pair, deployment, check_causality=True)
+    assert_greedy(trace, deployment, pair[0])
     replay = simulate(deployment, ReplaySource(recording))
     assert [r.rounds for r in replay.requests] == [r.rounds for r in trace.requests]
     for each in (trace, replay):
@@ -93,72 +98,28 @@ def test_a_step_in_phases_sends_what_pruning_has_left(
         assert drafted[0].end_ms < each.requests[0].emitted[0][0], "while the target reads it, too"
 
 
-def test_nothing_is_left_of_finished_requests(controller: Controller) -> None:
-    ends = controller.crew.deployment.ends
-    controller.run(small_deployment("flowspec_free", clients=3, ends=ends))
-    controller.run(small_deployment("specpipe_db", clients=3, ends=ends))
-    deadline = time.monotonic() + 5
-    while any(left := controller.open_sessions().values()):
-        assert time.monotonic() < deadline, f"state is left: {left}"
-
-
-def test_chunked_prompt_is_computed_in_two_segments(controller: Controller) -> None:
-    deployment = small_deployment("pp", ends=controller.crew.deployment.ends)
-    trace, _ = controller.run(replace(deployment, requests=(RequestSpec(PROMPT, 2),)))
-    sizes = [s.tokens for s in trace.spans if s.device.endswith("stage1") and s.kind == "compute"]
-    assert sizes == [35, 35, 1]
-
-
 def test_requests_in_quick_succession_do_not_strand_each_other(pair: tuple[Path, Path]) -> None:
     """Without emulation the end of one request and the start of the next arrive together."""
     requests = tuple(RequestSpec(PROMPT[:n], 6) for n in range(1, 41))
     deployment = replace(small_deployment("flowspec"), requests=requests)
-    with Controller(worker_roles(pair, deployment, emulate=False), deployment) as running:
-        trace, _ = running.run(deployment)
+    trace, _ = run_once(pair, deployment, emulate=False)
     assert [len(request.tokens) for request in trace.requests] == [6] * 40
 
 
-@pytest.mark.parametrize("name", ["pp", "flowspec", "specpipe"])
-def test_every_moment_of_a_worker_has_one_name(pair: tuple[Path, Path], name: str) -> None:
-    deployment = small_deployment(name, clients=2)
-    with Controller(worker_roles(pair, deployment, emulate=False), deployment) as running:
-        running.run(deployment)  # whose end is not counted again
-        trace, _ = running.run(deployment)
-    for worker, parts in shares([trace]).items():
-        assert sum(parts.values()) - parts.get("unnamed", 0.0) >= 0.97, worker
-        assert {"wait", "receive", "send", "desk"} <= set(parts)
-        spans = [span for span in trace.spans if span.device == worker]
-        assert all(one.end_ms <= other.start_ms + 1e-6 for one, other in pairwise(spans))
-        computed = [span for span in spans if span.kind == "compute"]
-        assert computed or worker == "draft0"
-        assert all(span.tokens for span in computed), "a pass is one span"
-
-
-def _children() -> list[psutil.Process]:
-    return [p for p in psutil.Process().children(recursive=True) if _is_worker(p)]
-
-
-def _is_worker(process: psutil.Process) -> bool:
-    """The fork server and the resource tracker stay; workers are children of the former."""
-    try:
-        return process.ppid() != os.getpid()
-    except psutil.NoSuchProcess:
-        return False
-
-
-def test_killed_worker_is_named_and_the_rest_ends(pair: tuple[Path, Path]) -> None:
-    deployment = small_deployment("pp")
-    before = {p.pid for p in _children()}
-    with Controller(worker_roles(pair, deployment), deployment) as running:
-        ours = [p for p in _children() if p.pid not in before]
-        assert len(ours) == 5
-        running.crew.inject("pipeline0.stage2", "kill")
-        start = time.monotonic()
-        with pytest.raises(RunError, match=r"pipeline0\.stage2 died \(exit code -9\)"):
-            running.run(replace(deployment, requests=(RequestSpec(PROMPT, 400),)))
-        running.close()
-        assert time.monotonic() - start < 2
-    assert not [p for p in ours if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+def test_every_moment_of_a_worker_has_one_name(pair: tuple[Path, Path]) -> None:
+    with controller_of(pair, small_deployment("pp", clients=2), emulate=False) as running:
+        for name in ("pp", "flowspec", "specpipe"):
+            deployment = small_deployment(name, clients=2, ends="pipeline")
+            running.run(deployment)  # whose end is not counted again
+            trace, _ = running.run(deployment)
+            for worker, parts in shares([trace]).items():
+                assert sum(parts.values()) - parts.get("unnamed", 0.0) >= 0.97, (name, worker)
+                assert {"wait", "receive", "send", "desk"} <= set(parts)
+                spans = [span for span in trace.spans if span.device == worker]
+                assert all(one.end_ms <= two.start_ms + 1e-6 for one, two in pairwise(spans))
+                computed = [span for span in spans if span.kind == "compute"]
+                assert computed or worker == "draft0"
+                assert all(span.tokens for span in computed), "a pass is one span"
 
 
 def test_workers_exception_appears_once_with_its_name(
@@ -175,24 +136,8 @@ def test_workers_exception_appears_once_with_its_name(
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_port_in_use_is_one_sentence(pair: tuple[Path, Path]) -> None:
-    deployment = small_deployment("pp")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        roles = worker_roles(pair, deployment)
-        roles[2] = replace(roles[2], port=port)
-        sentence = rf"^key base_port: port {port}, wanted by pipeline0\.stage2, is in use"
-        with pytest.raises(UserError, match=sentence), Controller(roles, deployment):
-            pass
-
-
-def test_ctrl_c_leaves_no_process_and_no_port(tmp_path: Path) -> None:
-    scenario = Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+def test_ctrl_c_leaves_no_process_and_no_port() -> None:
+    scenario, port = ROOT / "studies" / "scenarios" / "demo.toml", free_port()
     command = [sys.executable, "-m", "treepipe", "run", str(scenario)]
     command += ["--set", f"base_port={port}", "--set", "workload.new_tokens=300"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -212,7 +157,7 @@ def test_ctrl_c_leaves_no_process_and_no_port(tmp_path: Path) -> None:
 
 
 def _wait_for_port(process: subprocess.Popen[bytes], port: int) -> list[psutil.Process]:
-    """Until the last stage listens; returns all processes below the command."""
+    """Wait until the last stage listens; returns all processes below the command."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         with socket.socket() as probe:
@@ -226,13 +171,13 @@ def _wait_for_port(process: subprocess.Popen[bytes], port: int) -> list[psutil.P
 def _peak_memory(pair: tuple[Path, Path], layers: int) -> dict[str, int]:
     """Peak resident bytes per worker after decoding, with ``layers`` layers in each stage."""
     width = json.loads((pair[0] / "config.json").read_text())["hidden_size"]
-    deployment = replace(small_deployment("pp"), row_bytes=4 * width)
+    deployment = changed(small_deployment("pp"), row_bytes=4 * width)
     stages = tuple(
         replace(stage, layers=range(layers * i, layers * (i + 1)))
-        for i, stage in enumerate(deployment.pipelines[0])
+        for i, stage in enumerate(deployment.roles.pipelines[0])
     )
-    deployment = replace(deployment, pipelines=(stages,), requests=(RequestSpec((1, 2, 3), 3),))
-    with Controller(worker_roles(pair, deployment), deployment) as running:
+    deployment = changed(deployment, pipelines=(stages,), requests=(RequestSpec((1, 2, 3), 3),))
+    with controller_of(pair, deployment) as running:
         running.run(deployment)
         return running.peak_memory_bytes()
 
@@ -248,15 +193,4 @@ def test_stage_memory_is_its_share_of_the_weights(tmp_path: Path, pair: tuple[Pa
     baseline, peaks = _peak_memory(pair, 1), _peak_memory((target, pair[1]), 3)
     for name in list(peaks)[1:]:
         share = (peaks[name] - baseline[name]) / total
-        assert 0.2 < share < 0.3 + 1 / 12, (
-            f"{name} took {share:.0%} of the whole, its share is 25 %"
-        )
-
-
-def test_workers_run_the_schedule_of_each_run(pair: tuple[Path, Path]) -> None:
-    """Of deployments that were resolved one by one, whose times are equal and not the same."""
-    chain, plain = small_deployment("chain"), deepcopy(small_deployment("pp"))
-    with Controller(worker_roles(pair, chain, emulate=False), chain) as running:
-        traces = [running.run(each)[0] for each in (chain, plain, chain)]
-    drafted = [any(span.kind == "draft" for span in trace.spans) for trace in traces]
-    assert drafted == [True, False, True]
+        assert 0.2 < share < 0.3 + 1 / 12, f"{name} took {share:.0%} of the whole, of 25 %"

@@ -6,13 +6,12 @@ import json
 import multiprocessing
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,16 +20,20 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.worlds.command_line import SCENARIO, assert_sentence, call
+from tests.worlds.changed import changed
+from tests.worlds.command_line import ROOT, SCENARIO, Terminal
 from tests.worlds.deployments import PROMPT, small_deployment, worker_roles
+from tests.worlds.hosts import free_port
+from tests.worlds.real_runs import controller_of
 from tests.worlds.tiny_models import greedy
 from treepipe.core.errors import RunError, UserError
+from treepipe.core.losses import FaultKind
 from treepipe.core.requests import RequestTrace
 from treepipe.executor import execute as execute_module
 from treepipe.executor import fork_server, pulse
+from treepipe.executor.addresses import LOOPBACK
 from treepipe.executor.controller import Controller, RunEndedError
 from treepipe.executor.pulse import AT_WORK, IDLE, LostWorkerError, Pulse, Watch
-from treepipe.executor.transport import LOOPBACK
 from treepipe.results.recording import RecordedRequest, Recording
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import SWITCH, RequestSpec
@@ -45,98 +48,75 @@ LONG = (RequestSpec(PROMPT[:20], 10), RequestSpec(PROMPT[:9], 60))
 # --- the controller's side, in memory -----------------------------------------------------------
 
 
-class _Clock:
-    """Time that a test sets."""
-
-    def __init__(self) -> None:
-        self.ms = 0.0
-
-    def __call__(self) -> float:
-        return self.ms
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
-    made = _Clock()
-    monkeypatch.setattr(pulse, "now_ms", made)
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Time that a test sets, as ``ms``."""
+    made = SimpleNamespace(ms=0.0)
+    monkeypatch.setattr(pulse, "now_ms", lambda: made.ms)
     return made
 
 
-def watched(*names: str) -> tuple[Watch, dict[str, Any]]:
-    watch, ends = Watch(30_000.0), {}
-    for name in names:
-        look, ends[name] = multiprocessing.Pipe(duplex=False)
-        watch.add(name, look)
-    return watch, ends
+class _Watched:
+    """A watch over workers of which a test has the other ends; by default they serve."""
+
+    def __init__(self, clock: Any, *names: str, pid: int | None = None, serve: bool = True) -> None:
+        self._clock, self.watch, self._ends = clock, Watch(30_000.0), dict[str, Any]()
+        for name in names:
+            look, self._ends[name] = multiprocessing.Pipe(duplex=False)
+            self.watch.add(name, look, pid)
+            if serve:
+                self.watch.serves(name)
+
+    def after(self, ms: float, **beats: bytes) -> None:
+        """Time passes, these show themselves, and the watch looks."""
+        self._clock.ms += ms
+        for name, beat in beats.items():
+            os.write(self._ends[name].fileno(), beat)
+        self.watch.look()
 
 
-def test_the_silent_worker_is_named_and_no_other(clock: _Clock) -> None:
-    watch, ends = watched("draft0", "stage1")
-    watch.serves("draft0")
-    watch.serves("stage1")
-    os.write(ends["stage1"].fileno(), AT_WORK)
+def test_the_silent_worker_is_named_and_no_other(clock: Any) -> None:
+    watched = _Watched(clock, "draft0", "stage1")
+    watched.after(0.0, stage1=AT_WORK)
     for _ in range(59):
-        clock.ms += 500.0
-        os.write(ends["draft0"].fileno(), AT_WORK)
-        watch.look()
-    clock.ms += 500.0
-    os.write(ends["draft0"].fileno(), AT_WORK)
+        watched.after(500.0, draft0=AT_WORK)
     with pytest.raises(LostWorkerError, match=r"^stage1 has not answered for 29500 ms \(faults\."):
-        watch.look()
-    watch.close()
+        watched.after(500.0, draft0=AT_WORK)
 
 
-def test_a_pause_of_all_processes_is_nobodys_silence(clock: _Clock) -> None:
+def test_a_pause_of_all_processes_is_nobodys_silence(clock: Any) -> None:
     """Ctrl-Z, or a computer that slept: the controller was not there to listen, either."""
-    watch, ends = watched("stage1")
+    watched = _Watched(clock, "stage1", serve=False)
     for _ in range(20):
-        clock.ms += 3_600_000.0
-        watch.look()
-    os.write(ends["stage1"].fileno(), AT_WORK)
-    clock.ms += 500.0
-    watch.look()
-    watch.close()
+        watched.after(3_600_000.0)
+    watched.after(500.0, stage1=AT_WORK)
 
 
-def test_a_worker_that_never_shows_itself_is_named_in_the_end(clock: _Clock) -> None:
-    watch, _ = watched("stage1")
+def test_a_worker_that_never_shows_itself_is_named_in_the_end(clock: Any) -> None:
+    watched = _Watched(clock, "stage1", serve=False)
     while clock.ms < pulse.START_MS + 29_000.0:
-        clock.ms += 500.0
-        watch.look()
-    clock.ms += 500.0
+        watched.after(500.0)
     with pytest.raises(LostWorkerError, match=r"^stage1 has not answered"):
-        watch.look()
-    watch.close()
+        watched.after(500.0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux tells of threads")
-def test_a_worker_that_gets_no_processor_is_not_silent(clock: _Clock) -> None:
+@pytest.mark.parametrize(
+    ("pid", "lost"), [(os.getpid(), False), (2**22 + 1, True)], ids=["ours", "ended"]
+)
+def test_a_worker_that_gets_no_processor_is_not_silent(clock: Any, pid: int, lost: bool) -> None:
     """Our own process would run right now, since it does; one that ended would not."""
-    for process, named in ((os.getpid(), False), (2**22 + 1, True)):
-        watch = Watch(30_000.0)
-        look, _end = multiprocessing.Pipe(duplex=False)
-        watch.add("stage1", look, process)
-        watch.serves("stage1")
-        lost = list[str]()
+    watched = _Watched(clock, "stage1", pid=pid)
+    with pytest.raises(LostWorkerError) if lost else nullcontext():
         for _ in range(61):
-            clock.ms += 500.0
-            try:
-                watch.look()
-            except LostWorkerError as error:
-                lost.append(error.name)
-        assert bool(lost) == named
-        watch.close()
+            watched.after(500.0)
 
 
-def test_all_are_idle_only_together(clock: _Clock) -> None:
-    watch, ends = watched("draft0", "stage1")
+def test_all_are_idle_only_together(clock: Any) -> None:
+    watched = _Watched(clock, "draft0", "stage1", serve=False)
     for step in range(20):
-        clock.ms += 500.0
-        os.write(ends["draft0"].fileno(), IDLE)
-        os.write(ends["stage1"].fileno(), AT_WORK if step < 10 else IDLE)
-        watch.look()
-    assert watch.all_idle_ms() == pytest.approx(5000.0)
-    watch.close()
+        watched.after(500.0, draft0=IDLE, stage1=AT_WORK if step < 10 else IDLE)
+    assert watched.watch.all_idle_ms() == pytest.approx(5000.0)
 
 
 # --- the worker's side ---------------------------------------------------------------------------
@@ -169,20 +149,12 @@ def _compute(over: threading.Event) -> None:
         sum(range(1000))
 
 
-@pytest.fixture
-def leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.processes
+def test_a_worker_is_silent_where_it_is_stuck_and_not_where_it_computes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(pulse, "LEAVE_S", 0.1)
-
-
-@pytest.mark.processes
-@pytest.mark.usefixtures("leaves_at_once")
-def test_a_worker_that_computes_is_not_silent() -> None:
     assert _beats_of(_compute, 1.0) >= 2
-
-
-@pytest.mark.processes
-@pytest.mark.usefixtures("leaves_at_once")
-def test_a_worker_that_is_stuck_is_silent() -> None:
     assert _beats_of(lambda over: over.wait() and None, 1.5) <= 2, "only for what came before"
 
 
@@ -190,29 +162,32 @@ def test_a_worker_that_is_stuck_is_silent() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", ["draft0", "pipeline0.stage2", SWITCH])
-def test_a_stopped_worker_ends_the_run(pair: tuple[Path, Path], name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("draft0", "stop"), ("pipeline0.stage2", "stop"), (SWITCH, "stop"), ("draft0", "kill")],
+)
+def test_a_lost_worker_ends_the_run(pair: tuple[Path, Path], name: str, kind: FaultKind) -> None:
+    """It is named in time, no process is left, and the committed texts are there."""
     deployment = replace(small_deployment("flowspec", clients=2), requests=LONG)
     if name == SWITCH:
-        deployment = replace(deployment, central_transfers=True)
-    roles = worker_roles(pair, deployment, timeout_ms=TIMEOUT_MS)
-    with Controller(roles, deployment) as running:
-        processes = {name: p.pid for name, p in running.crew.lines.processes.items()}
-        stopped = processes[name]
-        assert stopped is not None
-        sentence = rf"^{name} has not answered for \d+ ms \(faults\.timeout_ms = 1000\)"
-        moments = list[float]()
+        deployment = changed(deployment, central_transfers=True)
+    silent = r"has not answered for \d+ ms \(faults\.timeout_ms = 1000\)"
+    how = silent if kind == "stop" else r"died \(exit code -9\)"
+    moments = list[float]()
+    with controller_of(pair, deployment, timeout_ms=TIMEOUT_MS) as running:
+        pids = [process.pid for process in running.crew.lines.processes.values()]
 
-        def stop() -> None:
+        def lose() -> None:
             moments.append(time.monotonic())
-            os.kill(stopped, signal.SIGSTOP)
+            running.crew.inject(name, kind)
 
         begun = time.monotonic()
-        with pytest.raises(RunEndedError, match=sentence) as ended:
-            running.run(deployment, stop)
+        with pytest.raises(RunEndedError, match=rf"^{name} {how}") as ended:
+            running.run(deployment, lose)
     noticed_ms = ended.value.at_ms - 1e3 * (moments[0] - begun)
-    assert TIMEOUT_MS / 2 < noticed_ms < TIMEOUT_MS + 500, "a busy host may look late"
-    assert not any(psutil.pid_exists(pid) for pid in processes.values() if pid is not None)
+    least_ms = TIMEOUT_MS / 2 if kind == "stop" else 0.0
+    assert least_ms < noticed_ms < 2 * least_ms + 500, "a busy host may look late"
+    assert not any(psutil.pid_exists(pid) for pid in pids if pid is not None)
     requests = ended.value.trace.requests
     assert [r.reason for r in requests] == ["length", "run ended"]
     for request, spec in zip(requests, LONG, strict=True):
@@ -227,7 +202,7 @@ def test_a_stopped_worker_ends_the_run(pair: tuple[Path, Path], name: str) -> No
 def test_a_lost_message_does_not_hang_a_run(pair: tuple[Path, Path]) -> None:
     """One stage's messages are dropped as foreign, so that all wait for each other."""
     deployment = small_deployment("pp")
-    controller = Controller(worker_roles(pair, deployment, timeout_ms=TIMEOUT_MS), deployment)
+    controller = controller_of(pair, deployment, timeout_ms=TIMEOUT_MS)
     controller.crew.roles[2] = replace(controller.crew.roles[2], token=bytes(16))
     sentence = r"^nothing happened for \d+ ms: requests are open"
     with controller, pytest.raises(RunError, match=sentence):
@@ -236,10 +211,7 @@ def test_a_lost_message_does_not_hang_a_run(pair: tuple[Path, Path]) -> None:
 
 @pytest.mark.processes
 def test_of_two_controllers_with_the_same_ports_one_goes_on(pair: tuple[Path, Path]) -> None:
-    deployment = small_deployment("pp")
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        base = int(probe.getsockname()[1])
+    deployment, base = small_deployment("pp"), free_port()
     roles = [replace(r, port=base + n) for n, r in enumerate(worker_roles(pair, deployment))]
     controllers = [Controller(roles, deployment) for _ in range(2)]
     together, errors = threading.Barrier(2), list[UserError]()
@@ -293,13 +265,12 @@ if __name__ == "__main__":
 """
 
 
-def _script(folder: Path, text: str) -> subprocess.Popen[str]:
+def _script(folder: Path, text: str, *arguments: str) -> subprocess.Popen[str]:
     file = folder / "script.py"
     file.write_text(text)
-    root = str(Path(__file__).parents[2])
-    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": f"{root}:{folder}"}
+    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": f"{ROOT}:{folder}"}
     return subprocess.Popen(
-        [sys.executable, str(file)],
+        [sys.executable, str(file), *arguments],
         env=environment,
         stdout=subprocess.PIPE,
         text=True,
@@ -330,8 +301,8 @@ def test_nothing_is_left_of_a_killed_controller_with_a_stopped_child(
     assert not [*tmp_path.glob("pymp-*")]
 
 
-STOPPED_SERVER = """
-import os, signal
+FAILING_SERVER = """
+import gc, os, signal, sys
 from multiprocessing import forkserver
 from treepipe.core.errors import RunError
 from treepipe.executor import fork_server as module
@@ -347,7 +318,18 @@ def child():
     end_with_fork_server()
     signal.pause()
 
-if __name__ == "__main__":
+def refused(context):
+    try:
+        start(context.Process(target=child, name="draft0"))
+    except RunError as error:
+        return error
+
+if __name__ == "__main__" and sys.argv[1] == "killed":
+    gc.disable()
+    context = fork_server(["kills_itself"])
+    before, error = descriptors(), refused(context)
+    print(descriptors() - before, error)
+elif __name__ == "__main__":
     context = fork_server([])
     before = descriptors()
     processes = [context.Process(target=child) for _ in range(3)]
@@ -355,50 +337,24 @@ if __name__ == "__main__":
         start(each)
     module.START_S = module.KILLED_S = 0.3
     stop()
-    print([end_process(each) for each in processes], descriptors() - before)
+    ended = [end_process(each) for each in processes]
+    assert ended == [255, 255, 255], ended
+    left = descriptors() - before
     fork_server([])
     stop()
-    try:
-        start(context.Process(target=child, name="draft0"))
-    except RunError as error:
-        print(error)
-"""
-
-
-@pytest.mark.processes
-def test_a_stopped_fork_server_is_not_waited_for(tmp_path: Path) -> None:
-    """Neither to end what it has started, which leaves no descriptor, nor to start more."""
-    with _script(tmp_path, STOPPED_SERVER) as script:
-        said, _ = script.communicate(timeout=60)
-    ended, started = said.splitlines()
-    assert ended == "[255, 255, 255] 0"
-    assert started.startswith("the fork server, from which draft0 was to be started, ended")
-
-
-DYING_SERVER = """
-import gc, os
-from treepipe.core.errors import RunError
-from treepipe.executor.fork_server import fork_server, start
-
-if __name__ == "__main__":
-    process = fork_server(["kills_itself"]).Process(target=print, name="draft0")
-    gc.disable()
-    before, errors = len(os.listdir("/proc/self/fd")), []
-    try:
-        start(process)
-    except RunError as error:
-        errors.append(error)
-    print(len(os.listdir("/proc/self/fd")) - before, *errors)
+    print(left, refused(context))
 """
 
 
 @pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for open descriptors")
-def test_a_fork_server_that_is_killed_is_one_sentence_and_leaves_no_descriptor(
-    tmp_path: Path,
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_a_fork_server_that_is_killed_or_stopped_is_not_waited_for(
+    tmp_path: Path, how: str
 ) -> None:
+    """Neither to end what it has started, which leaves no descriptor, nor to start more."""
     (tmp_path / "kills_itself.py").write_text("import os\nos.kill(os.getpid(), 9)\n")
-    with _script(tmp_path, DYING_SERVER) as script:
+    with _script(tmp_path, FAILING_SERVER, how) as script:
         said, _ = script.communicate(timeout=60)
     assert said.startswith("0 the fork server, from which draft0 was to be started, ended")
 
@@ -427,47 +383,38 @@ class _FailingController(AbstractContextManager[Any]):
 
 
 @pytest.fixture
-def failing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A folder to work in, with a scenario whose second run fails."""
-    (tmp_path / "small.toml").write_text(SCENARIO)
-    deployment = deploy(Scenario.load(tmp_path / "small.toml"))
+def failing(terminal: Terminal) -> Callable[..., None]:
+    """Run a scenario whose second run fails, with one sentence that holds this part."""
+    (terminal.folder / "small.toml").write_text(SCENARIO)
+    deployment = deploy(Scenario.load(terminal.folder / "small.toml"))
     launch = SimpleNamespace(roles=(), deployment=deployment, runs=(deployment, deployment))
-    monkeypatch.setattr(execute_module, "prepare", lambda scenario: launch)
-    monkeypatch.setattr(execute_module, "Controller", _FailingController)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    terminal.monkeypatch.setattr(execute_module, "prepare", lambda scenario: launch)
+    terminal.monkeypatch.setattr(execute_module, "Controller", _FailingController)
+
+    def run(part: str, *arguments: str) -> None:
+        terminal.fails(part, "run", "small.toml", "--quiet", *arguments, code=1)
+
+    return run
 
 
-def test_a_failed_run_saves_its_texts_where_the_user_asked(
-    failing: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = ("--json", "out.json", "--recording", "heard.json")
-    assert call(monkeypatch, "run", "small.toml", "--quiet", *files) == 1
-    said = capsys.readouterr().err
+def test_a_failed_run_saves_its_texts_where_the_user_asked(failing: Callable[..., None]) -> None:
     failure = "stage1 died (exit code -9), 9 ms after the run began"
-    assert_sentence(said, f"{failure}; 2 tokens of 1 requests were committed")
-    assert "saved in out.json, heard.json" in said
-    result = json.loads((failing / "out.json").read_text())
+    saved = "; 2 tokens of 1 requests were committed until then, saved in out.json, heard.json"
+    failing(failure + saved, "--json", "out.json", "--recording", "heard.json")
+    result = json.loads(Path("out.json").read_text())
     assert result["complete"] is False
     assert result["runs"] == 1
     assert result["failure"] == failure
     assert [session["tokens"] for session in result["sessions"]] == [[7, 8]]
-    recording = Recording.load(failing / "heard.json")
+    recording = Recording.load(Path("heard.json"))
     assert not recording.complete
     assert recording.requests[1].text == (7, 8)
 
 
 def test_a_failed_run_says_where_its_texts_are_if_nothing_was_asked_for(
-    failing: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    failing: Callable[..., None],
 ) -> None:
     for name in ("small-incomplete.json", "small-incomplete-2.json"):
-        assert call(monkeypatch, "run", "small.toml", "--quiet") == 1
-        assert f"saved in {name}" in capsys.readouterr().err
-        assert json.loads((failing / name).read_text())["sessions"][0]["tokens"] == [7, 8]
-
-
-def test_texts_that_cannot_be_saved_are_still_one_sentence(
-    failing: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "run", "small.toml", "--quiet", "--recording", "/dev/full") == 1
-    assert_sentence(capsys.readouterr().err, "but they could not be saved: ")
+        failing(f"saved in {name}")
+        assert json.loads(Path(name).read_text())["sessions"][0]["tokens"] == [7, 8]
+    failing("but they could not be saved: ", "--recording", "/dev/full")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -18,14 +17,14 @@ import psutil
 import pytest
 
 from tests.worlds.any_section import SCHEDULES
-from tests.worlds.deployments import PROMPT, small_deployment, worker_roles
+from tests.worlds.changed import changed
+from tests.worlds.deployments import PROMPT, small_deployment
 from tests.worlds.examples import THOROUGH
-from tests.worlds.tiny_models import greedy
+from tests.worlds.real_runs import assert_greedy, controller_of
 from treepipe.core.losses import Fault, FaultKind, noticed_after_ms
 from treepipe.core.schedules import systems
-from treepipe.executor.controller import Controller
 from treepipe.scenario.deployment import RequestSpec
-from treepipe.scenario.faults import FaultPlan, Injected
+from treepipe.scenario.faults import Injected
 
 pytestmark = pytest.mark.processes
 
@@ -63,28 +62,27 @@ def found() -> Iterator[list[Fault]]:
 def test_no_fault_leaves_anything_but_the_text(
     pair: tuple[Path, Path], name: str, found: list[Fault]
 ) -> None:
-    texts = [greedy(pair[0], list(spec.prompt), spec.max_new_tokens) for spec in ASKED]
-    stand_in = small_deployment("pp").new_schedule if systems()[name].drafts else None
-    deployment = replace(small_deployment(name, clients=3), requests=ASKED, stand_in=stand_in)
+    stand_in = small_deployment("pp").service.new_schedule if systems()[name].drafts else None
+    deployment = changed(small_deployment(name, clients=3), requests=ASKED, stand_in=stand_in)
     rng, seen, pids = np.random.default_rng([*name.encode()]), list[Fault](), set[int]()
-    roles = worker_roles(pair, deployment, emulate=False, timeout_ms=TIMEOUT_MS)
-    with Controller(roles, deployment) as running:
+    with controller_of(pair, deployment, emulate=False, timeout_ms=TIMEOUT_MS) as running:
         for number in range(4 * FAULTS):
             if len(seen) >= FAULTS:
                 break
-            lost, kind = str(rng.choice(deployment.devices)), KINDS[number % 3]
+            lost, kind = str(rng.choice(deployment.roles.devices)), KINDS[number % 3]
             fault = Injected(lost, kind, rng.uniform(0.0, SPAN_MS))
             away = running.crew.deployment.plain  # since a run before, until there is a spare
             without = stand_in is not None and lost == "draft0" and rng.random() < 0.5
             spares = 0 if without else 1 + len(away)
-            plan = FaultPlan(TIMEOUT_MS, spares, injected=(fault,))
+            failing = changed(deployment, timeout_ms=TIMEOUT_MS, spares=spares, injected=(fault,))
             pids |= {process.pid or 0 for process in running.crew.lines.processes.values()}
             begun = time.monotonic()
-            trace, recording = running.run(replace(deployment, faults=plan))
+            trace, recording = running.run(failing)
             assert time.monotonic() - begun < MOST_S
-            assert [list(request.tokens) for request in trace.requests] == texts
-            assert all(request.reason == "length" for request in trace.requests)
+            assert_greedy(trace, deployment, pair[0])
             assert [fault.worker for fault in trace.faults] in ([], [lost])
+            for request in trace.requests:
+                assert recording.requests[request.session].text == request.tokens
             assert recording.complete or lost == "draft0" or away
             assert not any(running.open_sessions().values())
             seen += trace.faults

@@ -10,11 +10,15 @@ import pytest
 from treepipe.core.drafts import drafters
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
-from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
+from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.eagle import EagleDraft
-from treepipe.executor.measure.calibration import Texts, WholeModel, record_acceptance
+from treepipe.executor.measure.calibration import (
+    Texts,
+    WholeModel,
+    record_acceptance,
+    recorder_of,
+)
 from treepipe.executor.measure.judging import CANDIDATES, candidates_of, rank_of
-from treepipe.executor.measure.source_calibration import recorder_of
 from treepipe.executor.sources import SourceSettings
 from treepipe.profiles.pool_file import PoolFile
 from treepipe.scenario.schema import GREEDY, SourceSection
@@ -25,14 +29,12 @@ TOKENS = 6
 
 @pytest.fixture(scope="module")
 def draft(target: Checkpoint, head: Path) -> EagleDraft:
-    return EagleDraft(CheckpointSource(head), target, 64)
+    return EagleDraft(head, target, 64)
 
 
 def test_answers_by_depth_are_the_heads(target: Checkpoint, draft: EagleDraft, head: Path) -> None:
     asked = Texts(target, PROMPTS, TOKENS)
-    settings = SourceSettings(
-        SourceSection(source="eagle"), CheckpointSource(head), GREEDY, False, 0
-    )
+    settings = SourceSettings(SourceSection(source="eagle"), head, GREEDY, False, 0)
     pool = record_acceptance(asked, recorder_of(settings, asked))
     assert PoolFile.from_content(pool.content()).content() == pool.content()
     assert pool.candidates == CANDIDATES

@@ -1,4 +1,4 @@
-"""Partitioned models, tree attention and caches against the unpartitioned model."""
+"""Partitioned models, tree attention, its masks and caches against the unpartitioned model."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from tests.worlds.tiny_models import CONFIGS, greedy, parameter_bytes, save_rand
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
 from treepipe.core.scratch import Scratch
-from treepipe.executor.cache import TreeCache
+from treepipe.executor.cache import TreeCache, with_rows
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_model import LanguageModelDraft
+from treepipe.executor.families import fixed_rotary
 from treepipe.executor.measure.calibration import WholeModel
-from treepipe.executor.stage_model import StageModel, TargetEnds
+from treepipe.executor.stage_model import Rotations, StageModel, TargetEnds
 
 torch.set_num_threads(1)
 
@@ -159,22 +160,6 @@ def test_causality_check_notices_a_wrong_mask(whole: WholeModel) -> None:
         whole.read([5], [3], [1])
 
 
-def test_draft_gives_the_same_answer_to_the_same_path(folder: Path) -> None:
-    directory = save_random_checkpoint(folder / "draft", layers=1, seed=2)
-    draft = LanguageModelDraft(Checkpoint.open(directory), 64)
-    draft.open(0)
-    first = draft.draft(0, DraftPass(1, (4, 5, 6), (), (), True, 5))
-    two = draft.draft(0, DraftPass(2, (), (8, 9), (NO_PARENT, NO_PARENT), False, 5))
-    three = draft.draft(0, DraftPass(3, (), (1,), (1,), False, 5))
-    again = draft.draft(0, DraftPass(4, (9, 1), (), (), True, 5))
-    draft.open(1)
-    chain = draft.draft(1, DraftPass(5, (4, 5, 6, 9), (), (), True, 5))
-    assert np.asarray(first.tokens).shape == (1, 5)
-    np.testing.assert_allclose(two.log_probs[1], chain.log_probs[0], atol=1e-5)
-    np.testing.assert_allclose(three.log_probs, again.log_probs, atol=1e-5)
-    assert np.array_equal(three.tokens, again.tokens)
-
-
 @pytest.fixture(scope="module")
 def small_draft(folder: Path) -> LanguageModelDraft:
     checkpoint = Checkpoint.open(save_random_checkpoint(folder / "kept", layers=2, seed=4))
@@ -252,3 +237,29 @@ def test_a_stage_holds_its_share_of_the_weights_only(folder: Path) -> None:
     checkpoint = Checkpoint.open(directory)
     total = parameter_bytes(StageModel(checkpoint, range(6), 8))
     assert parameter_bytes(StageModel(checkpoint, range(2, 4), 8)) * 3 == total
+
+
+@pytest.mark.parametrize("places", [[0], [3, 4, 4, 90], list(range(81))])
+def test_a_table_of_rotations_holds_what_the_model_computes(
+    target: Checkpoint, places: list[int]
+) -> None:
+    rotary = fixed_rotary(target.architecture, target.config)
+    place, like = torch.tensor([places]), torch.zeros(1, len(places), 8)
+    rotations = Rotations(rotary, torch.float32, "cpu")
+    for _ in range(2):  # computed, and looked up
+        for table, computed in zip(
+            rotations.at(place, max(places) + 1), rotary(like, place), strict=True
+        ):
+            assert torch.equal(table, computed)
+
+
+@given(st.data(), st.integers(0, 12), st.integers(1, 20))
+def test_rows_attend_to_their_ancestors(data: st.DataObject, nodes: int, rows: int) -> None:
+    parents = [data.draw(st.integers(NO_PARENT, row - 1)) for row in range(nodes + rows)]
+    plain = np.eye(nodes + rows, dtype=bool)
+    for row, parent in enumerate(parents):
+        if parent != NO_PARENT:
+            plain[row] |= plain[parent]
+    known = plain[:nodes, :nodes].copy()
+    assert np.array_equal(with_rows(known, parents[nodes:]), plain)
+    assert np.array_equal(known, plain[:nodes, :nodes]), "what was known stays as it is"

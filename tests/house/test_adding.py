@@ -1,5 +1,5 @@
-"""``docs/adding.md`` holds: its system and its draft source work in both worlds, and nothing else
-is touched.
+"""``docs/adding.md`` holds: its system and its draft source work in both worlds, its metric and its
+analysis in a search, and nothing else is touched.
 
 Code, entry points and commands are taken from the page. The packages are installed for processes of
 their own only, since the records of this one are read already.
@@ -20,8 +20,9 @@ import pytest
 pytestmark = pytest.mark.processes
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "adding.md").read_text(encoding="utf-8")
-MODULES = ("root_branch", "head_lookup")
-"""What the page adds, in its order: a system and a draft source."""
+WORLDS = ("root_branch", "head_lookup")
+MODULES = (*WORLDS, "prefill_tokens_s", "spread")
+"""What the page adds, in its order: a system, a draft source, a metric and an analysis."""
 
 
 def blocks(language: str) -> list[str]:
@@ -62,26 +63,23 @@ def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(folder)},
+        env={**os.environ, "PYTHONPATH": str(folder), "XDG_CACHE_HOME": str(folder)},
         capture_output=True,
         text=True,
         check=False,
     )
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_it_is_predicted(installed: Path, module: str) -> None:
-    done = python(installed, *command("treepipe simulate", module), "--json", "-")
+@pytest.mark.parametrize("module", WORLDS)
+@pytest.mark.parametrize(
+    ("verb", "said"), [("simulate", '"tokens_per_round"'), ("run", '"source": "execution"')]
+)
+def test_it_is_predicted_and_run(installed: Path, module: str, verb: str, said: str) -> None:
+    if verb == "run":
+        pytest.importorskip("torch")
+    done = python(installed, *command(f"treepipe {verb}", module), "--json", "-")
     assert done.returncode == 0, done.stderr
-    assert '"tokens_per_round"' in done.stdout
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_it_is_run_in_real_processes(installed: Path, module: str) -> None:
-    pytest.importorskip("torch")
-    done = python(installed, *command("treepipe run", module), "--json", "-")
-    assert done.returncode == 0, done.stderr
-    assert '"source": "execution"' in done.stdout
+    assert said in done.stdout
 
 
 def test_its_laws_hold(installed: Path) -> None:
@@ -115,6 +113,38 @@ def test_a_key_of_another_draft_source_is_warned_of(installed: Path) -> None:
     done = python(installed, *chain, "--set", "drafts.0.head_weight=1.5")
     assert done.returncode == 2
     assert "key drafts.0.head_weight" in done.stderr
+
+
+def test_the_metric_is_a_column_a_goal_and_a_limit(installed: Path, tmp_path: Path) -> None:
+    asked = command("treepipe plan", "prefill_tokens_s")
+    done = python(installed, *asked, "--json", "-", "--out", str(tmp_path / "best.toml"))
+    assert done.returncode == 1
+    assert ", prefill speed is " in done.stderr
+    assert "below search.limits.prefill_tokens_s = 9e+09" in done.stderr
+    content = json.loads(done.stdout)
+    value = content["ranking"][0]["metrics"]["prefill_tokens_s"]
+    assert value == content["ranking"][0][content["goal"]]
+    assert (value["mean"] > 0, content["unit"]) == (True, "tokens/s")
+
+
+def test_the_analysis_is_printed_written_and_reported(installed: Path, tmp_path: Path) -> None:
+    files = {"--json": tmp_path / "p.json", "--report": tmp_path, "--out": tmp_path / "best.toml"}
+    options = [str(each) for pair in files.items() for each in pair]
+    done = python(installed, *command("treepipe plan", "spread"), *options)
+    assert done.returncode == 0, done.stderr
+    assert "a run's goal is from " in done.stdout
+    low, high = json.loads(files["--json"].read_text())["spread"]
+    assert 0 < low <= high
+    assert "How much runs differ" in (tmp_path / "index.html").read_text()
+
+
+def test_an_analysis_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
+    install(tmp_path, "spread", "", blocks("ini")[-1])
+    done = python(tmp_path, "-m", "treepipe", "--help")
+    assert done.returncode == 2
+    sentence = "TypeError: spread has no tuple ANALYSES of Analysis records"
+    complaint = f"treepipe: installed analysis 'spread' (spread) cannot be loaded: {sentence}\n"
+    assert done.stderr == complaint
 
 
 READERS = """

@@ -1,5 +1,4 @@
-"""Guards of the words: what is named exists, a class name means one thing, and docstrings are
-sentences."""
+"""Guards of the words: what is named exists, and a class name means one thing."""
 
 from __future__ import annotations
 
@@ -21,8 +20,9 @@ PAGES = (
     *sorted((DOCS / "planning").glob("*.md")),
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "tests" / "README.md",
 )
-ON_PAGES = {"root_branch.py", "head_lookup.py"}
+ON_PAGES = {"root_branch.py", "head_lookup.py", "prefill_tokens_s.py", "spread.py"}
 """Files that a page has its reader write."""
 MEMBERS = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -93,21 +93,41 @@ def test_modules_that_are_named_exist() -> None:
     assert not stale
 
 
-FRAGMENT = re.compile(
-    r"(Of|That|Whose|As|From|With|Without|Until|In|By|Per|For|To|Before|After|Beside) "
-    r"|(Who|Where) [^.,:]*[.]$"
-)
-"""How a docstring begins that belongs to a word which is not there."""
+IDENTIFIER = re.compile(r"(?<![\w…])(?:[a-z]+\w*_\w*[a-z]|[A-Z][a-z]+[A-Z]\w+)")
+"""Whatever has an underscore or a second capital; no end of a name ("…_tokens")."""
 
 
-def test_docstrings_are_sentences() -> None:
-    found = [
-        f"{file.relative_to(ROOT)}: {node.name}: {said}"
-        for file in files(*CODE)
-        for node, said in docstrings(file)
-        if isinstance(node, MEMBERS) and FRAGMENT.match(said.split("\n\n")[0].replace("\n", " "))
-    ]
-    assert not found
+def test_names_on_pages_are_words_of_the_code() -> None:
+    """So a renaming reaches the documents."""
+    tables = [file for top in ("studies", "profiles") for file in (ROOT / top).rglob("*.toml")]
+    code = [file.read_text(encoding="utf-8") for file in (*files(*CODE, "tests"), *tables)]
+    words = {*re.findall(r"\w+", "\n".join(code))} | {Path(path).stem for path in existing()}
+    stale = []
+    for page in PAGES:
+        prose = re.sub(r"```.*?```", "", said_by(page), flags=re.S)
+        for quoted in re.findall(r"`([^`\n]+)`", prose):
+            names = IDENTIFIER.findall(quoted)
+            stale += [f"{page.name}: {name}" for name in names if name not in words]
+    assert not stale
+
+
+def anchors(page: Path) -> set[str]:
+    """The names by which a page's headings are linked to."""
+    prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
+    headings = [re.sub(r"[^\w\- ]", "", h) for h in re.findall(r"^#+ (.*)", prose, re.M)]
+    return {heading.strip().lower().replace(" ", "-") for heading in headings}
+
+
+def test_links_of_pages_lead_to_pages_and_headings() -> None:
+    broken = []
+    for page in PAGES:
+        for link in re.findall(r"\]\(([^)]+)\)", said_by(page)):
+            path, _, heading = link.partition("#")
+            target = page.parent / path if path else page
+            there = target.exists() and (not heading or heading in anchors(target))
+            if not there and not link.startswith("https:"):
+                broken.append(f"{page.name}: {link}")
+    assert not broken
 
 
 def test_a_class_name_means_one_thing() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.worlds.changed import changed
 from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.tiny_models import greedy
 from treepipe.executor.controller import Controller
 from treepipe.physics.timing import LinkTimes
-from treepipe.physics.transfers import Held, TransferQueue, Wire
+from treepipe.physics.transfers import Resources, TransferQueue, Wire
 from treepipe.results.metrics import run_metrics
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment
@@ -42,10 +42,10 @@ def test_the_first_pending_transfer_whose_ends_are_free_starts() -> None:
 
 @given(asked, st.lists(st.integers(0, 99), max_size=30))
 def test_no_device_takes_part_in_two_transfers_and_none_is_lost(
-    asked: list[Held], ends_first: list[int]
+    asked: list[Resources], ends_first: list[int]
 ) -> None:
     queue: TransferQueue[int] = TransferQueue()
-    running: dict[int, Held] = {}
+    running: dict[int, Resources] = {}
     left, done = deque(enumerate(asked)), []
     for choice in [*ends_first, *[0] * 60]:
         if running and (choice % 2 or not left):
@@ -65,14 +65,16 @@ def test_no_device_takes_part_in_two_transfers_and_none_is_lost(
 
 def assert_one_at_a_time(trace: Trace, deployment: Deployment) -> None:
     """Of every device's transfers of layers none begins before the one before it has ended."""
-    latency = deployment.default_link.latency_ms
-    for device in deployment.devices:
+    latency = deployment.wiring.default.latency_ms
+    for device in deployment.roles.devices:
         own = [
             s
             for s in trace.spans
             if s.kind == "transfer" and s.tokens and device in s.device.split("->")
         ]
-        drafts = {draft.name for draft in deployment.drafts}  # who hears the last stage's broadcast
+        drafts = {
+            draft.name for draft in deployment.roles.drafts
+        }  # who hears the last stage's broadcast
         ended = sorted(s.end_ms for s in own if s.device.split("->")[1] not in drafts)
         gaps = [after - before for before, after in itertools.pairwise(ended)]
         assert min(gaps) >= latency - 1e-6, "a transfer takes at least its link's latency"
@@ -97,10 +99,10 @@ def test_messages_of_a_link_come_in_one_behind_another(
 @pytest.mark.processes
 @pytest.mark.parametrize("name", ["pipedec", "specpipe_db"])
 def test_processes_send_through_the_switch(pair: tuple[Path, Path], name: str) -> None:
-    deployment = replace(small_deployment(name, clients=2), central_transfers=True)
+    deployment = changed(small_deployment(name, clients=2), central_transfers=True)
     with Controller(worker_roles(pair, deployment), deployment) as controller:
         trace, recording = controller.run(deployment)
-        assert set(controller.peak_memory_bytes()) == set(deployment.devices)
+        assert set(controller.peak_memory_bytes()) == set(deployment.roles.devices)
     for request, spec in zip(trace.requests, deployment.requests, strict=True):
         assert list(request.tokens) == greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
     assert_one_at_a_time(trace, deployment)
@@ -115,7 +117,7 @@ def test_processes_send_through_the_switch(pair: tuple[Path, Path], name: str) -
 def test_processes_share_a_medium(pair: tuple[Path, Path]) -> None:
     """Transfers take 2 ms on it each; in both worlds none begins before the last one has left."""
     deployment = small_deployment("naive_pp", clients=2)
-    deployment = replace(deployment, default_link=LinkTimes(1.0, message_ms=2.0, medium="air"))
+    deployment = changed(deployment, default=LinkTimes(1.0, message_ms=2.0, medium="air"))
     with Controller(worker_roles(pair, deployment), deployment) as controller:
         trace, recording = controller.run(deployment)
     for request, spec in zip(trace.requests, deployment.requests, strict=True):
@@ -130,11 +132,11 @@ def test_processes_share_a_medium(pair: tuple[Path, Path]) -> None:
 def test_a_process_sends_and_receives_one_message_at_a_time(pair: tuple[Path, Path]) -> None:
     """One draft and two pipelines; a message takes 4 ms at each of its two ports."""
     deployment = small_deployment("starsd", clients=2, pipelines=2)
-    deployment = replace(deployment, default_link=LinkTimes(1.0, message_ms=4.0))
+    deployment = changed(deployment, default=LinkTimes(1.0, message_ms=4.0))
     with Controller(worker_roles(pair, deployment), deployment) as controller:
         trace, recording = controller.run(deployment)
     replay = simulate(deployment, ReplaySource(recording))
-    for each, device in itertools.product((trace, replay), deployment.devices):
+    for each, device in itertools.product((trace, replay), deployment.roles.devices):
         ends = [(span.device.split("->"), span) for span in each.spans if span.kind == "transfer"]
         begun = sorted(span.start_ms for (sender, _), span in ends if sender == device)
         ended = sorted(span.end_ms for (_, receiver), span in ends if receiver == device)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.worlds.searches import CLUSTER, METRIC
-from treepipe.planner.answer import headline
 from treepipe.planner.candidates import Candidate
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.halving import Found, Ranked, Rung
-from treepipe.planner.report import in_two_sentences, plan_warnings, verdict
+from treepipe.planner.halving import Ranked, Rung, SearchResult
+from treepipe.planner.report import headline, in_two_sentences, plan_warnings, verdict
 from treepipe.results.metrics import METRICS, in_words
 from treepipe.results.statistics import Interval
 from treepipe.sim.points import Outcome
@@ -25,7 +24,9 @@ def ranked(schedule: str, value: Interval, goal: str, gap: Interval | None, tied
     return Ranked(candidate, Outcome({goal: value}, {}), gap, tied)
 
 
-def made(*others: tuple[str, Interval, bool], goal: str = METRIC, best: str = "flowspec") -> Found:
+def made(
+    *others: tuple[str, Interval, bool], goal: str = METRIC, best: str = "flowspec"
+) -> SearchResult:
     """The best plan has the figure 100, from 80 to 125. Args: ``others``: by their gaps."""
     first = ranked(best, Interval(100.0, 80.0, 125.0), goal, None, True)
     rest = [ranked(name, Interval(1, 1, 1), goal, gap, tied) for name, gap, tied in others]
@@ -34,7 +35,7 @@ def made(*others: tuple[str, Interval, bool], goal: str = METRIC, best: str = "f
         "search": {"schedules": ["pp"], "goal": goal},
         "serving": {"slo": {"time_to_first_token_ms": 1.0}},
     })  # fmt: skip
-    return Found(cluster, [first, *rest], [], [Rung(3, 18)])
+    return SearchResult(cluster, [first, *rest], [], [Rung(3, 18)])
 
 
 def test_the_first_sentence_has_a_rate_a_comparison_and_a_simpler_schedule() -> None:

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.worlds.searches import CLUSTER, METRIC, found
+from tests.worlds.searches import METRIC, found
 from tests.worlds.written_studies import say
 from treepipe.core.errors import UserError
 from treepipe.planner.break_even import BreakEven, axis_of, break_even, regions
-from treepipe.planner.cluster import Cluster
 from treepipe.planner.gaps import Runs
-from treepipe.planner.halving import Found
+from treepipe.planner.halving import SearchResult
 from treepipe.planner.regions_plot import regions_figure
 from treepipe.sim.points import Point, simulate_points
 
@@ -29,7 +28,7 @@ NO_LATENCY = {"links.default": {"latency_ms": 0.0}}
 CLIENTS = "workload.concurrency=1:2"
 
 
-def along(key: str, each: Found) -> BreakEven:
+def along(key: str, each: SearchResult) -> BreakEven:
     return break_even(each, axis_of(key, each.cluster), say)
 
 
@@ -80,7 +79,9 @@ def test_of_a_third_schedule_in_between_the_end_next_to_the_stated_value_is_told
     """By hand: pp (v) is the least up to 2/3, chain (0.5 + 0.25 v) up to 0.7, eagle (0.64 + 0.05 v)
     from there on, at the stated 1, too; the values tried first see only pp and eagle."""
 
-    def costs(_: Found, plans: object, settings: list[dict[str, float]], *more: object) -> Any:
+    def costs(
+        _: SearchResult, plans: object, settings: list[dict[str, float]], *more: object
+    ) -> Any:
         values = [each["scale.latency"] for each in settings]
         lines = {"pp": (0.0, 1.0), "chain": (0.5, 0.25), "eagle": (0.64, 0.05)}
         return [
@@ -112,27 +113,6 @@ def test_a_map_agrees_with_the_value_along_its_axis() -> None:
     assert [name == "chain" for name in row] == [value < 9.8 for value in x.values]
     drawn = regions_figure(both, "map").axes[0]
     assert {text.get_text() for text in drawn.texts} == {"chain", "pp"}
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("schedule.gamma", "--break-even schedule.gamma: needs an input, e.g. scale.latency"),
-        ("scale.latency=3", "a range looks like scale.latency=0.5:20"),
-        ("scale.latency=3:1", "a range goes from a positive number to a larger one"),
-        ("workload.concurrency=1.2:1.8", "there are no two whole numbers in this range"),
-        # A range helps only where the key takes numbers at all.
-        ("links.default.jitter_ms", "give a range, links.default.jitter_ms=LOW:HIGH"),
-        ("acceptance.beta=0.5:2", "tries such values; acceptance.beta=LOW:HIGH bounds them)"),
-        ("emulate=1:2", "must be true or false (--break-even emulate=1:2 tries such values)"),
-        ("workload.prompts", "a valid string (--break-even workload.prompts tries such values)"),
-        ("scale.bogus=1:2", "(--break-even scale.bogus=1:2 tries such values)"),
-    ],
-)
-def test_what_is_no_axis_is_one_sentence(text: str, sentence: str) -> None:
-    with pytest.raises(UserError) as caught:
-        axis_of(text, Cluster.of(CLUSTER))
-    assert sentence in str(caught.value)
 
 
 def test_a_value_that_a_plan_refuses_names_the_option() -> None:

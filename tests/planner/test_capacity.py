@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.worlds.written_studies import say
-from treepipe.core.errors import UserError
-from treepipe.planner import capacity
-from treepipe.planner.capacity import CapacityAnalysis, capacities, check_capacity
+from treepipe.planner.capacity import Capacities, capacities
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import search
 from treepipe.planner.report import plan_content
@@ -81,7 +80,7 @@ def test_a_queue_of_fixed_service_times(limit: str, bound: float) -> None:
     assert plan.rate_per_s == pytest.approx(by_hand(limit, bound), rel=0.03)
     assert plan.low < plan.rate_per_s < plan.high
     assert plan.limit == limit
-    (entry,) = plan_content(found, [CapacityAnalysis([plan])])["capacity"]
+    (entry,) = plan_content(found, {"capacity": Capacities([plan])})["capacity"]
     assert entry["rate_per_s"] == plan.rate_per_s
     assert not entry["overloaded"]
 
@@ -115,41 +114,12 @@ def test_what_no_rate_keeps_has_no_capacity_and_what_no_rate_breaks_says_so() ->
     assert most.overloaded
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("bound", [30.0, 19.0, 1e6])
-def test_the_answer_is_the_same_however_many_rates_are_tried_at_once(
-    bound: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of two plans; with more at once in fewer rounds, and one alone tries no rate in vain."""
-    loaded = cluster({"request_latency_ms": bound}, requests=10)
+def test_several_plans_are_searched_as_each_of_them_alone() -> None:
+    loaded = cluster({"request_latency_ms": 30.0}, requests=10)
     both = loaded.with_(acceptance={"source": "bernoulli", "beta": 0.5})
     found = search(both.with_(**{"search.schedules": ["pp", "chain"]}), say)
-    rounds, answers = dict[int, list[int]](), []
-    for many in (1, 9, 64):
-        steps = rounds[many] = list[int]()
-        monkeypatch.setattr(capacity, "at_once", lambda many=many: many)
-        answers.append(
-            capacities(found, lambda what, count, steps=steps: what and steps.append(count))
-        )
-    assert len(answers[0]) == 2
-    assert all(each == answers[0] for each in answers)
-    counts = {many: len(each) for many, each in rounds.items()}
-    assert counts[1] > counts[9] >= counts[64]
-    assert max(rounds[1]) <= 2
-    assert sum(rounds[1]) <= sum(rounds[64])
-
-
-BAD = [
-    ({"throughput_tokens_s": 5.0}, {}, "throughput_tokens_s is no limit that more load breaks"),
-    ({}, {}, "--capacity needs a limit to keep"),
-    ({"request_latency_ms": 5.0}, {"arrivals": None}, "--capacity needs workload.arrivals.rate"),
-]
-
-
-@pytest.mark.parametrize(("limits", "workload", "sentence"), BAD)
-def test_bad_input_is_one_sentence(
-    limits: dict[str, float], workload: dict[str, Any], sentence: str
-) -> None:
-    loaded = cluster(limits, **workload)
-    with pytest.raises(UserError, match=sentence):
-        check_capacity(loaded)
+    together = {each.schedule: each for each in capacities(found, say)}
+    assert len(together) == 2
+    for name, each in found.best_of_each.items():
+        own = replace(each, candidate=replace(each.candidate, same=()))
+        assert capacities(replace(found, ranking=[own]), say) == [together[name]]

@@ -17,8 +17,9 @@ from tests.worlds.searches import METRIC as TIME
 from tests.worlds.written_studies import say
 from treepipe.planner.candidates import Candidate, find_candidates
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.front import Front, Weighed, pareto_front
+from treepipe.planner.front import Front, pareto_front
 from treepipe.planner.front_plot import front_figure
+from treepipe.planner.gaps import Simulated
 from treepipe.planner.halving import search
 from treepipe.planner.layouts import layouts
 from treepipe.planner.page import plan_report
@@ -37,7 +38,7 @@ def cluster(**search: Any) -> Cluster:
 # --- the front --------------------------------------------------------------------------------
 
 
-def weighed(time: float, rate: float, price: float) -> Weighed:
+def weighed(time: float, rate: float, price: float) -> Simulated:
     values = {TIME: time, "throughput_tokens_s": rate}
     outcome = Outcome(
         {name: Interval(value, value, value) for name, value in values.items()},
@@ -47,7 +48,7 @@ def weighed(time: float, rate: float, price: float) -> Weighed:
     scenario = Scenario.of({k: v for k, v in BOUGHT.items() if k != "search"} | {
         "schedule": {"name": "pp"}
     })  # fmt: skip
-    return Weighed(Candidate("pp", {}, "even", ((4,),), scenario, {"price_usd": price}), outcome)
+    return Simulated(Candidate("pp", {}, "even", ((4,),), scenario, {"price_usd": price}), outcome)
 
 
 FIGURE = st.integers(1, 4).map(float)
@@ -73,7 +74,7 @@ def test_a_plan_is_off_the_front_exactly_where_another_one_beats_it(
     for each in found.beaten:
         assert each.by in found.members
         assert beats(each.by, each.plan)
-        assert each.certain  # the runs do not vary
+        assert each.beyond_doubt  # the runs do not vary
         gain = rows[each.plan][0] / rows[each.by][0] - 1
         assert each.relative[TIME] == pytest.approx(gain)
 
@@ -262,9 +263,6 @@ def test_a_published_price_counts_where_the_cluster_states_none(tmp_path: Path) 
     assert prices(own) == []
     hourly = {"profile": "./priced.toml", "price_usd_per_hour": 1.0}
     assert bought(tmp_path, device=hourly, name="rented").search.weighed[1] == "price_usd_per_hour"
-
-
-def test_devices_are_weighed_by_the_price_that_all_of_them_state() -> None:
     kinds = [{"device": "rtx-3090"}, {"device": "l40"}]
-    weighed = cluster(devices={"kinds": kinds, "counts": [1]}).search.weighed
-    assert weighed == (TIME, "price_usd_per_hour"), "the l40 states no price"
+    unpriced = cluster(devices={"kinds": kinds, "counts": [1]}).search.weighed
+    assert unpriced == (TIME, "price_usd_per_hour"), "the l40 states no price"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,7 +15,6 @@ from treepipe.core.layers import StageCost, deal
 from treepipe.planner.candidates import find_candidates
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import search
-from treepipe.planner.partition import with_layers
 from treepipe.planner.report import verdict
 
 UNEQUAL = """
@@ -98,14 +96,6 @@ def test_a_full_device_leaves_layers_to_others(tmp_path: Path) -> None:
     assert max(layers["balanced"]) <= 24
     assert [each.partition for each in refused] == ["even"]
     assert "search.limits.memory_share = 0.4 may be taken" in refused[0].reason
-
-
-def test_stages_are_written_shortly() -> None:
-    stages: list[dict[str, Any]] = [{"device": "a", "count": 3}]
-    assert with_layers(stages, [4, 4, 5]) == [
-        {"device": "a", "count": 2, "layers": 4},
-        {"device": "a", "layers": 5},
-    ]
 
 
 def test_prices_limit_what_may_be_used(tmp_path: Path) -> None:

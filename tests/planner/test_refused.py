@@ -8,7 +8,9 @@ import pytest
 
 from tests.worlds.searches import BOUGHT, CLUSTER, KINDS, SLOW
 from tests.worlds.written_studies import say
+from treepipe.cli import plan
 from treepipe.core.errors import UserError
+from treepipe.planner.analysis import Analysis, analyses
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import search
 from treepipe.planner.sensitivity import sensitivities
@@ -60,7 +62,7 @@ UNBUYABLE: list[tuple[dict[str, Any], str]] = [
     ({"search.devices.kinds": [KINDS[0], KINDS[0]]}, "two kinds have one name"),
     ({"search.devices.kinds": [{**KINDS[0], "roles": ["draft"]}]}, "none has the role 'stage'"),
     (
-        {"search.devices.kinds": [{"name": "mute", "device": {"stage_ms": {1: 1.0}}}]},
+        {"search.devices.kinds": [{"name": "failed", "device": {"stage_ms": {1: 1.0}}}]},
         "'stage' needs draft_ms of the first stage's device",
     ),
     ({"search.devices": {"kinds": KINDS}}, "key search.devices.counts is missing"),
@@ -87,3 +89,56 @@ def test_an_input_that_cannot_be_larger_is_a_sentence() -> None:
     unlikely = Cluster.of(CLUSTER).with_(**{"search.schedules": ["chain"], "acceptance.beta": 0.05})
     with pytest.raises(UserError, match=r"leaves no room .* \(--sensitivity takes each input 10%"):
         sensitivities(search(unlikely, say), say)
+
+
+LOADED: dict[str, Any] = {
+    "search.limits": {"request_latency_ms": 5.0},
+    "workload.arrivals": {"process": "poisson", "rate_per_s": 5.0},
+}
+NO_ANALYSIS: list[tuple[str, tuple[str, ...], dict[str, Any], str]] = [
+    ("break_even", ("schedule.gamma",), {}, "--break-even schedule.gamma: needs an input, e.g. sc"),
+    ("break_even", ("scale.latency=3",), {}, "a range looks like scale.latency=0.5:20"),
+    ("break_even", ("scale.latency=3:1",), {}, "a range goes from a positive number to a larger"),
+    ("break_even", ("workload.concurrency=1.2:1.8",), {}, "there are no two whole numbers in this"),
+    # A range helps only where the key takes numbers at all.
+    ("break_even", ("links.default.jitter_ms",), {}, "give a range, links.default.jitter_ms=LOW:H"),
+    ("break_even", ("acceptance.beta=0.5:2",), {}, "tries such values; acceptance.beta=LOW:HIGH b"),
+    ("break_even", ("emulate=1:2",), {}, "must be true or false (--break-even emulate=1:2 tries"),
+    (
+        "break_even",
+        ("workload.prompts",),
+        {},
+        "a valid string (--break-even workload.prompts",
+    ),
+    ("break_even", ("scale.bogus=1:2",), {}, "(--break-even scale.bogus=1:2 tries such values)"),
+    (
+        "break_even",
+        ("scale.latency", "scale.latency=1:2"),
+        {},
+        "a map is over two different inputs",
+    ),
+    ("break_even", 3 * ("scale.latency",), {}, "takes one input, or two for a map"),
+    ("capacity", (), {"search.limits": {"throughput_tokens_s": 5.0}}, "is no limit that more load"),
+    ("capacity", (), {"search.limits": {}}, "--capacity needs a limit to keep"),
+    ("capacity", (), {"workload.arrivals": None}, "--capacity needs workload.arrivals.rate_per_s"),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "changes", "sentence"), NO_ANALYSIS)
+def test_an_analysis_that_cannot_be_is_refused_before_the_search(
+    name: str, given: tuple[str, ...], changes: dict[str, Any], sentence: str
+) -> None:
+    content = Cluster.of(CLUSTER).with_(**{**LOADED, **changes})
+    with pytest.raises(UserError) as refused:
+        analyses()[name].finding.check(content, given)
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_analysis_does_not_take_an_option_of_the_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    record = Analysis("runs", "Show runs.", "Runs", "nowhere:Runs")
+    monkeypatch.setattr(plan, "analyses", lambda: {"runs": record})
+    with pytest.raises(UserError, match="'runs': treepipe plan has an option --runs already"):
+        plan._analysis_options()

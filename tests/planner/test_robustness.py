@@ -13,9 +13,9 @@ from treepipe.core.errors import UserError
 from treepipe.core.losses import noticed_after_ms
 from treepipe.library import Plan
 from treepipe.planner.break_even import axis_of, break_even
-from treepipe.planner.halving import Found
+from treepipe.planner.halving import SearchResult
 from treepipe.planner.report import write_best
-from treepipe.planner.robustness import StressCase, stress_cases
+from treepipe.planner.robustness import StressCase, StressCases, stress_cases
 from treepipe.planner.sensitivity import sensitivities
 from treepipe.results.estimates import observe
 from treepipe.scenario.scenario import Scenario
@@ -38,7 +38,7 @@ ARRIVING = {
 LATE = {"links.default": {"latency_ms": 3.0, "bandwidth_mbit_s": 8.0, "jitter_ms": 3.0}}
 
 
-def by_case(each: Found) -> dict[str, StressCase]:
+def by_case(each: SearchResult) -> dict[str, StressCase]:
     return {row.case: row for row in stress_cases(each, say)}
 
 
@@ -107,6 +107,9 @@ def test_a_plan_of_the_library_is_asked_the_same() -> None:
     each = found()
     plan, key = Plan(each), "links.default.latency_ms=1:9"
     assert plan.robustness() == stress_cases(each, say)
+    assert plan.examine("robust") == StressCases(plan.robustness())
+    with pytest.raises(UserError, match=r"examine\('robustly'\): there are sensitivity"):
+        plan.examine("robustly")
     assert plan.sensitivity() == sensitivities(each, say)
     assert plan.break_even(key) == break_even(each, axis_of(key, each.cluster), say)
     with pytest.raises(UserError, match="--capacity needs"):

@@ -10,7 +10,7 @@ from scipy import stats
 
 from tests.worlds.written_studies import say
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.halving import Found, search
+from treepipe.planner.halving import SearchResult, search
 from treepipe.planner.report import plan_content, verdict
 from treepipe.planner.uncertain import _draw
 from treepipe.scenario.scale import Estimated
@@ -31,7 +31,7 @@ CLUSTER = {
 METRIC = "time_between_tokens_ms"
 
 
-def found(**changes: object) -> Found:
+def found(**changes: object) -> SearchResult:
     return search(Cluster.of(CLUSTER).with_(**changes), say)
 
 

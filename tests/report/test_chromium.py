@@ -15,7 +15,7 @@ from matplotlib.image import imread
 from tests.worlds.searches import found
 from tests.worlds.written_studies import say
 from treepipe.planner.page import plan_report
-from treepipe.planner.sensitivity import SensitivityAnalysis
+from treepipe.planner.sensitivity import Sensitivities
 from treepipe.report.page import report_html
 
 BROWSER = next(
@@ -45,7 +45,9 @@ onload = () => {{
 def page() -> str:
     wide = {"search.schedules": ["pp", "chain"], "search.grid": {"schedule.gamma": [1, 3]}}
     each = found(**wide, name="a cluster with a rather_long_name_without_any_space_" + "x" * 60)
-    return report_html(plan_report(each, [SensitivityAnalysis.run(each, say)], "treepipe " * 40))
+    return report_html(
+        plan_report(each, {"sensitivity": Sensitivities.run(each, say)}, "treepipe " * 40)
+    )
 
 
 def browse(folder: Path, file: str, *options: str) -> tuple[str, str]:

@@ -30,11 +30,11 @@ from treepipe.cli.main import app
 from treepipe.core.errors import UserError
 from treepipe.files.toml_file import toml_text
 from treepipe.library import Plan, Validation
-from treepipe.planner.break_even import BreakEvenAnalysis, axis_of
-from treepipe.planner.halving import Found
+from treepipe.planner.break_even import BreakEvens
+from treepipe.planner.halving import SearchResult
 from treepipe.planner.page import plan_report
 from treepipe.planner.report import plan_content
-from treepipe.planner.sensitivity import SensitivityAnalysis
+from treepipe.planner.sensitivity import Sensitivities
 from treepipe.profiles.library import find_device
 from treepipe.report.background import NOT_MODELLED, inputs_table
 from treepipe.report.page import Chapter, Report, report_html
@@ -64,7 +64,7 @@ SEARCHED: dict[str, Any] = {
 
 
 @cache
-def searched() -> Found:
+def searched() -> SearchResult:
     return found(**SEARCHED)
 
 
@@ -72,8 +72,10 @@ def searched() -> Found:
 def plan_page() -> str:
     each = searched()
     keys = ("scale.latency=0.5:2", "scale.stages=0.5:2")
-    axes = [axis_of(key, each.cluster) for key in keys]
-    done = [SensitivityAnalysis.run(each, say), BreakEvenAnalysis.run(each, say, axes)]
+    done = {
+        "sensitivity": Sensitivities.run(each, say),
+        "break_even": BreakEvens.run(each, say, keys),
+    }
     return report_html(plan_report(each, done, "treepipe plan 'a b.toml'"))
 
 
@@ -104,10 +106,10 @@ def validated_page() -> str:
 
 @cache
 def studied_page() -> str:
-    sheet = Sheet("s", "Sums", [Column("n", shown="d")], [(7,)])
+    sheet = Sheet("Sums", [Column("n", shown="d")], [(7,)], name="s")
     trace = simulate(scenario()).traces[0]
-    figure = timelines_figure([("a", trace)], "a")
-    result = StudyResult("mine", [], [sheet], {"one": figure}, ["first", "second", "third"], [])
+    figure = timelines_figure([("a", trace)])
+    result = StudyResult("mine", [], [sheet], {"one": figure}, ["first", "second", "third"])
     return report_html(study_report(result, "treepipe study mine"))
 
 
@@ -217,7 +219,7 @@ def test_a_search_without_a_feasible_plan_has_a_page_that_says_so() -> None:
 
 def test_names_are_never_taken_for_markup() -> None:
     """Of a cluster, a device and its host: in sentences, cells, keys and pictures."""
-    table = Sheet("", EVIL, words(EVIL), [(EVIL,)])
+    table = Sheet(EVIL, words(EVIL), [(EVIL,)])
     alone = Report(EVIL, [EVIL], [EVIL], [Chapter(EVIL, [EVIL], [table], verbatim=EVIL)])
     device = {"stage_ms": {1: 20.0}}
     stages = [{"device": device, "count": 2, "host": EVIL}]

@@ -14,10 +14,10 @@ from treepipe.core.errors import UserError
 from treepipe.core.protocol import RoundRecord
 from treepipe.core.requests import Objectives, RequestTrace
 from treepipe.results.estimates import find_warmup, observe, possible_batches, summarize
+from treepipe.results.metric import Sums, Windows
 from treepipe.results.metrics import (
     METRICS,
     PERCENTILES,
-    Windows,
     metric_ratios,
     run_metrics,
     utilization_ratios,
@@ -59,7 +59,7 @@ def test_windows_add_up_to_the_run(tmp_path: Path, schedule: str) -> None:
     trace = simulated(tmp_path, *settings)[0]
     whole, parts = Windows.of(trace), Windows.of(trace, 7)
     for ratios in (metric_ratios, utilization_ratios):
-        once, many = ratios(trace, whole), ratios(trace, parts)
+        once, many = ratios(Sums(trace, whole)), ratios(Sums(trace, parts))
         assert once.keys() == many.keys()
         for name, columns in once.items():
             for column, split in zip(columns, many[name], strict=True):

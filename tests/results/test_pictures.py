@@ -93,28 +93,23 @@ def test_colours_that_look_alike_in_grey_would_be_noticed() -> None:
 
 def test_a_timeline_says_its_title_once() -> None:
     trace = _trace([(5.0, 1), (30.0, 1)])
-    assert _texts(timelines_figure([("flowspec", trace)], "flowspec")) == ["flowspec"]
-    two = [("A: flowspec", trace), ("B: specpipe", trace)]
-    assert _texts(timelines_figure(two, "A: flowspec, B: specpipe")) == [
-        "A: flowspec",
-        "B: specpipe",
-    ]
+    assert _texts(timelines_figure([("flowspec", trace)])) == ["flowspec"]
     both = [("simulated", trace), ("executed", trace)]
     assert _texts(timelines_figure(both, "flowspec")) == ["simulated", "executed", "flowspec"]
 
 
 def test_a_timeline_ends_with_the_longest_request_it_shows() -> None:
     short, long = _trace([(5.0, 1), (30.0, 1)]), _trace([(5.0, 1), (65.0, 1)])
-    figure = timelines_figure([("a", short), ("b", long)], "both")
+    figure = timelines_figure([("a", short), ("b", long)])
     assert [panel.get_xlim() for panel in figure.axes] == [(0, 60)] * 2
-    (panel,) = timelines_figure([("a", long)], "a", window_ms=40.0).axes
+    (panel,) = timelines_figure([("a", long)], window_ms=40.0).axes
     assert panel.get_xlim() == (0, 40)
 
 
 def test_no_label_of_a_timeline_is_cut_off_or_lies_on_another() -> None:
     """At both ends, and crowded."""
     times = [(5.0, 1), (5.5, 3), (6.0, 12), (150.0, 3), (151.0, 2), (204.0, 3), (205.0, 3)]
-    figure = timelines_figure([("a", _trace(times))], "a")
+    figure = timelines_figure([("a", _trace(times))])
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     (panel,) = figure.axes
@@ -131,7 +126,7 @@ def test_no_label_of_a_timeline_is_cut_off_or_lies_on_another() -> None:
 def test_short_work_is_never_thinner_than_a_line() -> None:
     """A prune of 0.1 ms of 700 would be a seventh of a pixel, and its white edge would cover it."""
     trace = _trace([(5.0, 1), (1000.0, 1)])
-    (panel,) = timelines_figure([("a", trace)], "a").axes
+    (panel,) = timelines_figure([("a", trace)]).axes
     drawn: list[Any] = list(panel.collections)
     (prune,) = [
         bars for bars in drawn if tuple(bars.get_facecolor()[0][:3]) == to_rgb(COLORS["prune"])
@@ -143,5 +138,5 @@ def test_short_work_is_never_thinner_than_a_line() -> None:
 def test_a_timeline_of_a_run_without_tokens_is_drawn() -> None:
     trace = _trace([(5.0, 1), (30.0, 1)])
     trace.requests = [RequestTrace.refused(1, 3, 0.0)]
-    (panel,) = timelines_figure([("a", trace)], "a").axes
+    (panel,) = timelines_figure([("a", trace)]).axes
     assert panel.get_xlim() == (0, 21.1)

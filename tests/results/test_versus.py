@@ -8,28 +8,15 @@ from typing import Any
 
 import pytest
 
-from tests.worlds.command_line import SCENARIO, assert_sentence, call
+from tests.worlds.command_line import SCENARIO, USUAL_METRICS, assert_sentence, call
 from treepipe.core.errors import UserError
 from treepipe.core.requests import RequestTrace
-from treepipe.results.metrics import METRICS, PERCENTILES
 from treepipe.results.trace import Trace
 from treepipe.results.versus import Side, make_comparison
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 
 METRIC = "time_between_tokens_ms"
-PRICED = {"joules_per_token", "usd_per_million_tokens"}
-"""Metrics of devices whose power and price are known; those here have none."""
-ELSEWHERE = {
-    "fairness",
-    "preemptions_per_request",
-    "recomputed_tokens_per_request",
-    "goodput_requests_s",
-    "slo_attainment",
-    *(name for name, each in PERCENTILES.items() if each.of_requests),
-}
-"""Of several pipelines, of many requests, and of those that can be preempted or are promised
-something."""
 
 
 def compared(monkeypatch: pytest.MonkeyPatch, out: Path, *arguments: object) -> dict[str, Any]:
@@ -57,7 +44,7 @@ def test_a_scenario_does_not_differ_from_itself(scenario: Path) -> None:
     jitter = "links.default={latency_ms=1, jitter_ms=3}"
     content = make_comparison(side(scenario, jitter), side(scenario, jitter)).to_json()
     assert content["a"] == content["b"]
-    assert set(content["differences"]) == set(METRICS) - PRICED - ELSEWHERE
+    assert set(content["differences"]) == USUAL_METRICS
     assert set(content["utilization_differences"]) == set(content["a"]["utilization"])
     for each in (*content["differences"].values(), *content["utilization_differences"].values()):
         assert each["difference"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
@@ -140,7 +127,7 @@ def test_table_trace_and_picture_show_both(
     assert call(monkeypatch, "simulate", scenario, *options) == 0
     shown = capsys.readouterr().out
     assert "A: small, B: shared (simulation, 2 runs)" in shown
-    assert all(name.removesuffix("_ms") in shown for name in set(METRICS) - PRICED - ELSEWHERE)
+    assert all(name.removesuffix("_ms") in shown for name in USUAL_METRICS)
     events = json.loads(trace.read_text())["traceEvents"]
     processes = [event["args"]["name"] for event in events if event["name"] == "process_name"]
     assert processes == ["A: small", "B: shared"]

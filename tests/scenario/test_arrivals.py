@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.worlds.changed import changed
 from tests.worlds.recording_source import RecordingSource
 from tests.worlds.timed_pipeline import make_deployment, plain
-from treepipe.core.front_desk import Dispatcher, FrontDesk
+from treepipe.core.front_desk import FrontDesk
 from treepipe.core.requests import Assignment, RequestTrace
 from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
 from treepipe.results.trace import Trace
-from treepipe.scenario.deployment import Deployment, RequestSpec, Serving
+from treepipe.scenario.deployment import Deployment, RequestSpec
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import bernoulli_pool
@@ -41,94 +42,88 @@ requests = 800
 """Nothing but one stage takes time: a pass of a request is a customer of a single server."""
 
 
-# --- dispatcher ----------------------------------------------------------------------------------
+# --- the front desk ------------------------------------------------------------------------------
+
+
+def over(session: int, at_ms: float, reason: str = "length") -> RequestTrace:
+    return RequestTrace(session, 5, 0.0, at_ms, (), (), (), reason)
 
 
 def test_arrivals_wait_are_refused_and_keep_the_time_they_came_at() -> None:
-    desk = Dispatcher(4, 1, limit=1, admission=2, arrivals_ms=(0.0, 10.0, 10.0, 50.0))
+    desk = FrontDesk((5,) * 4, 1, limit=1, admission=2, arrivals_ms=(0.0, 10.0, 10.0, 50.0))
     assert desk.start(100.0) == []
     assert desk.next_arrival_ms == 100.0
     assert desk.arrive() == [Assignment(0, 100.0, 0, 0)]
     assert desk.next_arrival_ms == 110.0
     assert desk.arrive() == [], "the place is taken"
-    assert desk.arrive() == [Assignment(2, 110.0)], "one is served, one waits: refused"
-    assert desk.finished(0, 130.0) == [Assignment(1, 110.0, 0, 0)]
+    assert desk.over == []
+    assert desk.arrive() == []
+    assert desk.over == [RequestTrace.refused(3, 5, 110.0)], "one is served, one waits"
+    assert desk.finished(over(1, 130.0)) == [Assignment(1, 110.0, 0, 0)]
     assert desk.next_arrival_ms == 150.0
     assert desk.arrive() == []
     assert desk.next_arrival_ms is None
     assert not desk.done
-    assert desk.finished(1, 200.0) == [Assignment(3, 150.0, 0, 0)]
+    assert desk.finished(over(2, 200.0)) == [Assignment(3, 150.0, 0, 0)]
     assert not desk.done
-    assert desk.finished(3, 230.0) == [], "nobody asks again when a request is over"
+    assert desk.finished(over(4, 230.0)) == [], "nobody asks again when a request is over"
     assert desk.done
 
 
 def test_arrivals_go_where_the_fewest_are_open() -> None:
-    desk = Dispatcher(5, 1, drafts=2, pipelines=2, arrivals_ms=(0.0,) * 5)
+    desk = FrontDesk((5,) * 5, 1, drafts=2, pipelines=2, arrivals_ms=(0.0,) * 5)
     desk.start(0.0)
     placed = [desk.arrive()[0] for _ in range(4)]
     assert [(each.draft, each.pipeline) for each in placed] == [(0, 0), (1, 1)] * 2
-    desk.finished(1, 5.0)
+    desk.finished(over(2, 5.0))
     assert desk.arrive() == [Assignment(4, 0.0, 1, 1)]
-
-
-def test_a_lost_cluster_refuses_arrivals() -> None:
-    desk = Dispatcher(1, 1, arrivals_ms=(3.0,), lost={0})
-    desk.start(0.0)
-    assert desk.arrive() == [Assignment(0, 3.0)]
-    assert desk.done
 
 
 def test_some_arrival_times_are_no_arrival_times() -> None:
     with pytest.raises(ValueError, match="either every request has an arrival time, or none"):
-        Dispatcher(2, 1, arrivals_ms=(3.0,))
+        FrontDesk((5, 5), 1, arrivals_ms=(3.0,))
 
 
 def test_the_closed_loop_knows_no_arrival() -> None:
-    desk = Dispatcher(3, 2)
+    desk = FrontDesk((5, 5, 5), 2)
     assert desk.next_arrival_ms is None
     assert [each.request for each in desk.start(1.0)] == [0, 1]
-    assert desk.finished(1, 9.0) == [Assignment(2, 9.0, 0, 0)]
+    assert desk.finished(over(2, 9.0)) == [Assignment(2, 9.0, 0, 0)]
+
+
+def test_the_closed_loop_asks_on_while_it_is_refused() -> None:
+    desk = FrontDesk((5, 6, 7), 2, pipelines=2, admission=1)
+    assert desk.start(4.0) == [Assignment(0, 4.0, 0, 0)]
+    assert desk.over == [RequestTrace.refused(2, 6, 4.0), RequestTrace.refused(3, 7, 4.0)]
+    assert not desk.done
+    assert desk.finished(over(1, 9.0)) == []
+    assert desk.over[-1] == over(1, 9.0)
+    assert desk.done
+
+
+def test_a_run_goes_on_while_a_pipeline_is_left() -> None:
+    desk = FrontDesk((1, 1, 1), 1, pipelines=2)
+    desk.start(0.0)
+    assert desk.lose(0)
+    assert desk.finished(over(1, 2.0, "worker lost")) == [Assignment(1, 2.0, 0, 1)]
+    assert not desk.lose(1), "it was the last one"
 
 
 # --- simulator, by hand --------------------------------------------------------------------------
 
 
-def test_the_front_desk_keeps_what_is_refused_and_what_is_over() -> None:
-    desk = FrontDesk(Dispatcher(3, 2, pipelines=2, admission=1), (5, 6, 7))
-    (served,) = desk.start(4.0)
-    assert served == Assignment(0, 4.0, 0, 0)
-    assert desk.over == [RequestTrace.refused(2, 6, 4.0), RequestTrace.refused(3, 7, 4.0)]
-    assert not desk.done
-    over = RequestTrace(served.session, 5, 4.0, 9.0, (), (), (), "length")
-    assert desk.finished(over) == []
-    assert desk.over[-1] == over
-    assert desk.done
-
-
-def test_a_run_goes_on_while_a_pipeline_is_left() -> None:
-    desk = FrontDesk(Dispatcher(3, 1, pipelines=2), (1, 1, 1))
-    desk.start(0.0)
-    assert desk.lose(0)
-    (second,) = desk.finished(RequestTrace(1, 1, 0.0, 2.0, (), (), (), "worker lost"))
-    assert second == Assignment(1, 2.0, 0, 1)
-    assert not desk.lose(1), "it was the last one"
-
-
-def one_stage(
-    arrivals_ms: list[float], tokens: int = 1, serving: Serving | None = None
-) -> Deployment:
+def one_stage(arrivals_ms: list[float], tokens: int = 1, **service: int) -> Deployment:
     """A stage of 20 ms and nothing else."""
     nothing = TimeTable({1: 0.0})
     deployment = make_deployment(
         plain, DeviceTimes(TimeTable({1: SERVICE_MS}), nothing, nothing, 0.0, 0.0)
     )
-    return replace(
+    return changed(
         deployment,
-        pipelines=(deployment.pipelines[0][:1],),
+        pipelines=(deployment.roles.pipelines[0][:1],),
         requests=tuple(RequestSpec((0,) * 8, tokens, arrival_ms=at) for at in arrivals_ms),
-        default_link=LinkTimes(0.0),
-        serving=serving or Serving(),
+        default=LinkTimes(0.0),
+        **service,
     )
 
 
@@ -146,14 +141,14 @@ def test_requests_share_the_stage_or_wait_for_a_place() -> None:
     # Two of three tokens each: passes alternate, or the second one waits for the end of the first.
     shared = served(one_stage([0.0, 5.0], 3)).requests
     assert [request.finished_ms for request in shared] == [100.0, 120.0]
-    queued = served(one_stage([0.0, 5.0], 3, Serving(limit=1))).requests
+    queued = served(one_stage([0.0, 5.0], 3, limit=1)).requests
     assert [request.finished_ms for request in queued] == [60.0, 120.0]
     assert queued[1].started_ms == 5.0
     assert queued[1].first_token_ms == 80.0
 
 
 def test_arrivals_beyond_admission_are_refused_at_once() -> None:
-    requests = served(one_stage([0.0, 5.0, 19.0, 21.0], 1, Serving(admission=1))).requests
+    requests = served(one_stage([0.0, 5.0, 19.0, 21.0], 1, admission=1)).requests
     assert [request.reason for request in requests] == ["length", "refused", "refused", "length"]
     assert [request.started_ms for request in requests] == [0.0, 5.0, 19.0, 21.0]
     assert requests[1].finished_ms == 5.0
@@ -162,8 +157,8 @@ def test_arrivals_beyond_admission_are_refused_at_once() -> None:
 def test_memory_is_reckoned_for_all_that_may_be_open() -> None:
     deployment = one_stage([0.0] * 9)
     assert deployment.most_open(0) == 9
-    assert replace(deployment, serving=Serving(limit=4)).most_open(0) == 4
-    assert replace(deployment, serving=Serving(admission=3)).most_open(0) == 3
+    assert changed(deployment, limit=4).most_open(0) == 4
+    assert changed(deployment, admission=3).most_open(0) == 3
     closed = tuple(replace(request, arrival_ms=None) for request in deployment.requests)
     assert replace(deployment, requests=closed).most_open(0) == 1
 

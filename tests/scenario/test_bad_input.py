@@ -11,7 +11,7 @@ from tests.worlds.command_line import SCENARIO, assert_refused, assert_sentence,
 from tests.worlds.tiny_models import save_random_checkpoint, save_tokenizer
 from treepipe.core.errors import UserError
 from treepipe.executor.launch import prepare
-from treepipe.files.json_file import read_json
+from treepipe.files.reading import read_json
 from treepipe.profiles.pool_file import PoolFile
 from treepipe.results.recording import Recording
 from treepipe.scenario.scenario import Scenario
@@ -366,12 +366,13 @@ def test_bad_checkpoints(
     config.write_text(text.replace("LlamaForCausalLM", "GPT2LMHeadModel"))
     refused("target", "draft", "key architectures = 'GPT2LMHeadModel' is not supported")
     config.write_text(text.replace('"hidden_size": 32', '"hidden_size": 48'))
-    refused("target", "draft", "keys vocab_size and hidden_size say (61, 48)")
-    for key, wrong in (("intermediate_size", 99), ("num_key_value_heads", 1)):
+    refused("target", "draft", "asks for tensor")
+    changes = ("intermediate_size", 99, "mlp.down"), ("num_key_value_heads", 1, "self_attn.k")
+    for key, wrong, tensor in changes:
         changed = json.loads(text)
         assert changed[key] != wrong
         config.write_text(json.dumps({**changed, key: wrong}))
-        refused("target", "draft", key)
+        refused("target", "draft", f"asks for tensor model.layers.0.{tensor}_proj.weight in shape")
     target = checkpoints / "target" / "config.json"
     whole = target.read_text()
     target.write_text(whole.replace('"num_hidden_layers": 8', '"num_hidden_layers": 6'))
@@ -397,10 +398,10 @@ PIPEDEC = Path(__file__).parents[2] / "studies" / "scenarios" / "pipedec.toml"
 def test_a_run_without_emulation_leaves_out_a_default_scheduler() -> None:
     pipedec = Scenario.load(PIPEDEC, ["emulate=false"])
     launch = prepare(pipedec)
-    assert not launch.deployment.central_transfers
+    assert not launch.deployment.wiring.central_transfers
     assert any("central_transfers is off in a run" in each for each in launch.deployment.warnings)
     emulated = prepare(pipedec.with_(emulate=True)).deployment
-    assert emulated.central_transfers
+    assert emulated.wiring.central_transfers
     assert not any("central_transfers" in each for each in emulated.warnings)
 
 

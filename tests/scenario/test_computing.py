@@ -67,7 +67,7 @@ def test_a_wider_pair_takes_the_times_measured_of_it_and_no_others(tmp_path: Pat
     scaled = deployed(measured(1, roofline=ROOFLINE), **keys)
     said = " ".join(scaled.warnings)
     assert "target.json in float32 are scaled from those of reference in" in said
-    assert scaled.pipelines[0][0].times.stage(1, 0) > 8 * 4 * TIMES[0][1] / 2
+    assert scaled.roles.pipelines[0][0].times.stage(1, 0) > 8 * 4 * TIMES[0][1] / 2
     with pytest.raises(UserError, match=r"do not hold layer of .*draft\.json"):
         deployed(measured(1), **keys)
 
@@ -107,12 +107,12 @@ def test_a_draft_reads_the_distribution_of_a_prompts_last_row_alone() -> None:
 def test_weight_and_type_count_in_memory_and_on_links(dtype: str, size: int) -> None:
     types = {"target.dtype": dtype, "drafts.0.model.dtype": dtype}
     found = deployed(measured(1, dtype), **types)
-    assert found.row_bytes == size * 192
+    assert found.roles.row_bytes == size * 192
     attention, forward, norms = 4 * 192 * 192, 3 * 192 * 512, 2 * 192
-    assert found.footprint.layer_bytes == size * (attention + forward + norms)
-    assert found.footprint.kv_bytes == size * 2 * 192
+    assert found.roles.footprint.layer_bytes == size * (attention + forward + norms)
+    assert found.roles.footprint.kv_bytes == size * 2 * 192
     named = deployed({}, **{"target": {"layers": 8, "hidden_size": 192, "dtype": dtype}})
-    assert named.row_bytes == size * 192
+    assert named.roles.row_bytes == size * 192
 
 
 def test_a_simulation_says_that_processors_are_a_runs() -> None:

@@ -30,7 +30,7 @@ def deployment_of(*overrides: str) -> Deployment:
 def times(deployment: Deployment) -> list[tuple[float, ...]]:
     """Of every role, at a few sizes."""
     found = []
-    for each in (placed.times for placed in deployment.placed):
+    for each in (placed.times for placed in deployment.roles.placed):
         tables = [table(n) for table in (each.stage, each.draft, each.evaluate) for n in (1, 80)]
         found.append((*tables, each.decide, each.prune))
     return found
@@ -64,9 +64,9 @@ def test_a_device_keeps_its_profile_and_gets_the_keys_beside_it() -> None:
 def test_a_draft_and_a_stage_take_a_price(setting: str) -> None:
     stage = "pipelines.0.stages.0.device.price_usd_per_hour=0.5"
     deployment, usual = deployment_of(setting, stage), deployment_of()
-    assert [machine.usd_per_hour for machine in deployment.machines] == [0.25, *[0.5] * 4]
+    assert [machine.usd_per_hour for machine in deployment.roles.machines] == [0.25, *[0.5] * 4]
     assert times(deployment) == times(usual), "the profile's times stay"
-    assert not any(machine.usd_per_hour for machine in usual.machines)
+    assert not any(machine.usd_per_hour for machine in usual.roles.machines)
 
 
 def test_warnings_of_a_profile_stay_and_come_once() -> None:
@@ -94,10 +94,10 @@ def test_links_by_default_within_a_host_and_of_pairs() -> None:
         'links.local={profile="emulated-1ms",latency_ms=0.5}',
         'links.pairs=[{ends=["pipeline0.stage1","pipeline0.stage2"],profile="wan",latency_ms=70}]',
     )
-    assert deployment.default_link.latency_ms == find_link("emulated-1ms", "test").latency_ms
-    assert deployment.default_link.bandwidth_mbit_s == 94
-    assert deployment.local_link.latency_ms == 0.5
-    pair = deployment.links["pipeline0.stage2", "pipeline0.stage1"]
+    assert deployment.wiring.default.latency_ms == find_link("emulated-1ms", "test").latency_ms
+    assert deployment.wiring.default.bandwidth_mbit_s == 94
+    assert deployment.wiring.local.latency_ms == 0.5
+    pair = deployment.wiring.pairs["pipeline0.stage2", "pipeline0.stage1"]
     wan = find_link("wan", "test")
     assert (pair.latency_ms, pair.bandwidth_mbit_s) == (70, wan.bandwidth_mbit_s)
 
@@ -127,7 +127,7 @@ def test_a_scenario_survives_being_written_with_the_given_keys_only() -> None:
         DEMO, ["drafts.0.device.decide_ms=0.7", "links.default.latency_ms=3", *PAIR]
     )
     again = Scenario.model_validate_json(scenario.model_dump_json(exclude_unset=True))
-    assert deploy(again).links == deploy(scenario).links
+    assert deploy(again).wiring.pairs == deploy(scenario).wiring.pairs
     assert times(deploy(again)) == times(deploy(scenario))
 
 
@@ -160,7 +160,9 @@ def test_a_cluster_and_its_best_plan_keep_them(tmp_path: Path) -> None:
     text = toml_text(found[0].scenario.content)
     (tmp_path / "best.toml").write_text(text)
     deployment = deploy(Scenario.load(tmp_path / "best.toml"))
-    assert sum(machine.usd_per_hour or 0 for machine in deployment.machines) == pytest.approx(0.9)
+    assert sum(machine.usd_per_hour or 0 for machine in deployment.roles.machines) == pytest.approx(
+        0.9
+    )
 
 
 def pair(*ends: str, more: str = "") -> str:
@@ -196,7 +198,7 @@ def test_a_direction_is_described_once(pairs: list[str], sentence: str) -> None:
 def test_both_directions_may_differ() -> None:
     there = pair("draft0", "pipeline0.stage1", more=",one_way=true,latency_ms=3")
     back = pair("pipeline0.stage1", "draft0", more=",one_way=true,latency_ms=4")
-    links = deployment_of(f"links.pairs=[{there},{back}]").links
+    links = deployment_of(f"links.pairs=[{there},{back}]").wiring.pairs
     assert [times.latency_ms for times in links.values()] == [3, 4]
 
 

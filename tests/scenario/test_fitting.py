@@ -38,7 +38,7 @@ def test_every_stage_has_its_share_of_the_open_requests(
 ) -> None:
     workload = f"workload={{requests=40,concurrency={clients}}}"
     deployment = chosen(workload, stages(count))
-    assert deployment.batch == batch
+    assert deployment.service.pass_requests == batch
     assert f"is {batch} (requests in a pass): {clients} open at once for {count}" in reason(
         deployment
     )
@@ -47,7 +47,7 @@ def test_every_stage_has_its_share_of_the_open_requests(
 @pytest.mark.parametrize("bound", ["places", "admission"])
 def test_what_bounds_the_open_requests_bounds_the_batch(bound: str) -> None:
     workload = "workload={requests=40,concurrency=32}"
-    assert chosen(workload, stages(4), f"serving.{bound}=8").batch == 2
+    assert chosen(workload, stages(4), f"serving.{bound}=8").service.pass_requests == 2
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_what_bounds_the_open_requests_bounds_the_batch(bound: str) -> None:
 def test_a_pass_is_no_larger_than_where_a_row_takes_least_time(table: str, batch: int) -> None:
     workload = "workload={requests=40,concurrency=32}"
     deployment = chosen(workload, stages(4, f"{{stage_ms={table}}}"))
-    assert deployment.batch == batch
+    assert deployment.service.pass_requests == batch
     assert ("no less time each" in reason(deployment)) == (batch < 8)
 
 
@@ -78,7 +78,7 @@ def test_a_pass_is_no_larger_than_what_memory_holds() -> None:
     assert need(5) < need(6)
     room = (need(5) + need(6)) / 2
     deployment = chosen(*base, stages(4, f"{{stage_ms={{1=20}},memory_mib={room}}}"))
-    assert deployment.batch == 5
+    assert deployment.service.pass_requests == 5
     assert "buffers for more do not fit" in reason(deployment)
 
 

@@ -92,7 +92,7 @@ def test_a_checkpoints_hidden_states_have_bytes(tmp_path: Path) -> None:
     """Its ``config.json`` tells the width; without it links would carry ids alone."""
     named = Written(tmp_path, "pp", 'target={checkpoint="reference"}').scenario
     told = Written(tmp_path, "pp", "target={layers=8,hidden_size=192}").scenario
-    assert deploy(named).row_bytes == deploy(told).row_bytes == 4 * 192
+    assert deploy(named).roles.row_bytes == deploy(told).roles.row_bytes == 4 * 192
 
 
 def test_factors_and_cases_without_effect_are_told_or_refused(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ from tests.worlds.command_line import SCENARIO
 from treepipe.core.errors import UserError
 from treepipe.profiles.pool_file import SCHEMA
 from treepipe.results.metrics import run_metrics
-from treepipe.scenario.making import made_with
+from treepipe.scenario.making import provenance
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import DraftSection, SamplingSection
-from treepipe.sim.predict import acceptance_warnings, predict
+from treepipe.sim.acceptance_pool import acceptance_warnings
+from treepipe.sim.predict import predict
 from treepipe.sim.theory.closed_form import closed_form
 
 VECTOR = [-0.1, -2.5]
@@ -115,7 +116,7 @@ def test_a_pool_used_by_a_rule_is_warned_of(
 def test_keys_that_do_not_matter_are_left_out() -> None:
     greedy = SamplingSection(top_p=0.5, relaxed_top_p=0.5, tau_max=0.1)
     model = DraftSection(ngram=7, weight=0.9)
-    assert made_with(greedy, model, "") == made_with(SamplingSection(), DraftSection(), "")
+    assert provenance(greedy, model, "") == provenance(SamplingSection(), DraftSection(), "")
 
 
 @pytest.mark.parametrize(

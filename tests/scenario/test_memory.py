@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.worlds.changed import changed
 from treepipe.core.errors import UserError
 from treepipe.profiles.library import find_model
 from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.desks import cache_room
 from treepipe.scenario.footprint import MIB, Footprint
 from treepipe.scenario.memory import memory_needs
 from treepipe.scenario.resolve import deploy
@@ -29,7 +30,7 @@ LLAMA = (
 def _sized(
     deployment: Deployment, target: Footprint, drafts: dict[str, tuple[Footprint, int]]
 ) -> Deployment:
-    return replace(deployment, footprint=target, draft_footprints=drafts)
+    return changed(deployment, footprint=target, draft_footprints=drafts)
 
 
 def deployment_of(*overrides: str) -> Deployment:
@@ -62,13 +63,13 @@ def test_who_has_the_targets_ends_needs_memory_for_them() -> None:
     target = Footprint(3 * MIB, MIB / 64, 100.0, 2 * MIB, 2 * MIB, True, 1000)
     draft = {"draft0": (Footprint(MIB, MIB / 32, 50.0, 7 * MIB, vocabulary=500), 4)}
     deployment = _sized(deployment_of(), target, draft)
-    at_draft = memory_needs(replace(deployment, ends="draft"))
+    at_draft = memory_needs(changed(deployment, ends="draft"))
     assert [need.ends for need in at_draft] == [0, 0, 7 + 2]
     assert at_draft[-1].buffers * MIB == pytest.approx(64 * (4 * 1000 + 2 * 100))
-    assert memory_needs(replace(deployment, reads_states=True))[-1].ends == 7 + 2
+    assert memory_needs(changed(deployment, reads_states=True))[-1].ends == 7 + 2
     assert [need.ends for need in memory_needs(deployment)] == [2, 2, 7]
-    (alone,) = [(deployment.pipelines[0][0],)]
-    assert memory_needs(replace(deployment, pipelines=(alone,)))[0].ends == 2
+    (alone,) = [(deployment.roles.pipelines[0][0],)]
+    assert memory_needs(changed(deployment, pipelines=(alone,)))[0].ends == 2
 
 
 @pytest.mark.parametrize(
@@ -176,17 +177,17 @@ def test_requests_share_what_room_the_devices_leave() -> None:
     """Where 500 requests would be refused; all that is not needed for anything else is room."""
     small = f"pipelines=[{{stages=[{{device={hardware(8000)},count=2}}]}}]"
     deployment = deployment_of(small, *CROWD)
-    (tokens,) = deployment.room.pipelines
+    (tokens,) = deployment.service.room.pipelines
     last = memory_needs(deployment)[1]  # which has logits, too
     assert last.requests == 1
     each = last.caches / last.entries
     left = 8000 - (last.total - last.caches)
     assert tokens * each <= left < (tokens + 1) * each
-    assert deployment.room.drafts[0] > tokens, "on a larger device"
+    assert deployment.service.room.drafts[0] > tokens, "on a larger device"
     told = f"key serving.cache = 'paged' shares room for tokens: {tokens:.0f} at pipeline0, "
     assert any(warning.startswith(told) for warning in deployment.warnings)
     shared = deployment_of(small, *CROWD, "drafts.0.count=2")
-    assert [shared.cache_room(n).pipelines for n in (0, 1)] == [(tokens // 2,)] * 2
+    assert [cache_room(shared, n).pipelines for n in (0, 1)] == [(tokens // 2,)] * 2
 
 
 def test_roles_of_a_host_have_room_for_equally_many() -> None:
@@ -195,12 +196,12 @@ def test_roles_of_a_host_have_room_for_equally_many() -> None:
     stages = memory_needs(deployment)[:2]
     left = 16384 - sum(need.total - need.caches for need in stages)
     each = sum(need.caches / need.entries for need in stages)
-    assert deployment.room.pipelines == (left // each,)
+    assert deployment.service.room.pipelines == (left // each,)
 
 
 def test_a_given_room_must_fit() -> None:
     small = f"pipelines=[{{stages=[{{device={hardware(8000)},count=2}}]}}]"
-    room = deployment_of(small, *CROWD, "serving.cache_tokens=500").room
+    room = deployment_of(small, *CROWD, "serving.cache_tokens=500").service.room
     assert (room.pipelines, room.drafts) == ((500,), (500,))
     with pytest.raises(UserError, match=r"1 requests of 50000 entries .* has 8000 MiB$"):
         deployment_of(small, *CROWD, "serving.cache_tokens=50000")

@@ -10,7 +10,7 @@ from tests.worlds.theory_scenarios import Written
 from tests.worlds.timed_pipeline import gaps
 from treepipe.core.errors import UserError
 from treepipe.scenario.resolve import deploy
-from treepipe.sim.predict import acceptance_pool
+from treepipe.sim.acceptance_pool import acceptance_pool
 
 PLAIN = (
     "target={layers=8,hidden_size=64}",
@@ -45,9 +45,9 @@ def test_links_by_their_delay_their_rate_and_their_name(tmp_path: Path) -> None:
 
     def link(setting: str, size: int, ends: tuple[str, str] | None = None) -> float:
         deployment = deploy(Written(tmp_path, "pp", *PLAIN, setting).scenario)
-        return (deployment.links[ends] if ends else deployment.default_link).mean_ms(size)
+        return (deployment.wiring.pairs[ends] if ends else deployment.wiring.default).mean_ms(size)
 
-    delay, wire = plain.default_link.mean_ms(0), plain.default_link.mean_ms(10**6)
+    delay, wire = plain.wiring.default.mean_ms(0), plain.wiring.default.mean_ms(10**6)
     assert link("scale.latency=2", 0) == pytest.approx(2 * delay)
     assert link("scale.bandwidth=4", 10**6) - delay == pytest.approx((wire - delay) / 4)
     assert link("scale.links={ethernet-1g=3}", 10**6) == pytest.approx(3 * wire)

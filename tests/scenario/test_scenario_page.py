@@ -1,128 +1,78 @@
-"""What is written about scenarios holds: ``docs/scenario.md`` against the schema, key by key, and
+"""What is written about scenarios holds: the tables of ``docs/scenario.md`` are the schema's, and
 every example in the docs and every shipped file is read as it stands."""
 
 from __future__ import annotations
 
 import re
-import typing
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
+from tests.worlds.every_key import USUAL, every_key
+from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
 from treepipe.files.toml_file import read_toml
 from treepipe.planner.cluster import Cluster
-from treepipe.profiles import schema
 from treepipe.profiles.library import LIBRARY
-from treepipe.profiles.shapes import Shape
-from treepipe.scenario import distributions
-from treepipe.scenario import schema as scenario
-from treepipe.scenario.faults import FaultsSection, InjectedFault
+from treepipe.scenario.keys import key_facts
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
+from treepipe.studies.workshop.scenario_page import with_tables
 
 ROOT = Path(__file__).parents[2]
 STUDIES = LIBRARY.parent / "studies"
 PAGE = ROOT / "docs" / "scenario.md"
-SECTIONS: dict[str, tuple[type[BaseModel], ...]] = {
-    "The scenario file": (Scenario,),
-    "Models": (scenario.Model,),
-    "Draft servers, pipelines, hosts": (
-        scenario.DraftSection,
-        scenario.Pipeline,
-        scenario.Stage,
-        scenario.HostSection,
-    ),
-    "Devices": (
-        schema.Device,
-        schema.Hardware,
-        schema.ExtendedDevice,
-        schema.Power,
-        schema.Roofline,
-        schema.LayerTime,
-        schema.MeasuredTime,
-        schema.FitError,
-        Shape,
-    ),
-    "Links": (scenario.Links, scenario.Pair, schema.Link, schema.ExtendedLink),
-    "`[schedule]`": (scenario.ScheduleSection,),
-    "`[acceptance]`": (
-        scenario.Bernoulli,
-        scenario.HitRatio,
-        scenario.PoolSection,
-        scenario.Replay,
-    ),
-    "`[sampling]`": (scenario.SamplingSection,),
-    "`[workload]` and `[serving]`": (
-        scenario.Workload,
-        scenario.ServingSection,
-        scenario.SloSection,
-    ),
-    "Load": (
-        distributions.Uniform,
-        distributions.LogNormal,
-        distributions.Geometric,
-        distributions.Poisson,
-        distributions.Gamma,
-        distributions.ArrivalTrace,
-    ),
-    "`[scale]`": (scenario.ScaleSection,),
-    "`[run]`": (scenario.RunSection,),
-    "`[faults]`": (FaultsSection, InjectedFault),
-}
-"""Which tables of the file each part of the page describes."""
-BEFORE_THE_SCHEMA = {("`[acceptance]`", "name")}
-"""Keys that reading the file replaces by others."""
 
 
-def written() -> set[tuple[str, str]]:
-    """(Heading, key) of the first column of every table of keys; ``a.b`` is the key b."""
-    found, heading, inside = set[tuple[str, str]](), "", False
-    for line in PAGE.read_text(encoding="utf-8").splitlines():
-        if line.startswith("#"):
-            heading = line.lstrip("# ")
-        inside = line.startswith("|") and (inside or line.startswith("| key |"))
-        if inside:
-            names = re.findall(r"`([\w.]+)`", line.split("|")[1])
-            found |= {(heading, name.split(".")[-1]) for name in names}
-    return found
+def test_the_page_has_the_tables_of_the_schema() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert with_tables(text) == text, "make docs writes them"
+    assert "| key |" not in re.sub(r"<!-- keys:.*?<!-- end -->", "", text, flags=re.S)
 
 
-def nested(annotation: Any) -> Iterator[type[BaseModel]]:
-    """All tables that a type annotation allows, at whatever place inside it."""
-    if isinstance(annotation, type) and not typing.get_args(annotation):
-        if issubclass(annotation, BaseModel):
-            yield annotation
-        return
-    for argument in typing.get_args(annotation):
-        yield from nested(argument)
+def test_every_key_is_told_of_with_its_meaning_at_one_place() -> None:
+    """Beside another walk through the schema, which the laws on keys take."""
+    told = [each.path for each in key_facts()]
+    assert len(told) == len(set(told))
+    assert all(each.meaning and each.values for each in key_facts())
+    elsewhere = {each.path: each for each in key_facts() if " as " in each.values}
+    for key in every_key(USUAL):
+        path = ".".join(str(step) for step in key.place if not isinstance(step, int))
+        assert key_facts(str(key))[0].path == path.replace("hosts.a.", "hosts.NAME.")
+        assert path.replace("hosts.a.", "hosts.NAME.") in told or any(
+            path.startswith(f"{table}.") for table in elsewhere
+        )
 
 
-def reachable(model: type[BaseModel]) -> set[type[BaseModel]]:
-    """The table itself and all that stand inside it."""
-    found, left = set[type[BaseModel]](), [model]
-    while left:
-        model = left.pop()
-        if model not in found:
-            found.add(model)
-            for field in model.model_fields.values():
-                left += nested(field.annotation)
-    return found
+def test_facts_of_a_key_are_those_of_its_field() -> None:
+    facts = {each.path: each for each in key_facts()}
+    batch, gamma = facts["serving.batch"], facts["schedule.gamma"]
+    assert (batch.values, batch.default) == ('whole number ≥ 1 or "auto"', "1")
+    assert batch.read.startswith("where several requests are open")
+    assert (gamma.default, gamma.read) == ("5", "chain, starsd, dsd")
+    assert facts["schedule.score_order"].default == "true; false for naive_pp"
+    assert facts["links.default.jitter"].read == "where jitter_ms is given"
+    assert facts["acceptance.beta"].read == 'where source is "bernoulli"'
+    assert facts["links.local"].values == "table as links.default or text"
+    assert facts["faults.spares"].values == "whole number ≥ 0, ≤ 1000 or list of text"
 
 
-def test_every_table_of_the_file_has_a_place_on_the_page() -> None:
-    placed = {model for models in SECTIONS.values() for model in models}
-    assert placed == reachable(Scenario)
-
-
-@pytest.mark.parametrize("heading", SECTIONS)
-def test_the_page_and_the_schema_have_the_same_keys(heading: str) -> None:
-    on_page = {key for place, key in written() - BEFORE_THE_SCHEMA if place == heading}
-    in_schema = {key for model in SECTIONS[heading] for key in model.model_fields}
-    assert on_page == in_schema
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("servng", "key servng: there is no key 'servng' here; did you mean 'serving'?"),
+        (
+            "serving.bach.x",
+            "key serving.bach.x: there is no key 'bach' here; did you mean 'batch'?",
+        ),
+        ("tree_size", "key tree_size: there is no key 'tree_size' here; did you mean 'schedule.tr"),
+        ("seed.qqqq", "key seed.qqqq: there is no key 'qqqq' here; there are none"),
+    ],
+)
+def test_a_key_that_is_none_has_a_near_one(path: str, sentence: str) -> None:
+    with pytest.raises(UserError) as refused:
+        key_facts(path)
+    assert str(refused.value).startswith(sentence)
 
 
 def test_every_system_is_on_the_page_and_has_a_scenario() -> None:
@@ -134,10 +84,6 @@ def test_every_system_is_on_the_page_and_has_a_scenario() -> None:
     assert on_page == set(systems())
     for name in on_page:
         assert (STUDIES / "scenarios" / f"{name}.toml").is_file()
-
-
-def test_no_table_of_keys_stands_elsewhere() -> None:
-    assert {heading for heading, _ in written()} == set(SECTIONS)
 
 
 def examples() -> list[tuple[str, str]]:

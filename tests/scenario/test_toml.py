@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treepipe.core.errors import UserError
+from treepipe.files.reading import CONTROL
 from treepipe.files.toml_file import read_toml, toml_text, toml_value, tomllib
-from treepipe.files.visible import CONTROL
 
 TEXT = st.characters(codec="utf-8").filter(lambda character: not CONTROL.match(character))
 SCALARS = st.text(TEXT) | st.booleans()

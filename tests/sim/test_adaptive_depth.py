@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.worlds.changed import changed
 from tests.worlds.theory_scenarios import EXACTLY, Written, targets_of
 from treepipe.core.decoding.pace import Pace
 from treepipe.core.protocol import Event, Returned, Schedule
-from treepipe.core.schedules.starsd import AdaptiveDepth, StarKeys
+from treepipe.core.schedules.starsd import StarKeys, depth_of
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.resolve import deploy
@@ -82,8 +83,8 @@ class Heard:
 def heard(deployment: Deployment, beta: float) -> list[Pace]:
     """What a simulation's schedules are told of their draft server, in order."""
     told: list[Event] = []
-    noted = replace(
-        deployment, new_schedule=lambda *seat: Heard(deployment.new_schedule(*seat), told)
+    noted = changed(
+        deployment, new_schedule=lambda *seat: Heard(deployment.service.new_schedule(*seat), told)
     )
     simulate(noted, PoolSource(bernoulli_pool(beta), 1, 0))
     return [event.seen for event in told if isinstance(event, Returned)]
@@ -146,7 +147,7 @@ def paced(stage_ms: float, targets: int, share: float, **more: float) -> Pace:
 
 def test_the_choice_by_hand() -> None:
     """Tokens over time for S = 3 d: a long way back asks for depth, a full draft for little."""
-    choose = AdaptiveDepth(StarKeys()).depth
+    choose = partial(depth_of, StarKeys())
     assert choose(Pace(), 99) == 4, "nothing is known"
     assert choose(paced(300.0, 1, 0.7), 99) == 8
     assert choose(paced(3.0, 1, 0.3), 99) == 1

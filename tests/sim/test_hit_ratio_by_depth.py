@@ -18,10 +18,10 @@ from treepipe.profiles.pool_file import Prompt, Table
 from treepipe.results.metrics import run_metrics
 from treepipe.scenario.schema import HitRatio
 from treepipe.sim.acceptance import PoolSource
+from treepipe.sim.acceptance_pool import acceptance_pool
 from treepipe.sim.blocks import SHORTEST, block_length
 from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.pool import Pool
-from treepipe.sim.predict import acceptance_pool
 
 FALLING = (0.8, 0.5, 0.25)
 VECTOR = np.log([0.6, 0.3, 0.1])

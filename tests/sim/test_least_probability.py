@@ -14,8 +14,8 @@ from treepipe.results.trace import Trace
 from treepipe.scenario.resolve import deploy, input_warnings
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import TextSource
+from treepipe.sim.acceptance_pool import acceptance_pool
 from treepipe.sim.pool import Pool
-from treepipe.sim.predict import acceptance_pool
 from treepipe.sim.theory.closed_form import closed_form
 from treepipe.sim.world import simulate
 

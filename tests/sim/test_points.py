@@ -69,7 +69,7 @@ def test_a_process_that_has_worked_enough_itself_gives_every_batch_to_the_others
 
     alone = points._Alone()
     monkeypatch.setattr(points, "_alone", alone)
-    monkeypatch.setattr(points, "carried_out", noted)
+    monkeypatch.setattr(points, "run_jobs", noted)
 
     def simulate(*seeds: int) -> None:
         settings = [(*SETTINGS, BERNOULLI, f"seed={seed}") for seed in seeds]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.worlds.any_section import LAYERED, SCHEDULES
+from tests.worlds.changed import changed
 from tests.worlds.timed_pipeline import (
     DECIDE,
     EVALUATE,
@@ -20,7 +20,6 @@ from tests.worlds.timed_pipeline import (
     times,
 )
 from treepipe.results.metrics import run_metrics
-from treepipe.scenario.deployment import Serving
 from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource
@@ -47,9 +46,10 @@ def test_micro_batches_that_fill_the_stages_take_one_lap_per_token(
     """A micro-batch per stage: every request gets a token per lap, as if it were alone but for the
     decisions, which are one per request; flat stage times so give nearly ``clients`` times the
     tokens of one request."""
-    deployment = replace(
+    deployment = changed(
         make_deployment(plain, times(table), requests=clients),
-        serving=Serving(clients, batch=batch),
+        clients=clients,
+        batch=batch,
     )
     trace = run(deployment, 0.5)
     lap = STAGES * stage_ms + (STAGES + 1) * HOP + EVALUATE + batch * DECIDE
@@ -62,7 +62,7 @@ def test_micro_batches_that_fill_the_stages_take_one_lap_per_token(
 def test_one_request_in_a_pass_is_bound_by_the_slowest_stage() -> None:
     """Without a batch eight requests take turns at every stage."""
     deployment = make_deployment(plain, times(), requests=8)
-    trace = run(replace(deployment, serving=Serving(8)), 0.5)
+    trace = run(changed(deployment, clients=8), 0.5)
     assert gaps(trace.requests[0])[2:] == pytest.approx([8 * 20.0] * 18)
 
 
@@ -130,7 +130,7 @@ def test_the_last_stage_verifies_all_rows_that_it_computes(name: str) -> None:
     settings = (asked, links, f"schedule={{name='{name}',ends='pipeline'}}")
     deployment = deploy(Scenario.load(SCENARIOS / "demo.toml", settings))
     trace = simulate(deployment, PoolSource(POOL, 1, 0))
-    last = deployment.pipelines[0][-1].name
+    last = deployment.roles.pipelines[0][-1].name
     computed, verified = (
         [span.tokens for span in trace.spans if (span.device, span.kind) == (last, kind)]
         for kind in ("compute", "evaluate")

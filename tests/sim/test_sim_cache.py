@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.worlds.any_section import SCHEDULES
+from tests.worlds.changed import changed
 from tests.worlds.recording_source import RecordingSource
 from tests.worlds.timed_pipeline import (
     DECIDE,
@@ -24,7 +25,7 @@ from treepipe.core.cache_room import PAGE
 from treepipe.results.metrics import run_metrics
 from treepipe.results.result import make_result
 from treepipe.results.trace import Trace
-from treepipe.scenario.deployment import Deployment, Room, Serving
+from treepipe.scenario.deployment import Deployment, Room
 from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource
@@ -46,7 +47,7 @@ def crowd(name: str, *settings: str) -> Deployment:
 
 def nodes(name: str) -> int:
     """Entries that a request holds beside its text, here or there."""
-    bounds = crowd(name).bounds
+    bounds = crowd(name).service.bounds
     return max(bounds.tree_tokens, bounds.scratch_tokens)
 
 
@@ -82,7 +83,7 @@ def two_in(room: Room) -> Trace:
     """Two prompts of 10 tokens, 21 new ones each: a page of 16 at first, and two from the seventh
     new token on."""
     deployment = make_deployment(plain, requests=2)
-    return run(replace(deployment, serving=Serving(2, cache="paged"), room=room), 0.5)
+    return run(changed(deployment, clients=2, cache="paged", room=room), 0.5)
 
 
 @pytest.mark.parametrize("room", [Room((3 * 16,), (inf,)), Room((inf,), (3 * 16 + 5,))])
@@ -110,19 +111,20 @@ def test_a_room_for_all_preempts_nobody() -> None:
     trace = two_in(Room((4 * 16,), (4 * 16,)))
     assert run_metrics(trace)["preemptions_per_request"] == 0
     assert texts(trace) == texts(run(make_deployment(plain, requests=2), 0.5))
-    ample = replace(make_deployment(plain, requests=2), serving=Serving(2))
+    ample = changed(make_deployment(plain, requests=2), clients=2)
     assert "preemptions_per_request" not in run_metrics(run(ample, 0.5))
     assert trace.requests == run(ample, 0.5).requests
 
 
 def test_who_finds_no_room_at_one_pipeline_does_not_keep_others_from_another() -> None:
     """Two pipelines with room for one request each, at a draft with room for all."""
-    stages = make_deployment(plain).pipelines[0]
+    stages = make_deployment(plain).roles.pipelines[0]
     other = tuple(replace(stage, name=f"other {stage.name}") for stage in stages)
-    deployment = replace(
+    deployment = changed(
         make_deployment(plain, requests=4),
         pipelines=(stages, other),
-        serving=Serving(4, cache="reserved"),
+        clients=4,
+        cache="reserved",
         room=Room((31, 31), (inf,)),
     )
     trace = run(deployment, 0.5)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.worlds.changed import changed
 from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.timed_pipeline import (
     DECIDE,
@@ -43,10 +44,11 @@ def growing(base: float, per_token: float) -> ServiceTable:
 def with_times(deployment: Deployment, stage: TimeTable, draft: TimeTable) -> Deployment:
     times = DeviceTimes(stage, draft, TimeTable({1: EVALUATE}), DECIDE, 0.0)
     pipelines = tuple(
-        tuple(replace(stage, times=times) for stage in stages) for stages in deployment.pipelines
+        tuple(replace(stage, times=times) for stage in stages)
+        for stages in deployment.roles.pipelines
     )
-    drafts = tuple(replace(draft, times=times) for draft in deployment.drafts)
-    return replace(deployment, drafts=drafts, pipelines=pipelines)
+    drafts = tuple(replace(draft, times=times) for draft in deployment.roles.drafts)
+    return changed(deployment, drafts=drafts, pipelines=pipelines)
 
 
 def in_context(new_schedule: object = plain, tokens: int = 6) -> Deployment:
@@ -129,8 +131,8 @@ def test_both_worlds_agree_on_every_context(pair: tuple[Path, Path], name: str) 
     with Controller(worker_roles(pair, deployment), deployment) as controller:
         trace, recording = controller.run(deployment)
     replay = simulate(deployment, ReplaySource(recording))
-    for placed in deployment.placed:
-        kind = "draft" if placed in deployment.drafts else "compute"
+    for placed in deployment.roles.placed:
+        kind = "draft" if placed in deployment.roles.drafts else "compute"
         real, simulated = (
             sorted(lengths(spans(each, placed.name, kind))) for each in (trace, replay)
         )
@@ -164,7 +166,7 @@ def test_a_context_beyond_the_table_is_warned_of() -> None:
             "runs=1",
         ],
     )
-    assert deploy(scenario).pipelines[0][0].times.stage.last_context == 100
+    assert deploy(scenario).roles.pipelines[0][0].times.stage.last_context == 100
     (trace,) = predict(scenario)
     expected = "compute times were extrapolated to a context of 130 tokens, the table ends at 100"
     assert [w for w in trace.warnings if expected in w]

@@ -161,7 +161,7 @@ def test_with_emulation_it_has_no_effect_and_a_warning(tmp_path: Path) -> None:
         tmp_path, "pp", *TWO_STAGES, 'hosts.box.profile="./box.toml"', "emulate=true"
     ).scenario
     deployment = deploy(scenario)
-    assert all(machine.costs is None for machine in deployment.machines)
+    assert all(machine.costs is None for machine in deployment.roles.machines)
     (warning,) = [w for w in input_warnings(scenario, deployment) if "hosts.box" in w]
     assert warning.endswith("it is read only in a simulation with emulate = false")
 

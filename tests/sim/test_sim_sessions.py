@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.worlds.changed import changed
 from tests.worlds.recording_source import RecordingSource
 from tests.worlds.timed_pipeline import HOP, flowspec, make_deployment, plain, pruned, run, static
 from tests.worlds.timed_pipeline import times as device_times
 from treepipe.core.errors import RunError
-from treepipe.core.gauge import Gauge
-from treepipe.core.messages import Segment
-from treepipe.core.protocol import Announce, Command, Event, Offer, RoundRecord, Schedule
+from treepipe.core.protocol import Announce, Command, Event, Schedule
 from treepipe.core.schedules import systems
 from treepipe.physics.timing import LinkTimes
 from treepipe.profiles.pool_file import Prompt, Table
-from treepipe.scenario.deployment import NewSchedule, Serving
+from treepipe.scenario.deployment import NewSchedule
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.pool import Pool
@@ -48,7 +48,7 @@ def test_words_that_come_after_the_next_request_began(
 ) -> None:
     # The end of request 1 reaches stage 4 long after the first segment of request 2.
     deployment = make_deployment(schedule, requests=3)
-    slow = replace(deployment, links={("draft", "stage4"): LinkTimes(latency_ms)})
+    slow = changed(deployment, pairs={("draft", "stage4"): LinkTimes(latency_ms)})
     found, expected = (run(each, 0.6).requests for each in (slow, deployment))
     assert [request.rounds for request in found] == [request.rounds for request in expected]
 
@@ -63,28 +63,8 @@ class Hushed:
         commands = self._inner.handle(event)
         return [each for each in commands if not isinstance(each, self._hushed)]
 
-    def offers(self, returned: Segment, *, children: bool) -> Sequence[Offer | None]:
-        return self._inner.offers(returned, children=children)
-
-    @property
-    def done(self) -> bool:
-        return self._inner.done
-
-    @property
-    def in_step(self) -> bool:
-        return self._inner.in_step
-
-    @property
-    def listens(self) -> bool:
-        return self._inner.listens
-
-    @property
-    def gauge(self) -> type[Gauge]:
-        return self._inner.gauge
-
-    @property
-    def rounds(self) -> Sequence[RoundRecord]:
-        return self._inner.rounds
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
 
 def test_a_deadlock_says_who_waits_for_what() -> None:
@@ -144,7 +124,7 @@ def test_replay_repeats_every_step_under_other_durations(
     other = replace(
         make_deployment(schedule, device_times(stage, draft), tokens=60, requests=2), seed=9
     )
-    other = replace(other, default_link=LinkTimes(0.3, 50.0, 1.0), row_bytes=900)
+    other = changed(other, default=LinkTimes(0.3, 50.0, 1.0), row_bytes=900)
     replayed = simulate(other, ReplaySource(source.recording(trace)))
     for before, after in zip(trace.requests, replayed.requests, strict=True):
         assert [r.committed_per_step for r in after.rounds] == [
@@ -158,11 +138,9 @@ def test_a_turn_waits_from_when_its_flight_arrived() -> None:
     """Also if the server was busy then: its flight is not looked at before it looks up."""
     deployment = make_deployment(static, tokens=30, requests=3)
     second = tuple(
-        replace(stage, name=f"other{n}") for n, stage in enumerate(deployment.pipelines[0])
+        replace(stage, name=f"other{n}") for n, stage in enumerate(deployment.roles.pipelines[0])
     )
-    deployment = replace(
-        deployment, pipelines=(deployment.pipelines[0], second), serving=Serving(clients=3)
-    )
+    deployment = changed(deployment, pipelines=(deployment.roles.pipelines[0], second), clients=3)
     trace = run(deployment, 0.7)
     delivered = {s.end_ms for s in trace.spans if s.device.endswith("->draft")}
     turns = [turn for turn in trace.turns if turn.pipeline is not None]

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.worlds.changed import changed
 from tests.worlds.timed_pipeline import (
     DECIDE,
     EVALUATE,
@@ -43,7 +44,7 @@ from treepipe.sim.world import simulate
 def test_plain_decoding_is_the_sum_of_uneven_stages_and_links() -> None:
     devices = [times(), times(10.0), times(25.0), times(7.0), times(31.0)]
     deployment = make_deployment(plain, devices)
-    deployment = replace(deployment, links={("stage2", "stage3"): LinkTimes(4.5)})
+    deployment = changed(deployment, pairs={("stage2", "stage3"): LinkTimes(4.5)})
     (request,) = run(deployment, 1.0).requests
     # Stages 10 + 25 + 7 + 31, four hops of 1 and one of 4.5, the row's evaluation, the decision.
     period = 73.0 + 4 * HOP + 4.5 + EVALUATE + DECIDE
@@ -63,14 +64,14 @@ def test_long_prompts_are_pipelined_in_chunks() -> None:
 @pytest.mark.parametrize("reads_states", [False, True])
 def test_of_a_prompt_one_row_is_judged_and_goes_back(ends: Ends, reads_states: bool) -> None:
     """Three chunks of 50 rows; a row's states weigh 992 bytes, its id 8, a header 64; 1 kB/ms."""
-    deployment = replace(
+    deployment = changed(
         make_deployment(plain, [times(0.0)] * (STAGES + 1), tokens=1),
         requests=(RequestSpec((0,) * 150, 1),),
         row_bytes=992,
         ends=ends,
         reads_states=reads_states,
-        default_link=LinkTimes(0.0),
-        links={("stage4", "draft"): LinkTimes(0.0, 8.0)},
+        default=LinkTimes(0.0),
+        pairs={("stage4", "draft"): LinkTimes(0.0, 8.0)},
     )
     trace = run(deployment, 1.0)
     assert [span.tokens for span in trace.spans if span.kind == "evaluate"] == [1]
@@ -163,8 +164,8 @@ def test_fill_of_a_perfect_chain() -> None:
 
 
 def test_every_link_of_a_lap_pays_for_rows() -> None:
-    deployment = replace(make_deployment(plain), row_bytes=125_000 - HEADER_BYTES - 8)
-    (request,) = run(replace(deployment, default_link=LinkTimes(0.0, 1000.0)), 1.0).requests
+    deployment = changed(make_deployment(plain), row_bytes=125_000 - HEADER_BYTES - 8)
+    (request,) = run(changed(deployment, default=LinkTimes(0.0, 1000.0)), 1.0).requests
     assert gaps(request) == every(4 * 20.0 + 5 * 1.0 + EVALUATE + DECIDE, 20)
 
 
@@ -173,7 +174,7 @@ def test_every_link_of_a_lap_pays_for_rows() -> None:
 
 def _shaky(seed: int) -> Deployment:
     deployment = make_deployment(flowspec, requests=2)
-    return replace(deployment, default_link=LinkTimes(1.0, 100.0, 0.3), seed=seed)
+    return changed(deployment, default=LinkTimes(1.0, 100.0, 0.3), seed=seed)
 
 
 def test_equal_seeds_give_equal_traces_and_other_seeds_do_not() -> None:

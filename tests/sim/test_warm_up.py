@@ -14,7 +14,7 @@ from treepipe.core.errors import UserError
 from treepipe.core.front_desk import ArrivalQueue
 from treepipe.core.protocol import Started
 from treepipe.core.schedules import systems
-from treepipe.core.system import Seat
+from treepipe.core.system import ScheduleContext
 from treepipe.results.trace import Trace
 from treepipe.scenario.resolve import deploy, input_warnings
 
@@ -78,7 +78,7 @@ def test_a_server_that_waits_for_ever_is_given_up() -> None:
     assert desk.next(0.0) is None
     assert desk.wake_ms is None, "no request is open"
     chain = systems()["chain"]
-    schedule = chain.make(chain.parameters(), Seat(1, 1))
+    schedule = chain.make(chain.parameters(), ScheduleContext(1, 1))
     desk.open(1, 0, schedule, Started((1,), 4), 0.0)
     work = desk.next(1.0)
     assert isinstance(work, Begin)

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from treepipe.studies import study
+from tests.worlds.written_studies import say, written
 from treepipe.studies.dsd import run as region
 from treepipe.studies.dsd.claims import Saving, in_region, table3
 from treepipe.studies.dsd.testbed import Cell, Network, accepted_for, simulate_cells
-from treepipe.studies.study import STUDIES, find_study
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def say(what: str, steps: int) -> None:
-    assert what or steps
 
 
 def test_the_formula_gives_k_everywhere_if_drafting_and_windows_cost_nothing() -> None:
@@ -84,9 +73,7 @@ def test_end_to_end(tmp_path: Path) -> None:
         prompts=1,
         new_tokens=12,
     )
-    result = region.study(settings, say)
-    study.write_study(result, tmp_path)
-    rows = {r["key"]: r for r in json.loads((tmp_path / "dsd-region.json").read_text())["rows"]}
+    rows = written(region.study(settings, say), tmp_path / "out")
     for n in settings.nodes:
         for ratio in settings.ratios:
             for what in ("gain", "saving"):
@@ -98,10 +85,3 @@ def test_end_to_end(tmp_path: Path) -> None:
     assert rows["adaptive/tau_max=0/differing_share"]["measured"] == 0, "exact decoding is exact"
     assert rows["adaptive/tau_max=0/speed_up"]["measured"] == 1
     assert rows["adaptive/tau_max=1/speed_up"]["measured"] > 0
-    page = (tmp_path / "dsd-region.md").read_text()
-    for heading in ("Calibrated on", "True predictions", "Assumptions", "Not predicted, and why"):
-        assert f"## {heading}" in page
-
-
-def test_the_study_is_known() -> None:
-    assert find_study("dsd-region") is STUDIES["dsd-region"]

@@ -17,7 +17,7 @@ from treepipe.studies.specpipe.run import measure_widths
 from treepipe.studies.starsd.run import measure_targets
 from treepipe.studies.starsd.testbed import Testbed as Servers
 from treepipe.studies.starsd.testbed import simulate_columns
-from treepipe.studies.study import STUDIES, Measuring, StudyResult, perform
+from treepipe.studies.study import STUDIES, Measuring, StudyRequest, StudyResult, perform
 from treepipe.validation.judgement import METRIC
 
 SMALL = Measuring(prompts=2, new_tokens=10, runs=2)
@@ -96,5 +96,5 @@ def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"pipedec-stages has no points to run as well; .*, specpipe-wi"
     ):
-        perform(study, tmp_path / "out", measure=True, quiet=True)
+        perform(study, StudyRequest(tmp_path / "out", measure=True, quiet=True))
     assert not (tmp_path / "out").exists()

@@ -18,7 +18,7 @@ from treepipe.studies.plots import (
     published_figure,
     shaded,
 )
-from treepipe.studies.reproduction import calibrated, predicted
+from treepipe.studies.reproduction import predicted
 
 
 def test_lines_share_their_axis_and_a_legend() -> None:
@@ -44,7 +44,7 @@ def test_every_shade_can_be_told_without_colours() -> None:
 
 def test_a_cross_stands_only_where_a_figure_is_published() -> None:
     series = {
-        "ours": {"p": predicted("a", "ms", 2.0), "q": calibrated("b", "ms", 3.0, 3.5)},
+        "ours": {"p": predicted("a", "ms", 2.0), "q": predicted("b", "ms", 3.0, 3.5, fitted=True)},
         "theirs": {"p": predicted("c", "ms", 4.0), "q": predicted("d", "ms", 5.0)},
     }
     figure = published_figure("t", "ms", {"left": series, "right": series}, columns=2)

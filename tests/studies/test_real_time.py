@@ -70,20 +70,8 @@ def test_partitions_are_told_apart() -> None:
 def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(real_time, "ROWS", (1, 4, 16, 64))
     monkeypatch.setattr(in_place, "NEW_TOKENS", 16)
-    prompts = few_prompts(tmp_path)
-    settings = Settings(
-        [LIGHT],
-        ("pp", "chain"),
-        ("code",),
-        3,
-        16,
-        1.0,
-        1.0,
-        plans=0,
-        turns=1,
-        cuts=[(3, 5)],
-        calibrated_on=prompts,
-    )
+    few = {"plans": 0, "turns": 1, "cuts": [(3, 5)], "calibrated_on": few_prompts(tmp_path)}
+    settings = Settings([LIGHT], ("pp", "chain"), ("code",), 3, 16, 1.0, 1.0, **few)
     result = study(settings, say)
     rows = written(result, tmp_path / "out")
     assert not result.faults, "texts are plain greedy decoding's"

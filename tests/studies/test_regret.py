@@ -30,7 +30,9 @@ def test_the_regret_of_a_search_that_keeps_the_worst(monkeypatch: pytest.MonkeyP
         means.append(metrics[METRIC].mean)
     last = find_candidates(cluster)[0][-1].settings
     monkeypatch.setattr(
-        halving, "_survivors", lambda plans, *_: [p for p in plans if p.settings == last]
+        halving,
+        "_survivors",
+        lambda plans, *_: [p.candidate for p in plans if p.candidate.settings == last],
     )
     told = regret(cluster, say)
     assert told.share == pytest.approx(means[-1] / min(means) - 1)

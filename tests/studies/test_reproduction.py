@@ -1,26 +1,39 @@
-"""Scores of predictions against published figures, and the page a study writes about itself."""
+"""Scores of predictions against published figures, and pages: templates filled with entries."""
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 
+from treepipe.files.sentences import sentences
 from treepipe.results.statistics import Interval
 from treepipe.studies.reproduction import (
     Reproduction,
-    ScoreSheet,
-    calibrated,
     comparison_sheet,
+    fill,
     predicted,
     published,
     relative_error,
     score,
+    score_sheet,
 )
 from treepipe.studies.study import Entry, StudyResult
 
+ROOT = Path(__file__).parents[2] / "studies"
+STORED = {
+    "dsd": "dsd-region",
+    "flowspec": "flowspec-table",
+    "pipedec": "pipedec-stages",
+    "specpipe": "specpipe-width",
+    "starsd": "starsd-threshold",
+    "which_system": "which-system",
+}
+
 ENTRIES = [
-    calibrated("a", "ms", 10.0, 10.0),
+    predicted("a", "ms", 10.0, 10.0, fitted=True),
     predicted("b", "ms", Interval(11.0, 10.5, 11.5), 10.0),
     predicted("c", "ms", 9.0, 12.0),
     predicted("held out", "ms", 5.0),
@@ -41,10 +54,8 @@ def test_a_trivial_predictor_is_judged_on_the_same_cells() -> None:
     trivial = score(ENTRIES, {"b": 10.0, "a": 99.0, "held out": 1.0})
     assert trivial is not None
     assert (trivial.cells, trivial.mean) == (1, 0)
-    sheet = ScoreSheet("scores")
-    sheet.add("trivial", trivial)
-    sheet.add("nobody", None)
-    assert sheet.sheet().rows == [("trivial", 1, 0, 0, 0)]
+    sheet = score_sheet("scores", [("trivial", trivial), ("nobody", None)])
+    assert sheet.rows == [("trivial", 1, 0, 0, 0)]
 
 
 def test_held_out_figures_have_no_error() -> None:
@@ -86,7 +97,38 @@ def test_page_holds_all_that_a_study_says() -> None:
         "made", tables=[comparison_sheet("s", "S", ENTRIES)], findings=["it flies"]
     )
     result.sections["Not predicted, and why"] = ["the moon: nothing published"]
+    result.warnings = {"late by 3 ms": ["a", "b"], "late by 4.5 ms": ["b", "c"], "hot": ["a"]}
     page = result.page()
-    assert page.startswith("# made\n\n- it flies\n\n**S**\n")
-    assert page.endswith("## Not predicted, and why\n\n- the moon: nothing published\n")
+    warned = "- late by 3 ms (3 cells)\n- hot (1 cell)\n"
+    assert f"<details><summary>2 warnings</summary>\n\n{warned}" in page
+    assert page.startswith("# made\n\nIt flies.\n\n**S**\n")
+    assert "## Not predicted, and why\n\n- the moon: nothing published\n" in page
     assert result.content()["sections"] == result.sections
+
+
+def test_a_template_takes_entries_and_published_figures(tmp_path: Path) -> None:
+    template = tmp_path / "page.md"
+    template.write_text(
+        "- {now[n=1/gain]:.1f} against\n  {paper[dsd][speedup_non_adaptive]}\n"
+        "- {now[n=2/gain]:.1f}\n- {nothing}\n\n## More\n\n- {word}\n"
+    )
+    entries = [predicted("n=1/gain", "1", 2.04)]
+    fields = {"paper": published(), "nothing": None}
+    found = fill(template, entries, {**fields, "word": "so"})
+    wanted = {"": ["2.0 against 2.15"], "More": ["so"]}
+    assert found == wanted, "the others have no figure at this size"
+    with pytest.raises(KeyError, match="word"):
+        fill(template, entries, fields)
+
+
+@pytest.mark.parametrize("folder", STORED)
+def test_a_page_states_what_it_rests_on_and_names_the_study_s_entries(folder: str) -> None:
+    name = STORED[folder]
+    stored = json.loads((ROOT.parent / "docs/studies" / name / f"{name}.json").read_text())
+    keys = {row["key"] for row in stored["rows"]}
+    headings = [*sentences((ROOT / folder / "page.md").read_text())][1:]
+    assert headings == [
+        *("Calibrated on", "True predictions", "Assumptions", "Not predicted, and why")
+    ]
+    named = re.findall(r"\{(?:now|low|high)\[([^\]]+)\]", (ROOT / folder / "page.md").read_text())
+    assert set(named) <= keys

@@ -2,46 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from treepipe.studies import study
+from tests.worlds.written_studies import say, written
 from treepipe.studies.starsd import run as threshold
-from treepipe.studies.starsd.counting import UNITS, figures, linear
-from treepipe.studies.starsd.fit import Column, Effort, calibrate, columns
+from treepipe.studies.starsd.fit import UNITS, Column, Effort, calibrate, columns, linear
 from treepipe.studies.starsd.testbed import SecondServer, Simulated, simulate_columns
 from treepipe.studies.starsd.testbed import Testbed as Bed
-from treepipe.studies.study import STUDIES, find_study
 
 BED = Bed(step_ms=1.4, service_ms=10.4, cold=1.6, return_ms=31.0, tokens=4.0, turns=400)
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def say(what: str, steps: int) -> None:
-    assert what or steps
-
-
 def as_column(seen: Simulated) -> Column:
     """What a paper would print of it, without ratios of its own."""
-    n, rounds = seen.targets, seen.rounds.mean
-    return Column(
-        n,
-        4.0 * rounds,
-        4.0 * rounds / n,
-        1.4 * seen.service.mean / 10.4,
-        seen.wait.mean,
-        seen.idle.mean,
-        rounds,
-        rounds / n,
-        seen.load.mean,
-    )
+    n, rounds, step_ms = seen.targets, seen.rounds.mean, 1.4 * seen.service.mean / 10.4
+    times = step_ms, seen.wait.mean, seen.idle.mean
+    return Column(n, 4.0 * rounds, 4.0 * rounds / n, *times, rounds, rounds / n, seen.load.mean)
 
 
 def test_a_column_says_what_a_round_is_made_of() -> None:
@@ -50,6 +29,7 @@ def test_a_column_says_what_a_round_is_made_of() -> None:
     assert column.service_ms == pytest.approx(turn - 3.4)
     assert column.return_ms == pytest.approx(3 * turn - column.service_ms - 0.6)
     assert [c.deployment for c in columns().values()][2:] == ["one server", "two servers"]
+    assert columns()[4].figures["draft_idle_ms"] == 0.6
 
 
 @pytest.mark.processes
@@ -99,18 +79,8 @@ def test_the_trivial_predictor_scales_rates_from_the_nearest_column() -> None:
 
 @pytest.mark.processes
 def test_end_to_end(tmp_path: Path) -> None:
-    settings = threshold.Settings(
-        targets=(1, 2, 4, 5),
-        runs=2,
-        left_out=(4,),
-        turns=120,
-        effort=Effort(1, 120, 1),
-    )
-    result = threshold.study(settings, say)
-    study.write_study(result, tmp_path)
-    rows = {
-        r["key"]: r for r in json.loads((tmp_path / "starsd-threshold.json").read_text())["rows"]
-    }
+    settings = threshold.Settings((1, 2, 4, 5), 2, (4,), 120, Effort(1, 120, 1))
+    rows = written(threshold.study(settings, say), tmp_path / "out")
     for n in settings.targets:
         for metric in UNITS:
             row = rows[f"n={n}/{metric}"]
@@ -121,11 +91,3 @@ def test_end_to_end(tmp_path: Path) -> None:
     assert rows["n_full"]["predicted"] == 4
     assert rows["n_max"]["low"] <= rows["n_max"]["predicted"]
     assert rows["left-out/n=4/draft_rounds_s"]["role"] == "predicted"
-    page = (tmp_path / "starsd-threshold.md").read_text()
-    for heading in ("Calibrated on", "True predictions", "Assumptions", "Not predicted, and why"):
-        assert f"## {heading}" in page
-
-
-def test_the_study_is_known_and_its_columns_are_the_published_ones() -> None:
-    assert find_study("starsd-threshold") is STUDIES["starsd-threshold"]
-    assert figures(columns()[4])["draft_idle_ms"] == 0.6

@@ -12,7 +12,14 @@ from treepipe.core.errors import RunError, UserError
 from treepipe.results.sheet import Column, Sheet
 from treepipe.scenario.schema import ScheduleName
 from treepipe.studies import all_schedules, study
-from treepipe.studies.study import STUDIES, StudyResult, find_study, perform, show_studies
+from treepipe.studies.study import (
+    STUDIES,
+    StudyRequest,
+    StudyResult,
+    find_study,
+    perform,
+    show_studies,
+)
 from treepipe.validation import demo
 from treepipe.validation.cells import SYSTEMS, Cell, Size, cases_of
 from treepipe.validation.comparison import _prepare
@@ -20,13 +27,7 @@ from treepipe.validation.comparison import _prepare
 
 @pytest.mark.processes
 def test_all_schedules_end_to_end(tmp_path: Path) -> None:
-    small = Size(
-        requests=1,
-        plain_requests=1,
-        new_tokens=5,
-        runs=2,
-        calibrated_on=few_prompts(tmp_path),
-    )
+    small = Size(1, None, 1, 5, 2, few_prompts(tmp_path))
     settings = all_schedules.Settings(("pp", "flowspec"), small, (2,), (4.0,), small)
     rows = written(all_schedules.study(settings, say), tmp_path / "out")
     assert rows["pp/time_between_tokens_ms"]["measured"] > 87, "emulation only makes slower"
@@ -43,7 +44,7 @@ def test_every_schedule_has_a_case(name: ScheduleName) -> None:
     deployment = prepared.launch.deployment
     assert prepared.scenario.schedule.name == name
     assert len(deployment.requests) == (6 if name == "pp" else 60)
-    assert (len(deployment.pipelines), deployment.serving.clients) == {
+    assert (len(deployment.roles.pipelines), deployment.service.clients) == {
         "starsd": (2, 2),
         "specpipe_db": (1, 4),
     }.get(name, (1, 1))
@@ -73,12 +74,14 @@ def test_the_demonstration_end_to_end(tmp_path: Path) -> None:
 def made_study(monkeypatch: pytest.MonkeyPatch) -> study.Study:
     """A study without a run: one table, no plot."""
 
-    def run(say: study.Say, full: bool) -> StudyResult:
-        sheet = Sheet("made", "Made", [Column("n", shown="d"), Column("ok")], [(int(full), False)])
+    def made(settings: all_schedules.Settings, say: study.Progress) -> StudyResult:
+        full = settings is all_schedules.FULL
+        columns = [Column("n", shown="d"), Column("ok")]
+        sheet = Sheet("Made", columns, [(int(full), False)], name="made")
         rows = [study.Entry("a", "ms", 1.0, measured=2.0)]
-        return StudyResult("made", rows, [sheet], {}, ["so it is"], ["no"] if full else [])
+        return StudyResult("made", rows, [sheet], {}, ["so it is"], faults=["no"] if full else [])
 
-    monkeypatch.setattr(all_schedules, "run", run)
+    monkeypatch.setattr(all_schedules, "study", made)
     return study.Study("made", "a made one", "treepipe.studies.all_schedules")
 
 
@@ -86,39 +89,29 @@ def test_perform_writes_and_prints(
     made_study: study.Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "new" / "folder"
-    perform(made_study, out, quiet=False)
+    perform(made_study, StudyRequest(out, quiet=False))
     assert "so it is" in capsys.readouterr().out
     assert sorted(path.name for path in out.iterdir()) == ["made.csv", "made.json", "made.md"]
-    perform(made_study, out, quiet=True, json="-")  # again, into the same folder
-    content = json.loads(capsys.readouterr().out)
-    assert content["rows"] == [
-        {
-            "key": "a",
-            "unit": "ms",
-            "predicted": 1.0,
-            "low": None,
-            "high": None,
-            "measured": 2.0,
-            "published": None,
-            "role": "predicted",
-        }
-    ]
+    perform(made_study, StudyRequest(out, quiet=True, json="-"))  # again, into the same folder
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    known = {"key": "a", "unit": "ms", "predicted": 1.0, "measured": 2.0, "role": "predicted"}
+    assert row == {**dict.fromkeys(("low", "high", "published")), **known}
 
 
 def test_a_fault_is_a_failed_run_after_all_is_written(
     made_study: study.Study, tmp_path: Path
 ) -> None:
     with pytest.raises(RunError, match="no"):
-        perform(made_study, tmp_path / "out", full=True, quiet=True)
+        perform(made_study, StudyRequest(tmp_path / "out", full=True, quiet=True))
     assert "NO" in (tmp_path / "out" / "made.md").read_text()
 
 
 def test_a_foreign_folder_is_not_touched(made_study: study.Study, tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(UserError, match="holds something else than an earlier result"):
-        perform(made_study, tmp_path, quiet=True)
+        perform(made_study, StudyRequest(tmp_path, quiet=True))
     with pytest.raises(UserError, match="is a file"):
-        perform(made_study, tmp_path / "other.json", quiet=True)
+        perform(made_study, StudyRequest(tmp_path / "other.json", quiet=True))
     assert [path.name for path in tmp_path.iterdir()] == ["other.json"]
 
 
@@ -134,7 +127,7 @@ def test_studies_are_found_by_name(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_sheet_wants_a_cell_per_column() -> None:
-    sheet = Sheet("s", "S", [Column("a"), Column("b")])
+    sheet = Sheet("S", [Column("a"), Column("b")], name="s")
     with pytest.raises(ValueError, match="1 cells for 2 columns"):
         sheet.add(1.0)
     sheet.add("x", None)

@@ -11,6 +11,7 @@ from treepipe.planner.candidates import find_candidates
 from treepipe.planner.cluster import Cluster
 from treepipe.studies.which_system.places import (
     CLUSTERS,
+    METRICS,
     PLACES,
     SHORT,
     Amount,
@@ -24,8 +25,7 @@ FILES = sorted(CLUSTERS.glob("*.toml"))
 
 
 @pytest.mark.processes
-def test_which_system_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_which_system_end_to_end(tmp_path: Path) -> None:
     settings = Settings(
         {"latency": Amount(2, 10, 1), "throughput": Amount(2, 4, 4)},
         {"gamma": (2,), "width": (8,), "children": (8,)},
@@ -35,10 +35,7 @@ def test_which_system_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     result = study(settings, say)
     rows = written(result, tmp_path / "out")
     for place in settings.places:
-        for goal, metric in (
-            ("latency", "time_between_tokens_ms"),
-            ("throughput", "throughput_tokens_s"),
-        ):
+        for goal, metric in METRICS.items():
             assert rows[f"{place.name}/{goal}/pp/over_pp"]["predicted"] == pytest.approx(1)
             gain = rows[f"{place.name}/{goal}/chain/over_pp"]
             assert gain["low"] <= gain["predicted"] <= gain["high"]

@@ -28,7 +28,7 @@ from treepipe.sim.predict import predict
 from treepipe.sweeps import sweeping
 from treepipe.sweeps.grid import Dimension, Sweep, SweepSection
 from treepipe.sweeps.store import MANIFEST
-from treepipe.sweeps.sweeping import Swept, carry_out
+from treepipe.sweeps.sweeping import SweepResult, carry_out
 
 pytest.importorskip("pyarrow")
 
@@ -57,7 +57,7 @@ links.default.latency_ms = [0, 1.5]
 """
 
 
-def swept(out: Path, **section: Any) -> Swept:
+def swept(out: Path, **section: Any) -> SweepResult:
     return carry_out(sweep_of(**section), out, say)
 
 
@@ -65,7 +65,7 @@ def sweep_of(**section: Any) -> Sweep:
     return Sweep.of({**BASE, "sweep": section})
 
 
-def rows(found: Swept) -> list[dict[str, Any]]:
+def rows(found: SweepResult) -> list[dict[str, Any]]:
     listed: list[dict[str, Any]] = found.table().to_pylist()
     return listed
 

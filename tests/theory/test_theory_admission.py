@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from tests.worlds.theory_scenarios import Written, targets_of
 from treepipe import simulate
 from treepipe.core.errors import UserError
+from treepipe.planner.candidates import find_candidates
+from treepipe.planner.cluster import Cluster
 from treepipe.scenario.resolve import resolve
-from treepipe.sim.theory.admission import admitted
+from treepipe.sim.theory.admission import resolve_admission
 from treepipe.sim.theory.tokens import committed
 
 AUTO = ("serving.admission=auto", "workload.requests=20", "workload.concurrency=20")
@@ -22,12 +25,11 @@ def test_n_max_by_hand_is_what_a_simulation_admits(tmp_path: Path, targets: int)
     scenario = Written(tmp_path, "starsd", *targets_of(targets, 15.0), *AUTO).scenario
     n_max = int(15.0 * committed(0.7, 4) / 12.0)
     assert n_max == 3
-    assert admitted(scenario).serving.admission == n_max
+    assert resolve_admission(scenario).serving.admitted == n_max
     result = simulate(scenario)
     assert f"serving.admission = {n_max} by N_max (StarSD, section 4.2)" in result.warnings
     assert sum(each.finished == "refused" for each in result.sessions) == 20 - n_max
-    assert admitted(admitted(scenario)) is not scenario
-    assert admitted(scenario.with_(**{"serving.admission": 2})).serving.admission == 2
+    assert resolve_admission(scenario.with_(**{"serving.admission": 2})).serving.admitted == 2
 
 
 @pytest.mark.parametrize(("stages", "alone_ms"), [(1, 15.0), (2, 40.0)])
@@ -44,7 +46,25 @@ def test_a_target_alone_sends_nothing_to_the_draft(
     scenario = Written(tmp_path, "starsd", *targets_of(1, 15.0), *AUTO, *slow).scenario
     n_max = int(alone_ms * committed(0.7, 4) / 12.0)
     assert n_max == {1: 3, 2: 9}[stages]
-    assert admitted(scenario).serving.admission == n_max
+    assert resolve_admission(scenario).serving.admitted == n_max
+
+
+def test_each_plan_has_the_n_max_of_its_own(tmp_path: Path) -> None:
+    """As above on targets of 15 ms; twice as many fit those that are twice as slow, and a plan
+    that has no N_max is refused."""
+    content = Written(tmp_path, "starsd", *targets_of(4, 15.0), *AUTO).scenario.content
+    del content["schedule"]
+    slow = {"pipelines.0.stages.0.device": [{"stage_ms": {"1": ms}} for ms in (15.0, 30.0)]}
+    schedules, grid = ["starsd", "chain"], {"schedule.gamma": [4], "serving.batch": [1], **slow}
+    found, refused = find_candidates(
+        Cluster.of({**content, "runs": 2, "search": {"schedules": schedules, "grid": grid}})
+    )
+    each = committed(0.7, 4) / 12.0
+    admitted = [plan.scenario.serving.admitted for plan in found]
+    assert admitted == [math.floor(15.0 * each), math.floor(30.0 * each)]
+    assert {plan.scenario.serving.admission for plan in found} == {"auto"}, "also where it is run"
+    assert all("no closed form" in plan.reason for plan in refused)
+    assert "chain" in {plan.schedule for plan in refused}
 
 
 @pytest.mark.parametrize(
@@ -70,7 +90,7 @@ def test_where_there_is_no_n_max_a_sentence_says_so(
 
 def test_nobody_else_takes_auto_for_a_number(tmp_path: Path) -> None:
     written = Written(tmp_path, "starsd", *targets_of(2, 15.0), *AUTO)
-    with pytest.raises(UserError, match="'auto' is for simulate, run and validate"):
+    with pytest.raises(UserError, match="'auto' is for simulate, run, validate, plan and sweep"):
         resolve(written.scenario)
     with pytest.raises(UserError, match=r"serving\.admission"):
         written.expected()

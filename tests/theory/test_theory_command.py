@@ -199,6 +199,7 @@ def test_acceptance_is_needed_but_for_plain_decoding(
         ("starsd", (), "is the steady state"),
         ("pipedec", ("links.default.duplex=half",), "no transfer waits for another"),
         ("pipedec", ("links.default.medium=air",), "no transfer waits for another"),
+        ("pipedec", ("links.default.message_ms=0.4",), "ports that every message keeps busy"),
         ("pipedec", ("workload.requests=2",), "finds an empty pipeline"),
         ("pipedec", ("schedule.draft_reuse=false",), "a draft that is reused"),
         ("pipedec", ("schedule.central_transfers=true", "schedule.groups=2"), "inside a group"),

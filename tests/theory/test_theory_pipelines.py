@@ -9,24 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds.theory_scenarios import (
-    ENDS,
-    EXACTLY,
-    Written,
-    assert_equal,
-    assert_within,
-    gaps,
-)
+from tests.worlds.theory_scenarios import ENDS, EXACTLY, Written, assert_equal, assert_within, gaps
 from tests.worlds.timed_pipeline import DECIDE, EVALUATE, HOP, make_deployment, run, static, times
 from treepipe.core.errors import UserError
 from treepipe.results.estimates import summarize
 from treepipe.results.metrics import run_metrics
 from treepipe.results.trace import Trace
 from treepipe.sim.theory import dsd
-from treepipe.sim.theory.layered import (
-    pipedec_latency_ms,
-    specpipe_even_tbt_ms,
-)
+from treepipe.sim.theory.layered import pipedec_latency_ms, specpipe_even_tbt_ms
 
 UNEVEN = (
     "pipelines=[{ stages = ["
@@ -187,45 +177,12 @@ def test_dsd_savings_of_its_table(nodes: int, ratio: float, share: float) -> Non
 # --- a layer per step ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "ends"), [("pipedec", "draft"), ("specpipe", "pipeline")])
-@pytest.mark.parametrize("beta", [0, 1])
-@pytest.mark.parametrize("group", [1, 2, 4])
-@pytest.mark.parametrize("latency_ms", [0.0, 1.5, 6.0, 30.0])
-def test_layers_where_everything_misses_or_hits(
-    tmp_path: Path, name: str, ends: str, beta: int, group: int, latency_ms: float
-) -> None:
-    written = Written(
-        tmp_path,
-        name,
-        f"schedule.ends={ends}",
-        f"schedule.groups={group}",
-        f"acceptance.beta={beta}",
-        f"links.default.latency_ms={latency_ms}",
-        "workload.new_tokens=24",
-    )
-    assert written.bent == []
-    assert_equal(written)
-
-
 def between_hits(folder: Path, name: str, *settings: str) -> tuple[float, float]:
     """Simulated and expected, where everything hits and the pipeline has filled."""
     given = ("acceptance.beta=1", "workload.new_tokens=64", *settings)
     written = Written(folder, name, *given)
     (trace,) = written.simulated()
     return sum(gaps(trace.requests[0])[-36:]) / 36, written.expected().terms["hit_ms"]
-
-
-@pytest.mark.parametrize("name", ["pipedec", "specpipe"])
-@pytest.mark.parametrize("groups", ["[2,1,1]", "[1,1,2]", "[1,3]", "[3,1]", "3"])
-@pytest.mark.parametrize("latency_ms", [0.0, 1.5, 30.0])
-def test_steps_of_groups_of_any_sizes(
-    tmp_path: Path, name: str, groups: str, latency_ms: float
-) -> None:
-    """Groups end their steps together, so all steps are alike."""
-    keys = (f"schedule.groups={groups}", f"links.default.latency_ms={latency_ms}")
-    found, expected = between_hits(tmp_path, name, *keys)
-    assert found == pytest.approx(expected, rel=EXACTLY)
-    assert Written(tmp_path, name, *keys).bent == []
 
 
 def test_a_longer_group_makes_a_step_longer_wherever_it_is(tmp_path: Path) -> None:

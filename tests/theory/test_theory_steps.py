@@ -3,6 +3,7 @@ closed form, with PipeDec's central scheduler and without it."""
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from pathlib import Path
 
@@ -114,8 +115,8 @@ def times(low: float, high: float) -> st.SearchStrategy[float]:
 
 @st.composite
 def pipelines(draw: st.DrawFn) -> tuple[str, ...]:
-    """Settings of any stages, links and groups, with layers of one node. In the scheduler no link
-    takes no time: which of two transfers is first would hang on which event of a moment is."""
+    """Settings of any stages, links and groups. In the scheduler no link takes no time: which of
+    two transfers is first would hang on which event of a moment is."""
     count = draw(st.integers(1, 5))
     central = draw(st.booleans())
     latency = times(0.1 if central else 0, 20)
@@ -130,12 +131,17 @@ def pipelines(draw: st.DrawFn) -> tuple[str, ...]:
         for n in range(1, count)
     ]
     overlapped = not central and draw(st.booleans())
+    cuts = draw(st.sets(st.integers(1, count - 1))) if count > 1 and not central else set()
+    groups = [b - a for a, b in itertools.pairwise([0, *sorted(cuts), count])]
+    width = draw(st.sampled_from([1, 8]))
     return (
         stages,
         f"drafts=[{{ device = {{ draft_ms = {{ 1 = {draw(times(0.001, 40))} }}, {ends} }} }}]",
         f"links={{ default = {{ latency_ms = {draw(latency)} }}, pairs = [{', '.join(uneven)}] }}",
         f"schedule.ends={draw(st.sampled_from(ENDS))}",
-        f"schedule.groups={1 if central else draw(st.integers(1, count))}",
+        f"schedule.groups={1 if central else groups}",
+        f"schedule.width={width}",
+        f"schedule.children={width}",
         f"schedule.central_transfers={str(central).lower()}",
         f"schedule.overlapped_pruning={str(overlapped).lower()}",
         f"workload.new_tokens={draw(st.sampled_from([1, 2, 17]))}",
@@ -147,6 +153,6 @@ def pipelines(draw: st.DrawFn) -> tuple[str, ...]:
 @given(pipelines(), st.sampled_from([0, 1]))
 def test_all_hit_or_all_miss(keys: tuple[str, ...], beta: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        written = Written(Path(folder), "pipedec", *CHAIN, *keys, f"acceptance.beta={beta}")
+        written = Written(Path(folder), "pipedec", *keys, f"acceptance.beta={beta}")
         assume(written.bent == [])
         assert_equal(written)

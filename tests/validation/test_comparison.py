@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds.made_runs import POOL, SMALL, judged, made_deployment, made_run, say
+from tests.worlds.made_runs import POOL, SMALL, judged, made_deployment, say
 from treepipe.core.draft_work import Turn
 from treepipe.core.requests import RequestTrace
 from treepipe.executor.measure.machine import hardware, is_this_machine
@@ -15,7 +15,6 @@ from treepipe.results.metrics import run_metrics
 from treepipe.results.steady import steady
 from treepipe.results.trace import Span, Trace
 from treepipe.scenario.scenario import Scenario
-from treepipe.sim.theory.starsd import Cycle
 from treepipe.validation.cells import SCENARIO
 from treepipe.validation.comparison import (
     Case,
@@ -26,14 +25,12 @@ from treepipe.validation.comparison import (
     compare,
     predict_case,
 )
-from treepipe.validation.judgement import METRIC, judge, overruns
-from treepipe.validation.plain import PlainText, RunnerUp
+from treepipe.validation.judgement import METRIC, overruns
 
 
 def test_a_run_with_the_predicted_durations_has_no_duration_error() -> None:
     row = judged(made_deployment())
     assert row.duration_error == pytest.approx(0, abs=1e-12)
-    assert row.error == pytest.approx(row.predicted.mean / row.measured - 1)
     assert row.error == row.error_of(METRIC) != 0
     assert row.lossless
     assert row.warnings == ()
@@ -59,20 +56,12 @@ def test_a_cut_holds_for_prediction_replay_and_run() -> None:
 
 @pytest.mark.parametrize("fault", ["another token", "too short"])
 def test_a_wrong_text_is_noticed(fault: str) -> None:
-    deployment = made_deployment()
-    executed, recording = made_run(deployment)
-    texts = {
-        (spec.prompt, spec.end_tokens): PlainText(
-            trace.tokens, (RunnerUp(0, 9.0, 1e-4),) * len(trace.tokens)
-        )
-        for spec, trace in zip(deployment.requests, executed.requests, strict=True)
-    }
-    last = executed.requests[-1]
-    tokens = (*last.tokens[:-1], 10**6) if fault == "another token" else last.tokens[:-1]
-    executed.requests[-1] = replace(last, tokens=tokens)
-    prediction = predict_case(deployment, Scenario.load(SCENARIO, SMALL), POOL, say, lambda t: t)
-    row = judge("made", "flowspec", deployment, prediction, (executed, recording), texts)
-    assert not row.lossless
+    def spoil(executed: Trace) -> None:
+        last = executed.requests[-1]
+        end = (10**6,) if fault == "another token" else ()
+        executed.requests[-1] = replace(last, tokens=(*last.tokens[:-1], *end))
+
+    assert not judged(made_deployment(), spoil=spoil).lossless
 
 
 OWN = """
@@ -127,15 +116,10 @@ def test_a_profile_of_this_machine_is_known_as_such(tmp_path: Path) -> None:
 
 
 def test_predictions_do_not_end_at_a_token_that_is_a_rank() -> None:
-    deployment = made_deployment()
-    ending = replace(
-        deployment,
-        requests=tuple(replace(r, end_tokens=frozenset({0})) for r in deployment.requests),
-    )
-    trace = predict_case(
-        ending, Scenario.load(SCENARIO, SMALL), POOL, say, lambda trace: trace
-    ).trace
-    assert [len(request.tokens) for request in trace.requests] == [12, 12, 12]
+    ended = (replace(r, end_tokens=frozenset({0})) for r in made_deployment().requests)
+    ending = replace(made_deployment(), requests=tuple(ended))
+    found = predict_case(ending, Scenario.load(SCENARIO, SMALL), POOL, say, lambda trace: trace)
+    assert [len(request.tokens) for request in found.trace.requests] == [12, 12, 12]
 
 
 def test_cases_share_a_cluster_where_the_workers_are_the_same() -> None:
@@ -230,13 +214,3 @@ def test_a_run_without_a_steady_part_is_refused() -> None:
         steady(Trace(("draft0",), [], requests))
     with pytest.raises(ValueError, match="no request"):
         steady(Trace(("draft0",)))
-
-
-def test_the_closed_form_idles_as_starsd_says() -> None:
-    cycle = Cycle(back_ms=42, service_ms=15, tokens=2.5)
-    assert [cycle.idle_ms(n) for n in (1, 2, 3, 4, 5)] == [42, 27, 12, 0, 0]
-    assert cycle.n_full == 4
-    assert cycle.throughput(1) == pytest.approx(1e3 * 2.5 / 57)
-    assert (
-        cycle.throughput(6) == pytest.approx(cycle.throughput(4)) == pytest.approx(1e3 * 2.5 / 15)
-    )

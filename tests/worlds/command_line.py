@@ -11,6 +11,7 @@ import typer.main
 
 from treepipe.cli import main as cli
 from treepipe.core.errors import UserError
+from treepipe.results.metrics import METRICS
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 
@@ -39,6 +40,16 @@ beta = 0.7
 requests = 2
 new_tokens = 12
 """
+USUAL_METRICS = {
+    name
+    for name, metric in METRICS.items()
+    if (metric.percentile is None or not metric.percentile.of_requests)
+    and name not in ("joules_per_token", "usd_per_million_tokens", "fairness", "slo_attainment")
+    and name not in ("goodput_requests_s", "preemptions_per_request")
+    and name != "recomputed_tokens_per_request"
+}
+"""What a run of it has: not what needs several pipelines, many requests, prices, or requests that
+can be preempted or are promised something."""
 
 
 def on_one_host(text: str) -> str:

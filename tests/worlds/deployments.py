@@ -9,11 +9,10 @@ import numpy as np
 
 from treepipe.core.system import Ends
 from treepipe.core.verification import RULES
-from treepipe.executor.checkpoint import CheckpointSource
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.station import RoleSettings, WorkerKind
 from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
-from treepipe.scenario.deployment import Deployment, Placed, RequestSpec, Serving
+from treepipe.scenario.deployment import Deployment, Placed, RequestSpec, Roles, Service, Wiring
 from treepipe.scenario.schema import SamplingSection, ScheduleSection, SourceSection
 
 GREEDY = SamplingSection()
@@ -52,25 +51,29 @@ def small_deployment(
     """Args: ``ends``: None: as published, unless the rule needs the drafted tree."""
     section = ScheduleSection.model_validate({"name": name, **TREE, **settings})
     stages = 4 // pipelines
+    layers = [range(pipelines * n, pipelines * (n + 1)) for n in range(stages)]
     return Deployment(
         "test",
-        (Placed("draft0", TIMES),),
-        tuple(
+        Roles(
+            (Placed("draft0", TIMES),),
             tuple(
-                Placed(
-                    f"pipeline{p}.stage{n + 1}", TIMES, range(pipelines * n, pipelines * (n + 1))
+                tuple(
+                    Placed(f"pipeline{p}.stage{n}", TIMES, own) for n, own in enumerate(layers, 1)
                 )
-                for n in range(stages)
-            )
-            for p in range(pipelines)
+                for p in range(pipelines)
+            ),
+            ends=ends or ("draft" if RULES[sampling.rule].needs_tree else section.parameters.ends),
+            reads_states=reads_states,
+            row_bytes=128,
         ),
-        section.choose(drawn=sampling.rule == "rejection", reads_states=reads_states),
-        REQUESTS,
-        LinkTimes(1.0, 1000.0),
-        row_bytes=128,
-        ends=ends or ("draft" if RULES[sampling.rule].needs_tree else section.parameters.ends),
-        serving=Serving(clients, 1 if name in ("pipedec", "specpipe") else None, batch=batch),
-        reads_states=reads_states,
+        Wiring(LinkTimes(1.0, 1000.0)),
+        Service(
+            section.choose(drawn=sampling.rule == "rejection", reads_states=reads_states),
+            clients=clients,
+            limit=1 if name in ("pipedec", "specpipe") else None,
+            batch=batch,
+        ),
+        requests=REQUESTS,
     )
 
 
@@ -81,15 +84,15 @@ def worker_roles(
     **changes: object,
 ) -> list[RoleSettings]:
     remembers = sampling.rule not in ("exact", "relaxed_best")
-    model = CheckpointSource(pair[1])
+    model = pair[1]
     source = SourceSettings(
         SourceSection(source="model"), model, sampling, remembers, deployment.seed
     )
     places: list[tuple[Placed, WorkerKind, int, int | None]] = [
-        (placed, "draft", number, None) for number, placed in enumerate(deployment.drafts)
+        (placed, "draft", number, None) for number, placed in enumerate(deployment.roles.drafts)
     ]
-    for p, stages in enumerate(deployment.pipelines):
+    for p, stages in enumerate(deployment.roles.pipelines):
         places += [(stage, "stage", n, p) for n, stage in enumerate(stages, start=1)]
-    target = CheckpointSource(pair[0])
+    target = pair[0]
     base = [RoleSettings(*place, deployment, target, source, 300, 0, True) for place in places]
     return [replace(role, **changes) for role in base]  # type: ignore[arg-type]

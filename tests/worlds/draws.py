@@ -8,9 +8,7 @@ from typing import cast
 import numpy as np
 from hypothesis import strategies as st
 
-from treepipe.core.verification import (
-    Distribution,
-)
+from treepipe.core.verification import Distribution
 
 SEEDS = st.integers(0, 2**32)
 

@@ -21,11 +21,12 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.worlds.changed import changed
 from treepipe.executor import daemon as daemon_module
 from treepipe.executor.daemon import Daemon
 from treepipe.executor.fork_server import end_with_fork_server, fork_server, start
-from treepipe.executor.keys import KeyPair
 from treepipe.executor.station import RoleSettings
+from treepipe.executor.transport import KeyPair
 from treepipe.scenario.deployment import Deployment, Placed
 
 PORT = 5600
@@ -102,16 +103,16 @@ def at(deployment: Deployment, addresses: dict[str, str]) -> Deployment:
     def placed(role: Placed) -> Placed:
         return replace(role, worker=addresses.get(role.name))
 
-    return replace(
+    return changed(
         deployment,
-        drafts=tuple(map(placed, deployment.drafts)),
-        pipelines=tuple(tuple(map(placed, stages)) for stages in deployment.pipelines),
+        drafts=tuple(map(placed, deployment.roles.drafts)),
+        pipelines=tuple(tuple(map(placed, stages)) for stages in deployment.roles.pipelines),
     )
 
 
 def roles_at(roles: list[RoleSettings], deployment: Deployment) -> list[RoleSettings]:
     """The roles as this deployment places them."""
-    places = {placed.name: placed for placed in deployment.placed}
+    places = {placed.name: placed for placed in deployment.roles.placed}
     return [replace(role, placed=places[role.placed.name], deployment=deployment) for role in roles]
 
 

@@ -15,9 +15,7 @@ from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.world import simulate
 from treepipe.validation.calibration import CalibratedAcceptance
 from treepipe.validation.cells import SCENARIO
-from treepipe.validation.comparison import (
-    predict_case,
-)
+from treepipe.validation.comparison import predict_case
 from treepipe.validation.judgement import Row, judge
 from treepipe.validation.plain import PlainText, RunnerUp
 
@@ -42,8 +40,13 @@ def made_run(deployment: Deployment) -> tuple[Trace, Recording]:
     return trace, source.recording(trace)
 
 
-def judged(executed: Deployment, cut: Callable[[Trace], Trace] = lambda trace: trace) -> Row:
-    """A run of ``executed``, held against predictions of the deployment without overrides."""
+def judged(
+    executed: Deployment,
+    cut: Callable[[Trace], Trace] = lambda trace: trace,
+    spoil: Callable[[Trace], None] = lambda trace: None,
+) -> Row:
+    """A run of ``executed``, held against predictions of the deployment without overrides, and
+    against plain decoding's texts, which it had before ``spoil``."""
     deployment, run = made_deployment(), made_run(executed)
     prediction = predict_case(deployment, Scenario.load(SCENARIO, SMALL), POOL, say, cut)
     texts = {
@@ -52,4 +55,5 @@ def judged(executed: Deployment, cut: Callable[[Trace], Trace] = lambda trace: t
         )
         for spec, trace in zip(deployment.requests, run[0].requests, strict=True)
     }
+    spoil(run[0])
     return judge("made", "flowspec", deployment, prediction, run, texts, cut)

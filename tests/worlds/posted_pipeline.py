@@ -7,26 +7,26 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import zmq
-
 from tests.worlds.pipeline import Event, Pipeline
 from tests.worlds.timeless_world import TimelessWorld
 from treepipe.core.messages import Beat, Close, Flight, Message, Through
+from treepipe.executor.addresses import LOOPBACK
 from treepipe.executor.clock import now_ms
-from treepipe.executor.transport import LOOPBACK, TOKEN_BYTES, Gate, Inbox, Outbox
+from treepipe.executor.mailbox import TOKEN_BYTES, Gate, Inbox, Outbox
+from treepipe.executor.transport import ZeroMQ
 
 TOKEN = bytes(range(TOKEN_BYTES))
 ENDS = "sender", "receiver"
-CONTEXT = zmq.Context()
+TRANSPORT = ZeroMQ()
 
 
 class Wire:
-    """Takes the place of an outbox's socket: what was sent is on the way."""
+    """Takes the place of an outbox's channel: what was sent is on the way."""
 
     def __init__(self) -> None:
         self.under_way: list[list[bytes]] = []
 
-    def send_multipart(self, frames: list[Any], copy: bool = True) -> None:
+    def send(self, *frames: Any) -> None:
         self.under_way.append([bytes(frame) for frame in frames])
 
 
@@ -39,10 +39,10 @@ class PostedBox(deque[Message]):
         self._choose, self._wire = choose, Wire()
         names = frozenset(ENDS[:1]), frozenset(ENDS[1:])
         gate = Gate(TOKEN, *names, (Flight, Beat, Through, Close), 1, 9999, names[0], waits=False)
-        self._outbox = Outbox(CONTEXT, f"tcp://{LOOPBACK}:9", ENDS, None, TOKEN)
+        self._outbox = Outbox(TRANSPORT, f"tcp://{LOOPBACK}:9", ENDS, None, TOKEN)
         self._outbox.close()
-        self._outbox._socket = self._wire
-        self.inbox = Inbox(CONTEXT, 0, ENDS[1], gate=gate)
+        self._outbox._channel = self._wire  # type: ignore[assignment]
+        self.inbox = Inbox(TRANSPORT, 0, ENDS[1], gate=gate)
         self.sent_again = 0
 
     def append(self, message: Message) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.worlds.written_studies import say
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.halving import Found, search
+from treepipe.planner.halving import SearchResult, search
 
 CLUSTER: dict[str, Any] = {
     "name": "hangs on",
@@ -42,5 +42,5 @@ BOUGHT: dict[str, Any] = {
 """A stage of a kind takes as long whatever it holds."""
 
 
-def found(**changes: object) -> Found:
+def found(**changes: object) -> SearchResult:
     return search(Cluster.of(CLUSTER).with_(**changes), say)

@@ -17,7 +17,15 @@ from treepipe.core.schedules.flowspec import Continuous, Expansion
 from treepipe.core.schedules.pp import Autoregressive
 from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
 from treepipe.results.trace import Trace
-from treepipe.scenario.deployment import Deployment, NewSchedule, Placed, RequestSpec
+from treepipe.scenario.deployment import (
+    Deployment,
+    NewSchedule,
+    Placed,
+    RequestSpec,
+    Roles,
+    Service,
+    Wiring,
+)
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import bernoulli_pool
 from treepipe.sim.world import simulate
@@ -80,11 +88,10 @@ def make_deployment(
     stages = tuple(Placed(f"stage{n}", each) for n, each in enumerate(devices[1:], start=1))
     return Deployment(
         "test",
-        (Placed("draft", devices[0]),),
-        (stages,),
-        new_schedule,
-        (RequestSpec((0,) * 10, tokens),) * requests,
-        LinkTimes(HOP),
+        Roles((Placed("draft", devices[0]),), (stages,)),
+        Wiring(LinkTimes(HOP)),
+        Service(new_schedule),
+        requests=(RequestSpec((0,) * 10, tokens),) * requests,
     )
 
 

@@ -1,6 +1,6 @@
-"""The command line: arguments in, exit codes out; the work is done elsewhere.
+"""The command line: parses arguments, calls the library, returns exit codes.
 
-Exit codes: 0 done, 1 a run failed, 2 the user's input is wrong.
+Exit codes: 0 success, 1 a run failed, 2 the user's input is wrong.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import io
 import platform
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Optional
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -20,6 +21,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from treepipe.cli import calibrate as cli_calibrate
+from treepipe.cli import keys as cli_keys
 from treepipe.cli import plan as cli_plan
 from treepipe.cli import profiles as cli_profiles
 from treepipe.cli import sweep as cli_sweep
@@ -38,16 +40,17 @@ from treepipe.cli.options import (
 from treepipe.core.errors import RunError, UserError
 from treepipe.extras import need_executor
 from treepipe.files.outputs import (
-    Faults,
+    Failures,
     check_outputs,
     drop_standard_output,
     forget_written,
     what_is_kept,
 )
-from treepipe.files.visible import visible
+from treepipe.files.reading import visible
 from treepipe.interruption import Interruption
 
 if TYPE_CHECKING:
+    from treepipe.report.page import Report
     from treepipe.results.result import Result
     from treepipe.results.versus import Comparison
     from treepipe.scenario.scenario import Scenario
@@ -56,11 +59,11 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Interrupted(Exception):  # noqa: N818  (nothing went wrong)
-    """Ctrl-C. Typer would end without a word at a ``KeyboardInterrupt``."""
+    """Ctrl-C, as an exception of our own: at a ``KeyboardInterrupt`` Typer would exit silently."""
 
 
 class Commands(TyperGroup):
-    """All commands, whose interruption reaches ``main``."""
+    """The group of all commands, which passes interruptions on to ``main``."""
 
     def invoke(self, context: Any) -> Any:
         try:
@@ -82,6 +85,7 @@ app.add_typer(cli_profiles.app, name="profiles")
 app.command()(cli_plan.plan)
 app.command()(cli_sweep.sweep)
 app.command()(cli_worker.worker)
+app.command()(cli_keys.keys)
 
 
 def main() -> None:
@@ -100,14 +104,14 @@ def main() -> None:
 
 
 def _print_anything() -> None:
-    """A terminal that knows only ASCII shows a question mark for what it cannot."""
+    """Make a terminal that knows only ASCII show a question mark for other characters."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
 def _end(error: Exception) -> NoReturn:
-    """Say what went wrong in a sentence, if it is of a kind that is foreseen."""
+    """Report an expected kind of error in a sentence and exit."""
     if isinstance(error, UserError):
         _complain(str(error))
         sys.exit(2)
@@ -152,16 +156,16 @@ def options(
 
 @dataclass(frozen=True, kw_only=True)
 class SimulateOptions(Reported, Drawn, Changes, OfScenario):
-    """What ``treepipe simulate`` takes."""
+    """Options of ``treepipe simulate``."""
 
     versus: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option(
             "--versus", metavar="B.toml", help="Report this scenario's difference (B - A)."
         ),
     ] = None
     versus_settings: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option("--versus-set", metavar="KEY=VALUE", help="Change a key in B only."),
     ] = None
 
@@ -171,7 +175,7 @@ class SimulateOptions(Reported, Drawn, Changes, OfScenario):
 def simulate(asked: SimulateOptions) -> None:
     """Predict a scenario, or the difference between two (--versus, --versus-set)."""
     from treepipe import library
-    from treepipe.results.show import Progress, show_result, show_versus
+    from treepipe.results.show import ProgressBars, show_result, show_versus
     from treepipe.scenario.scenario import Scenario
     from treepipe.scenario.workload import effort_warnings
 
@@ -185,25 +189,24 @@ def simulate(asked: SimulateOptions) -> None:
         b = Scenario.load(asked.versus or asked.scenario, other)
     for sentence in (s for each in (a, b) if each is not None for s in effort_warnings(each)):
         typer.echo(f"treepipe: {visible(sentence)}", err=True)
-    with Progress(asked.quiet) as say:
+    with ProgressBars(asked.quiet) as say:
         if b is None:
             result = library.simulate(a, say=say)
         else:
             found = library.compare(a, b, changed=asked.versus_settings or (), say=say)
-    with Faults() as faults:
-        if asked.report is not None:
-            faults.attempt(_write_report, asked.report, result if b is None else found, a, b)
-        files = asked.json, asked.trace, asked.plot, asked.quiet
-        if b is None:
-            faults.attempt(show_result, result, *files, asked.where_time_goes)
-        else:
-            traces = [found.a.traces[0], found.b.traces[0]]
-            faults.attempt(show_versus, found.to_json(), traces, *files)
+    files = asked.json, asked.trace, asked.plot, asked.quiet
+    if b is None:
+        asked.emit(
+            partial(_page, result, a),
+            partial(show_result, result, *files, asked.where_time_goes),
+        )
+    else:
+        asked.emit(partial(_comparison_page, found, a, b), partial(show_versus, found, *files))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TheoryOptions(Reported, Settings, OfScenario):
-    """What ``treepipe theory`` takes."""
+    """Options of ``treepipe theory``."""
 
 
 @app.command()
@@ -211,24 +214,24 @@ class TheoryOptions(Reported, Settings, OfScenario):
 def theory(asked: TheoryOptions) -> None:
     """Predict a scenario by the papers' closed forms, where one applies."""
     from treepipe import library
-    from treepipe.results.show import show_theory
+    from treepipe.results.show import show_result
     from treepipe.scenario.scenario import Scenario
 
     asked.check({}, asked.scenario)
     loaded = Scenario.load(asked.scenario, asked.changes)
     result = library.theory(loaded)
-    with Faults() as faults:
-        if asked.report is not None:
-            faults.attempt(_write_report, asked.report, result, loaded)
-        faults.attempt(show_theory, result, asked.json, asked.quiet)
+    asked.emit(
+        partial(_page, result, loaded),
+        partial(show_result, result, asked.json, None, None, asked.quiet),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(Reported, Drawn, Changes, OfScenario):
-    """What ``treepipe run`` takes."""
+    """Options of ``treepipe run``."""
 
     recording: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--recording", help="Write the run's acceptance here, to replay it."),
     ] = None
 
@@ -238,58 +241,46 @@ class RunOptions(Reported, Drawn, Changes, OfScenario):
 def run(asked: RunOptions) -> None:
     """Execute a scenario with real processes, on this machine and on the workers that it names."""
     need_executor("treepipe run")
-    from treepipe.results.result import make_result
-    from treepipe.results.show import Progress, show_result
+    from treepipe import library
+    from treepipe.results.show import ProgressBars, show_result
     from treepipe.scenario.scenario import Scenario
-    from treepipe.sim.theory.admission import admitted
 
     files = {"--recording": asked.recording, **asked.files}
     asked.check(files, asked.scenario, keep=("--where-time-goes",))
-    loaded = admitted(Scenario.load(asked.scenario, asked.changes))
-    from treepipe.executor.fork_server import import_ahead
-
-    import_ahead()
-    from treepipe.executor.execute import execute  # with PyTorch behind it: now that all is checked
-
-    with Progress(asked.quiet) as say:
-        execution = execute(loaded, say, asked.json, asked.recording)
-    traces = execution.traces
-    result = make_result(
-        "execution",
-        loaded.name,
-        loaded.seed,
-        traces,
-        lossless=loaded.sampling.lossless,
-        memory=execution.peak_memory_bytes,
-        warmup=loaded.workload.warmup_requests,
+    loaded = Scenario.load(asked.scenario, asked.changes)
+    with ProgressBars(asked.quiet) as say:
+        result = library.run(loaded, say=say, json=asked.json, recording=asked.recording)
+    written = asked.json, asked.trace, asked.plot, asked.quiet, asked.where_time_goes
+    asked.emit(
+        partial(_page, result, loaded),
+        None if asked.recording is None else partial(result.recordings[0].save, asked.recording),
+        partial(show_result, result, *written),
+        partial(_check_served, result),
     )
-    with Faults() as faults:
-        if asked.recording is not None:
-            faults.attempt(execution.recordings[0].save, asked.recording)
-        if asked.report is not None:
-            faults.attempt(_write_report, asked.report, result, loaded)
-        written = asked.json, asked.trace, asked.plot, asked.quiet, asked.where_time_goes
-        faults.attempt(show_result, result, *written)
-        lost = [r for each in traces for r in each.requests if r.reason == "worker lost"]
-        if lost:
-            raise RunError(f"{len(lost)} requests ended early, since a worker was lost")
+
+
+def _check_served(result: Result) -> None:
+    """Raise ``RunError`` if requests ended early."""
+    lost = [r for each in result.traces for r in each.requests if r.reason == "worker lost"]
+    if lost:
+        raise RunError(f"{len(lost)} requests ended early, since a worker was lost")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValidateOptions(Reported, Changes):
-    """What ``treepipe validate`` takes."""
+    """Options of ``treepipe validate``."""
 
     scenarios: Annotated[list[Path], typer.Argument(metavar="SCENARIO.toml...")]
     calibrate_on: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(metavar="PROMPTS", help="Calibrate acceptance on these, as workload.prompts."),
     ] = None
     against: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option(metavar="EARLIER.json", help="Say what got better or worse since then."),
     ] = None
     timelines: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option(metavar="DIR", help="Write pictures and traces of both worlds here."),
     ] = None
 
@@ -312,7 +303,7 @@ def demo(
         "treepipe-demo"
     ),
     report: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--report", metavar="DIR", help="Write all of it as a page, DIR/index.html."),
     ] = None,
     force: Force = False,
@@ -320,33 +311,32 @@ def demo(
 ) -> None:
     """Predict four schedules, run them on real processes, and compare."""
     need_executor("treepipe demo")
-    from treepipe.results.show import Progress
+    from treepipe.results.show import ProgressBars
     from treepipe.validation.demo import claim_folder, demo_report, run_demo, show_demo, write_demo
 
     claim_folder(out)
     check_outputs({"--report": report}, keep=() if force else ("--report",))
-    with Progress(quiet) as say:
+    with ProgressBars(quiet) as say:
         rows = run_demo(say)
-    with Faults() as faults:
-        faults.attempt(write_demo, rows, out)
+    with Failures() as failures:
+        failures.attempt(write_demo, rows, out)
         if report is not None:
             from treepipe.report.page import write_report
 
-            faults.attempt(write_report, demo_report(rows, command_line()), report)
-        faults.attempt(show_demo, rows, out, quiet)
+            failures.attempt(write_report, demo_report(rows, command_line()), report)
+        failures.attempt(show_demo, rows, out, quiet)
         if not all(row.lossless for row in rows):
             raise RunError("a schedule's text differs from plain greedy decoding")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyOptions(Reported):
-    """What ``treepipe study`` takes."""
+    """Options of ``treepipe study``."""
 
-    name: Annotated[Optional[str], typer.Argument(help="Which one; see --list.")] = None  # noqa: UP045
+    name: Annotated[str | None, typer.Argument(help="Which one; see --list.")] = None
     listed: Annotated[bool, typer.Option("--list", help="Show all studies.")] = False
     out: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="Folder for tables and plots; default treepipe-study-NAME."),
+        Path | None, typer.Option(help="Folder for tables and plots; default treepipe-study-NAME.")
     ] = None
     full: Annotated[bool, typer.Option("--full", help="The whole job, not the short one.")] = False
     measure: Annotated[
@@ -358,7 +348,7 @@ class StudyOptions(Reported):
 @command(StudyOptions)
 def study(asked: StudyOptions) -> None:
     """Answer a question with a table and a plot: predictions beside runs."""
-    from treepipe.studies.study import find_study, perform, show_studies
+    from treepipe.studies.study import StudyRequest, find_study, perform, show_studies
 
     if asked.listed:
         show_studies()
@@ -368,33 +358,21 @@ def study(asked: StudyOptions) -> None:
     found = find_study(asked.name)
     if found.needs_executor or asked.measure:
         need_executor("treepipe study")
-    perform(
-        found,
-        asked.out,
-        full=asked.full,
-        measure=asked.measure,
-        json=asked.json,
-        report=asked.report,
-        command=command_line(),
-        force=asked.force,
-        quiet=asked.quiet,
-    )
+    page = asked.report, command_line(), asked.force
+    request = StudyRequest(asked.out, asked.full, asked.measure, asked.json, *page, asked.quiet)
+    perform(found, request)
 
 
-def _write_report(
-    folder: Path, found: Result | Comparison, a: Scenario, b: Scenario | None = None
-) -> None:
-    """Write the page of ``--report``. Args: ``a``, ``b``: what was simulated or run."""
-    from treepipe.report.page import write_report
-    from treepipe.report.result_report import comparison_report, result_report
-    from treepipe.results.result import Result
+def _page(result: Result, scenario: Scenario) -> Report:
+    from treepipe.report.result_report import result_report
 
-    if isinstance(found, Result):
-        page = result_report(found, a, command_line())
-    else:
-        assert b is not None
-        page = comparison_report(found, a, b, command_line())
-    write_report(page, folder)
+    return result_report(result, scenario, command_line())
+
+
+def _comparison_page(found: Comparison, a: Scenario, b: Scenario) -> Report:
+    from treepipe.report.result_report import comparison_report
+
+    return comparison_report(found, a, b, command_line())
 
 
 def _complain(sentence: str) -> None:

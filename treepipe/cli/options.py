@@ -1,7 +1,7 @@
-"""Options of commands as records: what several commands take is a class, written once.
+"""Options of commands as records: a class holds the options that several commands share.
 
-A command's own record adds its own options to these by inheritance; ``command`` makes the command
-of a function that takes the record.
+A command's own record adds options to these by inheritance; ``command`` makes a command of a
+function that takes the record.
 """
 
 from __future__ import annotations
@@ -12,33 +12,30 @@ import sys
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Optional, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
 
 import typer
 
-from treepipe.files.outputs import check_outputs
+from treepipe.files.outputs import Failures, check_outputs
 
-Record = TypeVar("Record")
+if TYPE_CHECKING:
+    from treepipe.report.page import Report
+
 Quiet = Annotated[bool, typer.Option("--quiet", help="No table and no progress.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite what is there.")]
 
 
-def command(options: type[Record]) -> Callable[[Callable[[Record], None]], Callable[..., None]]:
-    """Decorate a function of one record so that typer takes each of its fields as an option."""
-    hints = get_type_hints(options, include_extras=True)
-    parameters = [
-        inspect.Parameter(
-            each.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if each.default is MISSING else each.default,
-            annotation=hints[each.name],
-        )
-        for each in fields(options)  # type: ignore[arg-type]  # every record is a dataclass
-    ]
+def command(*options: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorate a function of some records so that typer takes each of their fields as an option.
 
-    def decorate(function: Callable[[Record], None]) -> Callable[..., None]:
+    A field without ``Annotated`` in its type is no option; typer gives it its ``Context``.
+    """
+    own = {record: _parameters(record) for record in options}
+    parameters = [parameter for each in own.values() for parameter in each]
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
         def called(**given: Any) -> None:
-            function(options(**given))
+            function(*(r(**{p.name: given[p.name] for p in each}) for r, each in own.items()))
 
         called.__name__, called.__doc__ = function.__name__, function.__doc__
         called.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -46,6 +43,20 @@ def command(options: type[Record]) -> Callable[[Callable[[Record], None]], Calla
         return called
 
     return decorate
+
+
+def _parameters(record: type) -> list[inspect.Parameter]:
+    hints = get_type_hints(record, include_extras=True)
+    return [
+        inspect.Parameter(
+            each.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if each.default is MISSING else each.default,
+            annotation=hints[each.name],
+        )
+        for each in fields(record)
+        if get_origin(hints[each.name]) is Annotated or hints[each.name] is typer.Context
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +71,7 @@ class Settings:
     """Changes to keys of the file that is read."""
 
     settings: Annotated[
-        Optional[list[str]],  # noqa: UP045  (typer reads the annotation on Python 3.10, too)
+        list[str] | None,
         typer.Option(
             "--set", metavar="KEY=VALUE", help="Change a key, e.g. schedule.tree_size=40."
         ),
@@ -74,16 +85,10 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Changes(Settings):
-    """The same with an option each for the two keys that change most often."""
+    """Changes to keys, with an option each for the two keys that change most often."""
 
-    seed: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(min=0, help="Instead of the scenario's."),
-    ] = None
-    runs: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(min=1, help="Instead of the scenario's."),
-    ] = None
+    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the scenario's.")] = None
+    runs: Annotated[int | None, typer.Option(min=1, help="Instead of the scenario's.")] = None
 
     @property
     def changes(self) -> list[str]:
@@ -93,26 +98,26 @@ class Changes(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """What a command shows and where it writes its result."""
+    """Options of what a command shows and where it writes its result."""
 
     json: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--json", metavar="FILE|-", help="Write the result; - is standard output."),
     ] = None
     quiet: Quiet = False
 
     @property
     def silent(self) -> bool:
-        """Whether standard output has no room for tables."""
+        """Whether no tables are printed to standard output."""
         return self.quiet or self.json == "-"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reported(Output):
-    """The same with a page of all of it."""
+    """Output options, and a page of all output."""
 
     report: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--report", metavar="DIR", help="Write all of it as a page, DIR/index.html."),
     ] = None
     force: Force = False
@@ -120,10 +125,10 @@ class Reported(Output):
     def check(
         self, files: dict[str, Path | str | None], *inputs: Path | None, keep: tuple[str, ...] = ()
     ) -> None:
-        """Refuse, before the work, what could not be written after it (``check_outputs``).
+        """Refuse, before the work, outputs that could not be written after it (``check_outputs``).
 
         Args:
-            files: by option, besides ``--json`` and ``--report``.
+            files: files by option, besides ``--json`` and ``--report``.
             keep: options whose file must not exist yet unless ``--force`` is given.
         """
         check_outputs(
@@ -132,17 +137,28 @@ class Reported(Output):
             keep=() if self.force else ("--report", *keep),
         )
 
+    def emit(self, page: Callable[[], Report], *shown: Callable[[], object] | None) -> None:
+        """Write the page of ``--report`` and all else, even if some of it cannot be written."""
+        from treepipe.report.page import write_report
+
+        with Failures() as failures:
+            if self.report is not None:
+                failures.attempt(lambda folder: write_report(page(), folder), self.report)
+            for each in shown:
+                if each is not None:
+                    failures.attempt(each)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
     """Pictures and the trace of a run."""
 
     trace: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--trace", help="Write Chrome/Perfetto trace events of the first run here."),
     ] = None
     plot: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--plot", metavar="FILE.png", help="Draw the first run's timeline here."),
     ] = None
     where_time_goes: Annotated[
@@ -155,7 +171,7 @@ class Drawn:
 
     @property
     def files(self) -> dict[str, Path | str | None]:
-        """What is written, by option."""
+        """Files to write, by option."""
         from treepipe.results.where import picture_beside
 
         drawn = self.plot is not None and self.where_time_goes
@@ -165,10 +181,10 @@ class Drawn:
 
 @dataclass(frozen=True, kw_only=True)
 class Distributed:
-    """The processes that many simulations run on."""
+    """Options of the processes that run many simulations."""
 
     jobs: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option("--jobs", min=1, metavar="N", help="Simulations at once; default: all cores."),
     ] = None
     backend: Annotated[
@@ -180,7 +196,7 @@ class Distributed:
         ),
     ] = "joblib"
     address: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(
             "--address",
             metavar="HOST:PORT",
@@ -190,5 +206,5 @@ class Distributed:
 
 
 def command_line() -> str:
-    """What was typed, for a shell to take it again."""
+    """Return the command line, quoted for a shell."""
     return shlex.join(["treepipe", *sys.argv[1:]])

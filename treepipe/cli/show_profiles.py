@@ -1,4 +1,4 @@
-"""What ``treepipe profiles`` prints: the list, or one profile as tables."""
+"""Output of ``treepipe profiles``: the list, or one profile as tables."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from treepipe.profiles.hit_ratio import said
 from treepipe.profiles.library import (
     KINDS,
     LIBRARY,
+    LOADERS,
     AnyProfile,
     is_path,
     load_any,
@@ -40,36 +41,31 @@ WIDEST = 6
 
 def show_profiles(console: Console) -> None:
     """List all profiles by kind."""
-    names = {kind: profile_names(kind) for kind in KINDS}
     table = Table(expand=True)
     table.add_column("kind", no_wrap=True)
     table.add_column("name", no_wrap=True)
     table.add_column("origin", no_wrap=True, overflow="ellipsis", ratio=1)
-    for kind in KINDS:
-        for name in names[kind]:
-            _, profile = load_any(LIBRARY / kind / f"{name}.toml")
-            table.add_row(kind, name, _one_line(profile))
+    for kind, load in LOADERS.items():
+        for name in profile_names(kind):
+            origin = load(LIBRARY / kind / f"{name}.toml").origin
+            mark = f"estimate, ± {origin.uncertainty:.0%}: " if origin.estimate else ""
+            table.add_row(kind, name, mark + origin.source)
         table.add_section()
     console.print(table)
 
 
 def show_profile(name: str, plot: Path | None, console: Console) -> None:
-    """Print one profile as tables, and draw it.
+    """Print one profile as tables, and draw it; raises ``UserError`` if that is not possible."""
 
-    Args:
-        name: of a profile of the library, or a file.
+    def say(line: str) -> None:
+        console.print(line, highlight=False, soft_wrap=True)
 
-    Raises:
-        UserError: there is none of that name, it is not valid, or cannot be drawn.
-    """
     path = _path(name)
     kind, profile = load_any(path)
-    console.print(f"{kind}/{path.stem}: {profile.origin.source}", highlight=False)
-    for line in _origin_lines(profile):
-        console.print(f"  {line}", highlight=False, soft_wrap=True)
     shown = curves_of(profile, path.stem)
-    for note in shown.notes:
-        console.print(f"  {note}", highlight=False, soft_wrap=True)
+    say(f"{kind}/{path.stem}: {profile.origin.source}")
+    for line in (*_origin_lines(profile), *shown.notes):
+        say(f"  {line}")
     if isinstance(profile, ModelProfile):
         print_sheet(console, _sizes_table(profile))
     elif isinstance(profile, AcceptanceProfile):
@@ -78,52 +74,40 @@ def show_profile(name: str, plot: Path | None, console: Console) -> None:
         for table in _curve_tables(shown):
             print_sheet(console, table)
         if shown.unmeasured:
-            console.print(f"~ {shown.unmeasured}", highlight=False, soft_wrap=True)
+            say(f"~ {shown.unmeasured}")
     if plot is not None:
         if not shown.curves:
             raise UserError(f"--plot {plot}: a profile of {kind} holds no times to draw")
-        if not plot.parent.is_dir():
-            raise UserError(f"--plot {plot}: there is no folder {plot.parent}")
         from treepipe.results.profile_picture import draw_curves
 
         draw_curves(shown, f"{path.stem}{_doubt(shown)}", plot)
 
 
 def check_profiles(name: str | None, console: Console) -> None:
-    """Validate one profile or all of the library, and say what is odd.
-
-    Raises:
-        UserError: at the first profile that is not valid.
-    """
-    if name is not None:
-        paths = [_path(name)]
-    else:
-        paths = [LIBRARY / kind / f"{each}.toml" for kind in KINDS for each in profile_names(kind)]
-    odd = 0
+    """Validate a profile or the library, and print what is odd; raises ``UserError``."""
+    odd, paths = 0, [_path(name)] if name is not None else list(_library().values())
     for path in paths:
         kind, warnings = check_file(path)
         odd += len(warnings)
         for warning in warnings:
-            console.print(
-                f"{kind}/{path.stem}: warning: {warning}", highlight=False, soft_wrap=True
-            )
+            line = f"{kind}/{path.stem}: warning: {warning}"
+            console.print(line, highlight=False, soft_wrap=True)
     console.print(f"{len(paths)} valid, {odd} warnings", highlight=False)
+
+
+def _library() -> dict[str, Path]:
+    return {name: LIBRARY / kind / f"{name}.toml" for kind in KINDS for name in profile_names(kind)}
 
 
 def _path(name: str) -> Path:
     if is_path(name):
         return profile_path("models", name, "profile")
-    for kind in KINDS:
-        if name in profile_names(kind):
-            return LIBRARY / kind / f"{name}.toml"
-    known = [known for kind in KINDS for known in profile_names(kind)]
-    raise UserError(f"profile {name!r}: there is none of that name; there are {', '.join(known)}")
-
-
-def _one_line(profile: AnyProfile) -> str:
-    origin = profile.origin
-    mark = f"estimate, ± {origin.uncertainty:.0%}: " if origin.estimate else ""
-    return mark + origin.source
+    known = _library()
+    if name not in known:
+        raise UserError(
+            f"profile {name!r}: there is none of that name; there are {', '.join(known)}"
+        )
+    return known[name]
 
 
 def _origin_lines(profile: AnyProfile) -> list[str]:
@@ -150,7 +134,7 @@ def _origin_lines(profile: AnyProfile) -> list[str]:
 
 
 def _curve_tables(shown: Shown) -> Iterator[Sheet]:
-    """A table per model, or one per kind of work where that would be too wide to read."""
+    """Yield a table per model, or one per kind of work where that would be too wide to read."""
     for title, curves in shown.curves.items():
         kinds = list(dict.fromkeys(curve.what for curve in curves))
         by_context = [[c for c in curves if c.what == kind] for kind in kinds]
@@ -166,9 +150,9 @@ def _curve_tables(shown: Shown) -> Iterator[Sheet]:
 
 
 def _curve_table(title: str, columns: Sequence[tuple[str, Curve]], shown: Shown) -> Sheet:
-    """Times that were not measured are marked."""
+    """Make a table of times in which those that were not measured are marked."""
     title = f"{title}: milliseconds{_doubt(shown)}"
-    sheet = Sheet("", title, figures(shown.unit, *(heading for heading, _ in columns)))
+    sheet = Sheet(title, figures(shown.unit, *(heading for heading, _ in columns)))
     for size in SIZES if shown.unit == "bytes" else TOKENS:
         sheet.add(f"{size:,}", *(_cell(curve, size) for _, curve in columns))
     return sheet
@@ -183,7 +167,7 @@ def _doubt(shown: Shown) -> str:
 
 
 def _sizes_table(model: ModelProfile) -> Sheet:
-    sheet = Sheet("", "sizes", [*words("what"), *figures("value")])
+    sheet = Sheet("sizes", [*words("what"), *figures("value")])
     for key in type(model).model_fields:
         if key != "origin":
             sheet.add(key, str(getattr(model, key)))
@@ -198,7 +182,7 @@ def _sizes_table(model: ModelProfile) -> Sheet:
 
 def _acceptance_table(profile: AcceptanceProfile) -> Sheet:
     title = f"{profile.draft} for {profile.target}: {profile.task}, T = {profile.temperature:g}"
-    sheet = Sheet("", title, words("first k", "hit ratio"))
+    sheet = Sheet(title, words("first k", "hit ratio"))
     for k, share in sorted((profile.hit_ratio or {}).items()):
         sheet.add(str(k), said(share))
     if profile.pool is not None:

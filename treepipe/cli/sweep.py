@@ -1,4 +1,4 @@
-"""``treepipe sweep``: its arguments; the work is done in ``sweeps``."""
+"""``treepipe sweep``: its arguments; ``sweeps`` does the work."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from treepipe.files.outputs import check_outputs
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from treepipe.sweeps.sweeping import Swept
+    from treepipe.sweeps.sweeping import SweepResult
 
 REASONS = 3
-"""Most reasons of refusals that are shown; all are in the files."""
+"""Most reasons of refusals that are printed; the files hold all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions(Output, Distributed, Changes):
-    """What ``treepipe sweep`` takes."""
+    """Options of ``treepipe sweep``."""
 
     grid: Annotated[Path, typer.Argument(metavar="GRID.toml")]
     out: Annotated[
@@ -38,7 +38,7 @@ class SweepOptions(Output, Distributed, Changes):
 def sweep(asked: SweepOptions) -> None:
     """Simulate many scenarios, all combinations or Latin hypercubes, into Parquet files."""
     from treepipe.results.result import write_json
-    from treepipe.results.show import Progress, console
+    from treepipe.results.show import ProgressBars, console
     from treepipe.sim.engine import engine
     from treepipe.sweeps.grid import Sweep
     from treepipe.sweeps.sweeping import carry_out
@@ -46,7 +46,7 @@ def sweep(asked: SweepOptions) -> None:
     need_parquet()
     check_outputs({"--json": asked.json}, inputs=(asked.grid,))
     loaded = Sweep.load(asked.grid, asked.changes)
-    with engine(asked.backend, asked.jobs, asked.address), Progress(asked.quiet) as say:
+    with engine(asked.backend, asked.jobs, asked.address), ProgressBars(asked.quiet) as say:
         swept = carry_out(loaded, asked.out, say, force=asked.force)
     if asked.json is not None:
         write_json(swept.to_json(), asked.json)
@@ -54,7 +54,7 @@ def sweep(asked: SweepOptions) -> None:
         _show(swept, console())
 
 
-def _show(swept: Swept, console: Console) -> None:
+def _show(swept: SweepResult, console: Console) -> None:
     there = swept.scenarios - swept.simulated
     kept = f" ({there} were there already)" if there else ""
     console.print(

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import signal
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -15,23 +15,23 @@ from treepipe.core.errors import UserError
 from treepipe.extras import need_executor
 
 Listen = Annotated[
-    Optional[str],  # noqa: UP045  (typer reads it at run time on Python 3.10)
+    str | None,
     typer.Option("--listen", metavar="HOST:PORT", help="Serve coordinators at this address."),
 ]
 KeyFile = Annotated[
-    Optional[Path],  # noqa: UP045
+    Path | None,
     typer.Option("--key", help="The key that coordinators hold, too; not needed on the loopback."),
 ]
 Models = Annotated[
-    Optional[Path],  # noqa: UP045
+    Path | None,
     typer.Option("--models", help="Folder that holds this host's checkpoints by their names."),
 ]
 MakeKey = Annotated[
-    Optional[Path],  # noqa: UP045
+    Path | None,
     typer.Option("--make-key", help="Write a new key to this file, and end."),
 ]
 StatusOf = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option("--status", metavar="HOST:PORT", help="Show what the worker there is at."),
 ]
 
@@ -68,15 +68,16 @@ def _asked(
 
 
 def _make_key(path: Path) -> None:
-    from treepipe.executor.keys import KeyPair
+    from treepipe.executor.transport import KeyPair
 
     KeyPair.new().save(path)
     typer.echo(f"{path}: a new key; copy it to the coordinator and to every worker's host")
 
 
 def _show_status(address: str, key_file: Path | None) -> None:
-    from treepipe.executor.keys import KeyPair, parse_address
+    from treepipe.executor.addresses import parse_address
     from treepipe.executor.remote import status
+    from treepipe.executor.transport import KeyPair
 
     parse_address(address, "--status")
     found = status(address, None if key_file is None else KeyPair.load(key_file))
@@ -89,8 +90,9 @@ def _show_status(address: str, key_file: Path | None) -> None:
 
 
 def _serve(address: str, key_file: Path | None, models: Path | None) -> None:
+    from treepipe.executor.addresses import parse_address
     from treepipe.executor.daemon import Daemon
-    from treepipe.executor.keys import KeyPair, parse_address
+    from treepipe.executor.transport import KeyPair
 
     host, port = parse_address(address, "--listen")
     key = None if key_file is None else KeyPair.load(key_file)

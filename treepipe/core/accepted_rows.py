@@ -1,8 +1,7 @@
-"""Which rows the target's tokens accept, as far as the end of a pipeline can tell for itself.
+"""The rows that the target's tokens accept, as far as a pipeline's last stage can judge alone.
 
-Law of this file: a row is accepted if it is its tree's root, or if its parent is and the target's
-token there is the row's own. So no other row's token is ever needed, and the states of accepted
-rows can travel with the target's tokens, to a draft that reads them; no word is waited for.
+A row is accepted if it is its tree's root, or if its parent is and the target's token there is the
+row's own. So the states of accepted rows can travel with the target's tokens, before any word.
 """
 
 from __future__ import annotations
@@ -14,28 +13,24 @@ from treepipe.core.stage import Prune
 
 
 class AcceptedRows:
-    """The target's tokens at the accepted ones of a last stage's cached nodes, of all sessions."""
+    """The target's tokens at the accepted nodes in a last stage's cache, of all sessions."""
 
     def __init__(self) -> None:
         self._tokens: dict[int, list[int]] = {}
 
     def prune(self, action: Prune) -> None:
-        """The stage prunes its cache."""
         tokens = self._tokens.get(action.session, [])
         self._tokens[action.session] = [tokens[node] for node in action.keep[action.accepted :]]
 
     def close(self, session: int) -> None:
-        """The session is over."""
         self._tokens.pop(session, None)
 
     def of(
         self, segment: Segment, token_at: Callable[[int], int]
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Judge a segment's rows in order; returns the target's token at each, of committed rows at
-        the last one only, and the accepted rows. At other rows there is ``NO_TOKEN``.
-
-        Args: ``token_at``: gives the target's token at one of the rows that are ``answered``.
-        """
+        """Judge a segment's rows in order; return the target's token at each answered row
+        (``NO_TOKEN`` where it is not accepted) and the accepted rows. ``token_at`` returns the
+        target's token at an ``answered`` row."""
         if segment.committed:
             rows = range(len(segment.answered))
             return tuple([token_at(row) for row in rows]), tuple(range(len(segment.tokens)))

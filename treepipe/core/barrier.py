@@ -1,7 +1,7 @@
-"""The lock-step of one stage: how many things it may take before it must wait for a word.
+"""The lock-step of one stage: the number of segments it may take before it must wait for a word.
 
-(FlowSpec, section 3.3, per request; PipeDec, section 3.1, per pipeline.) What is taken is a segment
-or a flight, what is applied a word or a beat. Here is also how a pipeline's stages form groups.
+(FlowSpec, section 3.3, per request; PipeDec, section 3.1, per pipeline, with flights for segments
+and beats for words.)
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 Groups: TypeAlias = int | tuple[int, ...]
-"""Stages in a row that work one after another within a step: so many each, or per group."""
+"""Number of stages in a row that work one after another within a step: equal, or per group."""
 
 
 def group_sizes(groups: Groups, stages: int) -> tuple[int, ...]:
-    """The stages of each group of a pipeline; groups of one size leave the rest to the last one.
+    """Return the number of stages of each group; equal groups leave the rest to the last one.
 
     >>> group_sizes(2, 5), group_sizes((1, 4), 5)
     ((2, 2, 1), (1, 4))
@@ -53,6 +53,5 @@ class Barrier:
 
     @property
     def word_is_due(self) -> bool:
-        """Whether the next word may be applied: before the thing that waits for it, and after all
-        that must not have seen it."""
+        """Whether the next word is due: after all that precedes it, before what waits for it."""
         return self.taken >= self.applied + self.free

@@ -1,13 +1,13 @@
-"""Keys and values: what a draft server's requests hold of the caches, who waits, who gives way.
+"""Keys and values: the cache entries of a draft server's requests, and preemption.
 
-Law of this file: what open requests hold never exceeds the room, at the pipelines and at the draft.
-A request holds its text and, beside it, the most nodes its system has in flight (in a stage's
-cache) or on trial (in the draft's). Reserved, that is its longest text from the beginning. Paged,
-it is the text so far in whole pages; when that has grown beyond the room, the request that was
-admitted last gives way and is computed again later, as in vLLM (Kwon et al. 2023, PagedAttention,
-sections 4.3 and 4.5). The first of all requests never has to give way, so every request ends.
+Invariant: open requests never hold more than the room, at the pipelines and at the draft. A request
+holds its text and, beside it, the most nodes its system has in flight (in a stage's cache) or on
+trial (in the draft's). Reserved, that is its longest text from the beginning. Paged, it is the text
+so far in whole pages; when that has grown beyond the room, the request that was admitted last is
+preempted and is computed again later, as in vLLM (Kwon et al. 2023, PagedAttention, sections 4.3
+and 4.5). The first of all requests is never preempted, so every request ends.
 
-What is closed counts as free at once, though its ``Close`` is still on its way to the stages.
+A closed request's entries are free at once, though its ``Close`` is on its way to the stages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from treepipe.core.protocol import Started
 PAGE = 16
 """Entries of a page (vLLM's default)."""
 DRAFT = -1
-"""Stands for the draft's own cache where pipelines are counted from 0."""
+"""Number of the draft's own cache, beside pipelines counted from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,11 @@ class CacheRoom:
     """The entries (one is a token's keys and values) that one draft server's requests may hold.
 
     Attributes:
-        pipelines: in every stage of each pipeline; no bound for one that is not named.
-        draft: in the draft's cache.
-        tree_tokens, scratch_tokens: most nodes of a request beside its text, there and here.
-        paged: requests hold what they need now, not what they may come to need.
+        pipelines: entries in every stage of each pipeline; unbounded for one that is not listed.
+        draft: entries in the draft's cache.
+        tree_tokens, scratch_tokens: maximum number of a request's nodes beside its text, in a
+            stage's cache and in the draft's.
+        paged: requests hold their present need, not the most that they may need.
     """
 
     pipelines: tuple[float, ...] = ()
@@ -43,13 +44,13 @@ class CacheRoom:
     paged: bool = False
 
     def of(self, pool: int) -> float:
-        """Args: ``pool``: a pipeline's number, or ``DRAFT``."""
+        """Return the entries of a pool: a pipeline's number, or ``DRAFT``."""
         if pool == DRAFT:
             return self.draft
         return self.pipelines[pool] if pool < len(self.pipelines) else inf
 
     def held(self, pool: int, length: int) -> int:
-        """Entries that a request with so many tokens of text holds.
+        """Return the entries that a request with ``length`` tokens of text holds.
 
         >>> CacheRoom(tree_tokens=5).held(0, 30), CacheRoom(tree_tokens=5, paged=True).held(0, 30)
         (35, 48)
@@ -65,7 +66,7 @@ class _Holding:
 
 
 class CacheBook:
-    """What each admitted request of one draft server holds, in the order of admission."""
+    """The entries of each admitted request of one draft server, in the order of admission."""
 
     def __init__(self, room: CacheRoom) -> None:
         self._room = room
@@ -76,7 +77,7 @@ class CacheBook:
         return len(self._holdings)
 
     def lacking(self, pipeline: int, started: Started) -> list[int]:
-        """Pools that have no room for a request that waits."""
+        """Return the pools that have no room for a waiting request."""
         length, room = self._length(started), self._room
         return [
             pool
@@ -85,18 +86,17 @@ class CacheBook:
         ]
 
     def admit(self, session: int, pipeline: int, started: Started) -> None:
-        """A request begins; nothing lacks for it."""
         self._holdings[session] = holding = _Holding(pipeline, self._length(started))
         self._count(holding, 1)
 
     def free(self, session: int) -> None:
-        """A request is closed; one that was not admitted holds nothing."""
+        """Close a request; one that was not admitted holds nothing."""
         holding = self._holdings.pop(session, None)
         if holding is not None:
             self._count(holding, -1)
 
     def grow(self, emitted: Sequence[tuple[int, tuple[int, ...]]]) -> list[int]:
-        """Texts grow by what was emitted; returns whom that leaves no room for, last come first."""
+        """Add emitted tokens; return the requests without room, the last admitted first."""
         if not self._room.paged:
             return []
         for session, tokens in emitted:

@@ -1,8 +1,4 @@
-"""The book of one draft server: its open requests, and who hears what is committed of them.
-
-Law of this file: both worlds keep a server's requests here, so a trace says the same of each in
-both.
-"""
+"""The open requests of one draft server, and the reports of their committed tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from typing import Generic
 from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.draft_work import Draft, Orders
 from treepipe.core.protocol import Schedule, Started
-from treepipe.core.recovery import Committed, Held, Teller
+from treepipe.core.recovery import CommitReporter, Committed, OpenRequestState
 from treepipe.core.requests import OpenRequest, Own, RequestTrace
 
 
@@ -22,34 +18,35 @@ class DraftBook(Generic[Own]):
     def __init__(
         self,
         desk: DraftDesk,
-        teller: Teller | None,
+        reporter: CommitReporter | None,
         finished: Callable[[RequestTrace], object],
-        told: Callable[[Committed], object],
+        committed: Callable[[Committed], object],
     ) -> None:
-        """Args:
-        teller: None where nobody hears of a request before it is over.
-        finished: hears of each request that is over.
-        told: hears now and then of what is committed.
+        """Make the book of one draft server.
+
+        Args:
+            reporter: gathers commits; None where requests are reported only at their end.
+            finished: called with each finished request.
+            committed: called at intervals with committed tokens.
         """
-        self._desk, self._teller = desk, teller
-        self._finished, self._told = finished, told
+        self._desk, self._reporter = desk, reporter
+        self._finished, self._committed = finished, committed
         self._open: dict[int, OpenRequest[Own]] = {}
 
     @property
     def by_session(self) -> Mapping[int, OpenRequest[Own]]:
-        """The open requests; not to be written to."""
+        """The open requests; read-only."""
         return self._open
 
     def open(
         self,
-        held: Held,
+        held: OpenRequestState,
         asked: Started,
         new_schedule: Callable[[int, int], Schedule],
         stages: int,
         now_ms: float,
     ) -> None:
-        """Take a request into the queue. Args: ``new_schedule``, ``stages``: as in ``OpenRequest``,
-        of the pipeline that serves it."""
+        """Take a request into the queue; the rest is as in ``OpenRequest``, of its pipeline."""
         session, assignment = held.session, held.assignment
         made: OpenRequest[Own] = OpenRequest(session, new_schedule, stages, assignment, asked)
         request = self._open[session] = held.opened(made)
@@ -57,7 +54,7 @@ class DraftBook(Generic[Own]):
         self._desk.open(session, assignment.pipeline, schedule, started, now_ms)
 
     def begin(self, session: int) -> OpenRequest[Own]:
-        """Its schedule is told now, for which the world gets ready."""
+        """Note that the request's schedule begins."""
         request = self._open[session]
         request.begun = True
         if request.preemptions:
@@ -65,8 +62,8 @@ class DraftBook(Generic[Own]):
         return request
 
     def parts(self, work: Draft) -> list[tuple[int, int]]:
-        """Rows of each pass of a batch, and the tokens that the draft holds before it: what its
-        time depends on. To be asked once per batch, since it follows the passes."""
+        """Return the rows of each pass of a batch, and the number of tokens that the draft holds
+        before it; call once per batch, since this follows the passes."""
         found = []
         for session, order in work.passes:
             scratch = self._open[session].scratch
@@ -75,24 +72,23 @@ class DraftBook(Generic[Own]):
         return found
 
     def carry_out(self, orders: Orders, now_ms: float) -> None:
-        """Note what the orders emit, close what they finish, open again what they preempt, and say
-        what is final by now."""
+        """Record emitted tokens, close finished requests, reopen preempted ones, and report."""
         for session, tokens in orders.emitted:
             request = self._open[session]
             request.emitted.append((now_ms, len(tokens)))
             request.tokens += tokens
-        if self._teller is not None:
-            self._teller.emitted(now_ms, orders.emitted)
+        if self._reporter is not None:
+            self._reporter.emitted(now_ms, orders.emitted)
         again = [self._open.pop(session).reopened() for session in orders.preempted]
         finished = [self._open.pop(each).trace(now_ms, reason) for each, reason in orders.finished]
         for each in again:
             self._open[each.session] = each
             self._desk.reopen(each.session, each.assignment.pipeline, each.schedule, each.started)
         for trace in finished:
-            if self._teller is not None:
-                self._teller.over(trace.session)
+            if self._reporter is not None:
+                self._reporter.over(trace.session)
             self._finished(trace)
-        if self._teller is not None:
-            for said in self._teller.due(now_ms):
-                self._told(said)
+        if self._reporter is not None:
+            for report in self._reporter.due(now_ms):
+                self._committed(report)
         self._desk.admit(now_ms)

@@ -1,17 +1,17 @@
-"""All sessions of one draft server: whose turn it is, and what the schedules want of the world.
+"""The queue of one draft server: the order of its work, and the orders that follow from it.
 
-Law of this file: the draft server does one thing at a time. A turn (a request begins, or a flight
-came back) is served to its end, draft passes included, before the next one in the queue; only
-schedules that listen are told of segments between the passes of a draft. Both worlds ask ``next``
-what to do, do it, report it, and carry out the orders; they decide nothing.
+The draft server does one thing at a time. A turn (a request begins, or a flight came back) is
+served to its end, draft passes included, before the next one in the queue; only schedules that
+listen receive segments between the passes of a draft. Both worlds ask ``next`` for work, do it,
+report it, and carry out the orders.
 
-A pipeline in lock-step (PipeDec, SpecPipe) always holds one flight per group of stages. Each one
-that comes back ends a step for all requests that take part, as soon as all groups are through with
-theirs ("all nodes must complete", PipeDec, section 3.4.3): their words form the beat, their
-segments the next flight, their draft passes one batch.
+A pipeline in lock-step (PipeDec, SpecPipe) always holds one flight per group of stages. A returned
+flight ends a step for all requests that take part, as soon as all groups have computed theirs ("all
+nodes must complete", PipeDec, section 3.4.3): their words form the beat, their segments the next
+flight, their draft passes one batch.
 
-A request begins when the caches have room for it (``cache_room.py``); those that wait begin in the
-order in which they came, one that was preempted before all others.
+A request begins when the caches have room for it (``cache_room.py``); waiting requests begin in
+order of arrival, preempted ones first.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from treepipe.core.messages import (
     Message,
     Segment,
     Through,
+    Verified,
     Word,
     require,
 )
@@ -55,10 +56,9 @@ from treepipe.core.protocol import (
 )
 
 ROUNDING_MS = 1e-6
-"""Clocks that add up differences come that close to a time."""
+"""Tolerance of times that clocks compute by adding differences."""
 MOST_IN_VAIN = 1000
-"""A server that waits for longer than so many passes in vain is not kept warm any more, so that one
-that waits for ever can be found."""
+"""Number of warm-up passes in a row, after which the server stops them to expose deadlocks."""
 
 
 @dataclass(slots=True)
@@ -73,10 +73,10 @@ class _Lane:
     """The lock-step of one pipeline.
 
     Attributes:
-        through: of each group but the last one, how many flights it has computed.
-        sessions: who takes part.
-        flying: flights that the pipeline holds.
-        back: flights whose step goes on in other groups, with what came with them.
+        through: number of flights that each group but the last has computed.
+        sessions: sessions that take part.
+        flying: number of flights in the pipeline.
+        back: returned flights whose step goes on in other groups, with their payloads.
     """
 
     through: list[int]
@@ -87,7 +87,7 @@ class _Lane:
 
     @property
     def is_over(self) -> bool:
-        """Whether the oldest flight that is back ends its step: while it was in the last group, the
+        """Whether the oldest returned flight ends its step: while the last group computed it, the
         group n before had the n-th flight behind it, if there is one."""
         if not self.back:
             return False
@@ -97,7 +97,7 @@ class _Lane:
 
 
 class DraftDesk:
-    """What one draft server does next, over all its sessions."""
+    """The work and the orders of one draft server, over all its sessions."""
 
     def __init__(
         self,
@@ -109,15 +109,16 @@ class DraftDesk:
         room: CacheRoom | None = None,
         least_log_prob: float = -inf,
     ) -> None:
-        """Make the desk of a server that has nothing to do yet.
+        """Make the desk of one draft server.
 
         Args:
             draft: number of this server.
-            groups: groups of stages per pipeline.
-            batch: most requests whose segments leave as one flight, if they were served together.
-            warm_up_ms: while requests are open, a pass in vain ends every idle gap of this length.
-            room: for keys and values of its requests; None: no bound.
-            least_log_prob: of a candidate; less probable ones are none.
+            groups: number of groups of stages, per pipeline.
+            batch: maximum number of requests served together whose segments leave as one flight.
+            warm_up_ms: idle gap after which a warm-up pass runs while requests are open; None:
+                never.
+            room: bound on its requests' keys and values; None: no bound.
+            least_log_prob: least log probability of a candidate; less probable ones are dropped.
         """
         self._warm_up_ms, self._idle_ms, self._in_vain = warm_up_ms, inf, 0
         self._draft, self._groups, self._queue, self._batch = draft, groups, queue, batch
@@ -136,28 +137,26 @@ class DraftDesk:
 
     @property
     def turn_asked_ms(self) -> float | None:
-        """Since when the turn that is served had waited; None between turns."""
+        """Arrival time of the event that the current turn serves; None between turns."""
         return None if self._turn is None else self._turn[1]
 
-    # --- what arrives ----------------------------------------------------------------------------
+    # --- arrivals --------------------------------------------------------------------------------
 
     def open(
         self, session: int, pipeline: int, schedule: Schedule, started: Started, now_ms: float
     ) -> None:
-        """A request is waiting to begin."""
         self._enter(session, pipeline, schedule, started)
         self._waiting.append(session)
         self.admit(now_ms)
 
     def reopen(self, session: int, pipeline: int, schedule: Schedule, started: Started) -> None:
-        """One that was preempted waits again, before all others, under a session of its own;
-        ``admit`` comes when all of them are back."""
+        """Put a preempted request back first, as a new session; ``admit`` follows the last one."""
         self._enter(session, pipeline, schedule, started)
         self._waiting.appendleft(session)
 
     def admit(self, now_ms: float) -> None:
-        """Let requests that wait take their turn as far as there is room; who finds none keeps
-        all behind it from what it lacks."""
+        """Start waiting requests as far as there is room. A request without room blocks those
+        behind it from the pipeline, or the draft, that it lacks."""
         if not self._waiting:
             return
         lacking = set[int]()
@@ -173,11 +172,18 @@ class DraftDesk:
 
     def _enter(self, session: int, pipeline: int, schedule: Schedule, started: Started) -> None:
         self._sessions[session] = _Session(pipeline, schedule, started)
-        if type(self._gauge) is Gauge:  # else another request's notes for all already
+        if type(self._gauge) is Gauge:  # else another request has chosen it
             self._gauge = schedule.gauge()
 
+    def receive(self, message: Flight | Verified | Through, payload: Any, now_ms: float) -> None:
+        if isinstance(message, Through):
+            self.through(message, now_ms)
+        else:
+            flight = message if isinstance(message, Flight) else message.flight
+            self.arrive(flight, payload, now_ms)
+
     def arrive(self, flight: Flight, payload: Any, now_ms: float) -> None:
-        """A flight came back; ``payload`` is handed out with it."""
+        """Take a returned flight; the work that evaluates it carries ``payload``."""
         if flight.beat is None:
             self._queue_flight(flight, payload, now_ms)
         else:
@@ -186,7 +192,7 @@ class DraftDesk:
             self._end_steps(lane, now_ms)
 
     def through(self, said: Through, now_ms: float) -> None:
-        """A group of stages is through with its next flight.
+        """Note that a group of stages has computed its next flight.
 
         Raises:
             ProtocolError: there is no such group, or it is not this flight's turn there.
@@ -207,14 +213,13 @@ class DraftDesk:
 
     @property
     def wake_ms(self) -> float | None:
-        """When to ask for the next thing to do if nothing arrives before; None: never."""
+        """Time at which to ask for work again if nothing arrives before; None: never."""
         if self._warm_up_ms is None or not self._sessions or self._in_vain == MOST_IN_VAIN:
             return None
         return self._idle_ms + self._warm_up_ms if self._idle_ms < inf else None
 
     def next(self, now_ms: float) -> Work | None:
-        """The next thing to do, None if there is nothing before something arrives (or it is
-        ``wake_ms``)."""
+        """Return the next work, or None until a message arrives (or ``wake_ms``)."""
         work = self._next(now_ms)
         self._gauge.given(work, now_ms)
         if work is not None:
@@ -228,7 +233,6 @@ class DraftDesk:
         return WarmUp()
 
     def _next(self, now_ms: float) -> Work | None:
-        """The next thing that is wanted."""
         for passes in self._passes:
             if not self._listens(passes):
                 return self._draft_next(now_ms)
@@ -269,13 +273,15 @@ class DraftDesk:
         sessions = self._sessions
         return not [each for each, _ in passes if not sessions[each].schedule.listens]
 
-    # --- what was done ---------------------------------------------------------------------------
+    # --- completed work --------------------------------------------------------------------------
 
     def began(self, work: Begin) -> Orders:
-        return self._tell(work.session, self._sessions[work.session].started)
+        orders, started = Orders(), self._sessions[work.session].started
+        self._queue_passes(self._serve(orders, work.session, started))
+        return orders
 
     def returned(self, flight: Flight, answers: Sequence[tuple[int, ...]]) -> Orders:
-        """A flight was evaluated; ``answers`` are the target's tokens per segment and row."""
+        """Take the target's tokens at an evaluated flight, per segment and row; return orders."""
         seen = self._gauge.seen(len(self._caches))
         events = {
             segment.session: Returned(segment.ticket, segment.version, segment.start, tokens, seen)
@@ -291,10 +297,10 @@ class DraftDesk:
         return self._with_room(self._gathered(orders))
 
     def drafted(self, answers: Sequence[tuple[int, Drafted]]) -> Orders:
-        """A batch of draft passes was run.
+        """Take the answers of a batch of draft passes.
 
-        Drafts of one turn may differ in length; who is ready waits for who has not fed yet, so that
-        requests that came back together leave together.
+        Drafts of one turn may differ in length; a request that is ready waits for those that have
+        not fed yet, so that requests that came back together leave together.
         """
         orders, passes = Orders(), []
         for session, drafted in answers:
@@ -314,28 +320,23 @@ class DraftDesk:
 
     @property
     def _awaited(self) -> bool:
-        """Whether a request drafts for its first segment of this turn."""
+        """Whether a request still drafts for its first segment of this turn."""
         waiting = {session for passes in self._passes for session, _ in passes} - self._fed
         return any(not self._sessions[session].schedule.listens for session in waiting)
 
     def lose(self, pipeline: int, worker: str) -> Orders:
-        """A pipeline is gone with one of its workers: its requests end with what they have."""
+        """End the requests of a lost pipeline with the tokens that they have."""
         orders = Orders()
         for session in [s for s, state in self._sessions.items() if state.pipeline == pipeline]:
             self._queue_passes(self._serve(orders, session, WorkerLost(worker)))
         self._lost.add(pipeline)
-        orders.messages.clear()  # nobody is there to take them
+        orders.messages.clear()  # the pipeline is gone
         return orders
 
-    # --- telling schedules -----------------------------------------------------------------------
-
-    def _tell(self, session: int, event: Event) -> Orders:
-        orders = Orders()
-        self._queue_passes(self._serve(orders, session, event))
-        return orders
+    # --- events to schedules ---------------------------------------------------------------------
 
     def _serve(self, orders: Orders, session: int, event: Event) -> list[tuple[int, DraftPass]]:
-        """Tell a request; returns the draft passes that it wants, and that nobody has queued."""
+        """Pass an event to a request; return its draft passes that are not yet queued."""
         state = self._sessions[session]
         passes = self._absorb(orders, session, self._handle(session, event))
         if state.schedule.in_step and session not in self._lanes[state.pipeline].sessions:
@@ -350,7 +351,7 @@ class DraftDesk:
     def _absorb(
         self, orders: Orders, session: int, commands: Sequence[Command]
     ) -> list[tuple[int, DraftPass]]:
-        """Commands as orders, one message each; returns the draft passes among them."""
+        """Turn commands into orders; return the draft passes among them."""
         passes, pipeline = [], self._sessions[session].pipeline
         for command in commands:
             self._gauge.commanded(session, command)
@@ -364,13 +365,12 @@ class DraftDesk:
                 orders.messages.append((pipeline, Beat(self._draft, (command.word,))))
             elif isinstance(command, Emit):
                 orders.emitted.append((session, command.tokens))
-            elif not isinstance(command, Judged):  # which is the gauge's alone
+            elif not isinstance(command, Judged):  # only the gauge reads it
                 self._close(orders, session, command.reason)
         return passes
 
     def _gathered(self, orders: Orders) -> Orders:
-        """Segments that were fed together leave as one flight, behind all words; so requests that
-        came back together stay together."""
+        """Join segments that were fed together into one flight, behind all words."""
         if self._batch == 1:
             return orders
         others, flights = list[tuple[int, Message]](), list[Flight]()
@@ -383,7 +383,7 @@ class DraftDesk:
         return orders
 
     def _board(self, flights: list[Flight], fed: Flight) -> None:
-        """Put a segment into the first flight with room that does not overtake its session's."""
+        """Put a segment into the first flight with room behind its session's earlier segments."""
         sessions = [[segment.session for segment in flight.segments] for flight in flights]
         own = [place for place, held in enumerate(sessions) if fed.session in held]
         for place in range(own[-1] + 1 if own else 0, len(flights)):
@@ -398,10 +398,10 @@ class DraftDesk:
             self._passes.append(tuple(passes))
 
     def _with_room(self, orders: Orders) -> Orders:
-        """What was emitted takes room; who finds none any more is preempted.
+        """Reserve cache room for emitted tokens, and preempt requests for which none is left.
 
-        Behind all else that the event caused: what is emitted by then is final, so no draw of the
-        one that is preempted is repeated for what it gave.
+        This runs after everything else that the event caused: the tokens emitted by then are final,
+        so a preempted request repeats no draw for them.
         """
         if orders.emitted:
             for session in self._caches.grow(orders.emitted):
@@ -414,7 +414,7 @@ class DraftDesk:
         orders.finished.append((session, reason))
 
     def _leave(self, orders: Orders, session: int) -> None:
-        """Nothing is left of a session but its ``Close``."""
+        """Forget a session, and close it on the stages."""
         state = self._sessions.pop(session)
         self._gauge.left(session)
         self._caches.free(session)
@@ -431,7 +431,7 @@ class DraftDesk:
     # --- lock-step of a pipeline -----------------------------------------------------------------
 
     def _join(self, orders: Orders, session: int) -> None:
-        """A request takes part from now on; a pipeline that stood still starts to step again."""
+        """Let a request take part from now on, and start the steps of a pipeline at rest."""
         pipeline = self._sessions[session].pipeline
         lane = self._lanes[pipeline]
         lane.sessions.append(session)
@@ -444,7 +444,7 @@ class DraftDesk:
         self._queue_passes(passes)
 
     def _step(self, flight: Flight, events: dict[int, Returned]) -> Orders:
-        """A step is over: tell all who take part, and send beat and flight of the next one."""
+        """End a step of all requests that take part, and send the next beat and flight."""
         orders = Orders()
         lane = self._lanes[flight.pipeline]
         lane.flying -= 1
@@ -466,7 +466,6 @@ class DraftDesk:
     def _step_session(
         self, orders: Orders, session: int, returned: Returned | None
     ) -> tuple[list[Word], list[Segment], list[tuple[int, DraftPass]]]:
-        """Words, segments and draft passes of one request's step."""
         words, feeds, passes = [], [], []
         for command in self._handle(session, Stepped(returned)):
             if isinstance(command, Announce):

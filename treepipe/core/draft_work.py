@@ -1,10 +1,8 @@
-"""What a draft server is asked to do, and what it did: records between its desk and a world.
-
-Only records belong here; who is served when is decided in ``draft_desk.py``.
-"""
+"""Records between a draft server's desk and its world: work to do, and orders that follow."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -15,14 +13,12 @@ from treepipe.core.records import record
 
 @record
 class Begin:
-    """A request begins."""
-
     session: int
 
 
 @record
 class Evaluate:
-    """A flight came back: the target's tokens are to be read off its rows."""
+    """Take the target's tokens of a returned flight."""
 
     flight: Flight
     payload: Any
@@ -33,7 +29,7 @@ class Draft:
     """Draft passes to be run as one batch.
 
     Attributes:
-        later: others were run before in the same turn.
+        later: whether other passes ran before in the same turn.
     """
 
     passes: tuple[tuple[int, DraftPass], ...]
@@ -48,15 +44,14 @@ class Draft:
 
     @property
     def asked(self) -> int:
-        """Rows whose distribution is read."""
         return sum([order.asked for _, order in self.passes])
 
 
 @record
 class WarmUp:
-    """A draft pass in vain, for no request; it is not reported back.
+    """A draft pass without a request; the world does not report it back.
 
-    (StarSD, section 5.3, runs such passes behind an idle gap, since a draft that idled is slow.)
+    (StarSD, section 5.3: a draft that idled is slow.)
     """
 
 
@@ -65,10 +60,7 @@ Work: TypeAlias = Begin | Evaluate | Draft | WarmUp
 
 @record
 class Turn:
-    """One turn of a draft server: when it began to wait, to be served, and when it was over.
-
-    ``pipeline`` is the one whose flight came back, None for a request's beginning.
-    """
+    """One turn of a draft server; ``pipeline`` is that of its flight, None if a request began."""
 
     draft: int
     pipeline: int | None
@@ -77,21 +69,19 @@ class Turn:
     ended_ms: float
 
     def shifted(self, by_ms: float) -> Turn:
-        """The same with another origin of time."""
         times = (self.arrived_ms + by_ms, self.started_ms + by_ms, self.ended_ms + by_ms)
         return Turn(self.draft, self.pipeline, *times)
 
 
 @dataclass(slots=True)
 class Orders:
-    """What the world has to carry out, in order.
+    """Orders to the world, in sequence.
 
     Attributes:
-        messages: (pipeline, message); a ``Flight`` goes to its first stage, others to all of them.
+        messages: (pipeline, message).
         emitted: (session, tokens) that are final.
         finished: (session, reason); the session is closed.
-        preempted: sessions that are closed to be opened again, the last admitted first: they have
-            to give up their caches (``cache_room.py``).
+        preempted: sessions that are closed to be opened again, the last admitted first.
     """
 
     messages: list[tuple[int, Message]] = field(default_factory=list)
@@ -101,10 +91,15 @@ class Orders:
 
     @property
     def nothing(self) -> bool:
-        """Whether there is nothing to carry out, as between the draft passes of a turn."""
         return not (self.messages or self.emitted or self.finished or self.preempted)
 
     @property
     def closed(self) -> list[int]:
-        """Sessions of which nothing is to be kept."""
+        """Sessions that end with these orders."""
         return [*self.preempted, *[session for session, _ in self.finished]]
+
+    def letters(self, stages: Sequence[Sequence[str]]) -> Iterator[tuple[Sequence[str], Message]]:
+        """Yield receivers and message, one after another; ``stages`` are names, by pipeline."""
+        for pipeline, message in self.messages:
+            names = stages[pipeline]
+            yield names[:1] if isinstance(message, Flight) else names, message

@@ -1,9 +1,7 @@
-"""What a draft source is to everyone else: one record of its name, keys, weights and answers.
+"""A draft source's record: its name, keys, weights, and the inputs of its answers.
 
-Law of this file: whoever wants to know something of a draft source asks its record; nobody compares
-names. A record is pure data, so that planning needs no executor: the code that opens the draft in a
-run is named, and the executor imports it. ``docs/adding.md`` writes one from the beginning to the
-end.
+Code that needs a fact about a draft source reads its record; no code compares names. A record is
+pure data: it names the executor's code that opens the draft.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ TAKEN = frozenset(
     {"source", "model", "head", "least_probability", "one_pass", "device", "host", "worker"}
     | {"count"}
 )
-"""Keys that every draft server's table has, so that no draft source can have one of that name."""
+"""Keys of every draft server's table, which no draft source may redefine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +24,9 @@ class Weights:
     """A kind of checkpoint that a draft source reads.
 
     Attributes:
-        key: of the draft server's table, that names the checkpoint.
-        reference: folder of the bundled one.
-        option: of ``treepipe calibrate acceptance``, that names the checkpoint.
+        key: key of the draft server's table that names the checkpoint.
+        reference: folder of the bundled checkpoint.
+        option: option of ``treepipe calibrate acceptance`` that names the checkpoint.
     """
 
     key: str
@@ -44,28 +42,26 @@ EAGLE_HEAD = Weights("head", "eagle", "--head")
 
 @dataclass(frozen=True)
 class DraftParameters:
-    """A draft source's own keys are fields of a subclass, which is a frozen dataclass, too; each of
-    its fields is a ``key`` (``registry.py``)."""
+    """Base of a draft source's own keys: a subclass is a frozen dataclass of ``key``s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drafter:
-    """A draft source with all that others need to know of it.
+    """A draft source.
 
     Attributes:
-        name: what ``drafts.source`` calls it: lower-case letters, digits and underscores.
-        summary: what proposes the tokens, in a few words.
-        opens: MODULE:FUNCTION of the executor part, which makes a ``DraftSource`` of an ``Opening``
-            (``executor/draft_source.py``).
+        name: its name in ``drafts.source``: lower-case letters, digits and underscores.
+        summary: the origin of the proposed tokens, in a few words.
+        opens: MODULE:FUNCTION of the executor, which makes a ``DraftSource`` of an ``Opening``.
         parameters: the dataclass of its keys.
-        weights: the checkpoint that it reads, whose size is its memory footprint; None: it computes
-            no model, takes no time by layers and holds no memory.
+        weights: the checkpoint that it reads; None: it computes no model, takes no time by layers
+            and holds no memory.
         reads_states: it reads the target's states of committed tokens.
-        unverified_depths: levels below the last verified token whose answers differ, and are
-            recorded in calibration one by one; deeper ones answer like the last of them. 0: answers
-            depend on the token path alone, as a language model's do.
+        unverified_depths: levels below the last verified token whose answers differ and are
+            recorded one by one; deeper ones answer like the last of them. 0: answers depend on the
+            token path alone, as a language model's do.
         called: its name in profiles; "{weights}" stands for the name of the checkpoint.
-        order: its place in lists; the first one is the default. Those of other packages come last.
+        order: its place in lists; the first one is the default.
 
     Raises:
         ValueError: the record contradicts itself; the sentence names the draft source.
@@ -86,7 +82,6 @@ class Drafter:
             raise ValueError(f"draft source {self.name!r}: {wrong}")
 
     def _wrong(self) -> Iterator[str]:
-        """What the record cannot mean, a sentence each."""
         if not re.fullmatch(NAME, self.name):
             yield NAME_RULE
         if not self.summary:
@@ -104,7 +99,6 @@ class Drafter:
 
     @property
     def keys(self) -> frozenset[str]:
-        """Names of the parameters that it reads."""
         return names_of(self.parameters)
 
     @property
@@ -117,5 +111,5 @@ class Drafter:
         return (self.order,)
 
     def called_of(self, checkpoint: str) -> str:
-        """Its name in profiles. Args: ``checkpoint``: name of its weights, if it has any."""
+        """Return its name in profiles, with weights named ``checkpoint`` if it has any."""
         return self.called.format(weights=checkpoint)

@@ -1,13 +1,12 @@
-"""What becomes of a run that loses a worker, and when a draft server that is away drafts again.
+"""How a run goes on that loses a worker, and when a returned draft server drafts again.
 
-A spare takes the lost worker's place. Where none is left, a stand-in without a draft takes a lost
-draft server's, and its requests are decoded plainly until it is back; the layers of a lost stage
-are dealt over the other stages of its pipeline; else its pipeline is given up, if there is another
-one; else the run ends. Once a pipeline was given up, only spares help, and no draft comes back.
+A spare takes the lost worker's place. Without a spare, a stand-in without a draft replaces a lost
+draft server, and its requests are decoded plainly until it is back; the layers of a lost stage are
+dealt over the other stages of its pipeline; else its pipeline is given up, if there is another one;
+else the run ends. Once a pipeline was given up, only spares help, and no draft comes back.
 
-Law of this file: it decides, and carries nothing out. A world tells it of each loss and of who is
-back, does what it orders, and starts its workers as ``Failover.deployment`` says from then on. How
-the open requests go on is the rule of ``recovery.py``.
+This module only decides. Both worlds report each loss and each return, and start their workers as
+``Failover.deployment`` says from then on.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ NOBODY: frozenset[str] = frozenset()
 
 
 class Workers(Protocol):
-    """What a deployment tells here of its workers, and the deployments that are made of it.
+    """A deployment's workers, and the deployments derived from it.
 
     Attributes:
-        plain: draft servers that are away, whose requests a stand-in has decoded plainly.
-        redeal: makes the deployment without a stage, whose layers the others have, or raises
-            ``UserError``; None: layers stay where they are.
+        plain: absent draft servers, whose requests a stand-in has decoded plainly.
+        redeal: makes the deployment without a stage, or raises ``UserError``; None: layers stay in
+            place.
     """
 
     @property
@@ -49,8 +48,7 @@ class Workers(Protocol):
 
 @record
 class Spare:
-    """What can take one lost worker's place. ``address``: of the worker that waits for that; None:
-    a new process on the lost worker's own host."""
+    """A spare worker: one that waits at ``address``; None: a new process on the lost one's host."""
 
     address: str | None = None
 
@@ -74,10 +72,10 @@ class DealLayers:
 
 @record
 class GiveUp:
-    """The requests of a pipeline end with what they had, and the others go on.
+    """The requests of a pipeline end with their tokens so far, and the others go on.
 
     Attributes:
-        refused: why the lost stage's layers are not dealt anew, where they were to be.
+        refused: reason why the lost stage's layers are not dealt anew, if they were to be.
     """
 
     pipeline: int
@@ -86,7 +84,7 @@ class GiveUp:
 
 @record
 class EndRun:
-    """There is nothing to go on with; ``refused`` as in ``GiveUp``."""
+    """The end of a run that cannot go on; ``refused`` as in ``GiveUp``."""
 
     refused: str | None
 
@@ -103,7 +101,7 @@ class DraftAgain:
 
 
 def take_spare(left: list[Spare], waiting: Iterable[Spare]) -> Spare | None:
-    """Take the spare that is used next; None where no spare that is left waits.
+    """Take the next spare that waits; None if no remaining spare waits.
 
     >>> left = [Spare("a:1"), Spare("b:1")]
     >>> take_spare(left, [Spare("b:1")]), take_spare(left, [Spare("b:1")]), left
@@ -118,23 +116,23 @@ def take_spare(left: list[Spare], waiting: Iterable[Spare]) -> Spare | None:
 class Failover(Generic[Made]):
     """The decisions of one run.
 
-    In its methods ``waiting`` are the spares that answer now, the one to be used first at the
-    front, and ``unreached`` the draft servers whose own hosts do not answer.
+    In its methods ``waiting`` are the spares that answer now, the next one first, and ``unreached``
+    the draft servers whose own hosts do not answer.
 
     Attributes:
-        deployment: as it is from the workers' next start on.
-        spares: that are left.
+        deployment: the deployment from the workers' next start on.
+        spares: the remaining spares.
     """
 
     def __init__(self, deployment: Made, front: FrontDesk, spares: Iterable[Spare]) -> None:
-        """Args: ``front``: of the run; it is told which pipelines are given up."""
+        """Make the decisions of one run, whose ``front`` receives the given-up pipelines."""
         self.deployment, self.spares = deployment, [*spares]
         self._front = front
 
     def lost(
         self, worker: str, waiting: Iterable[Spare], unreached: Collection[str] = NOBODY
     ) -> AfterLoss:
-        """What becomes of the run without this worker."""
+        """Decide how the run goes on without this worker."""
         if (spare := take_spare(self.spares, waiting)) is not None:
             self._place(worker, spare, unreached)
             return Replace(spare)
@@ -161,8 +159,8 @@ class Failover(Generic[Made]):
         waiting: Sequence[Spare] = (),
         unreached: Collection[str] = NOBODY,
     ) -> DraftAgain | None:
-        """The draft server that drafts again now, if one does: one at a time, and none once a
-        pipeline was given up. Args: ``returned``: whoever is not lost any more."""
+        """Return the draft server that drafts again now, if one does: one at a time, and none once
+        a pipeline was given up. Workers in ``returned`` are available again."""
         away = () if self._front.lost else sorted(self.deployment.plain)
         for draft in away:
             if draft in returned:
@@ -175,7 +173,7 @@ class Failover(Generic[Made]):
         return None
 
     def _place(self, worker: str, spare: Spare, unreached: Collection[str]) -> None:
-        """A spare is where this worker was; on a host that is there, it drafts if that did."""
+        """Put a spare in this worker's place; on a reachable host, it drafts if that did."""
         if spare.address is not None:
             self.deployment = self.deployment.at_spare(worker, spare.address)
         if spare.address is not None or worker not in unreached:

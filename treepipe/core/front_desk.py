@@ -1,8 +1,7 @@
-"""Who is served when and where: the order of service, admission and routing of requests.
+"""The order of service, admission and routing of requests.
 
-(StarSD, section 4, serves first-in-first-out and refuses targets beyond N_max; the weighted and
-deadline-aware queues and several drafts are what its section on limitations leaves open.) Nothing
-here knows a tree or a message; time enters as an argument.
+(StarSD, section 4, serves first-in-first-out and refuses targets beyond N_max; weighted and
+deadline-aware queues and several drafts are what its section on limitations leaves open.)
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Policy: TypeAlias = Literal["fifo", "weighted_fair", "earliest_deadline"]
 
 @dataclass(frozen=True, slots=True)
 class ServiceLevels:
-    """What each pipeline (each target) may expect of the draft server; 0 and 1 if not listed."""
+    """The weight and the deadline of each pipeline (each target); 0 and 1 if not listed."""
 
     weights: tuple[float, ...] = ()
     deadlines_ms: tuple[float, ...] = ()
@@ -33,7 +32,7 @@ class ServiceLevels:
 
 
 class ArrivalQueue:
-    """What waits for a draft server, in the order in which it is to be served; ties first come.
+    """The queue of a draft server, in the order of service; ties first come first served.
 
     * ``fifo``: by arrival.
     * ``weighted_fair``: self-clocked fair queueing (Golestani 1994): a pipeline of weight 2 gets
@@ -62,96 +61,114 @@ class ArrivalQueue:
         self._count += 1
 
     def pop(self) -> Any:
-        """The item to serve next; raises ``IndexError`` if none waits."""
+        """Return the item to serve next.
+
+        Raises:
+            IndexError: the queue is empty.
+        """
         self._virtual, _, item = heapq.heappop(self._items)
         return item
 
 
 @dataclass(slots=True)
-class Dispatcher:
-    """Who asks when, and who is served where: a closed loop of clients, or given arrival times.
+class FrontDesk:
+    """The requests of one run, from their arrival to their end.
 
     A client asks for the next request when its last one is over; with arrival times every request
-    is asked for at its own, however many are open. A request goes to the pipeline and the draft
-    server with the fewest open requests (ties: the lower number) and stays there, since its caches
-    are there; while all places are taken it waits.
+    arrives at its own. A request goes to the pipeline and the draft server with the fewest open
+    requests (ties: the lower number) and stays there, since its caches are there; while all places
+    are taken it waits. Methods return the assignments that the world has to open.
 
     Attributes:
-        requests: how many there are.
-        clients: how many ask at once, where there are no arrival times.
-        drafts, pipelines: how many there are.
+        prompt_tokens: prompt length of each request of the run.
+        clients: number of clients, without arrival times.
+        drafts, pipelines: number of draft servers and of pipelines.
         limit: open requests per pipeline; more wait (SpecPipe-DB, section 3.5: B). None: no limit.
-        admission: more than this at once are refused (StarSD, section 4: N_max). None: no limit.
-        arrivals_ms: ascending, from the start; one per request, or none for the closed loop.
-        lost: pipelines that are gone.
+        admission: maximum number of requests at once; more are refused (StarSD, section 4: N_max).
+            None: no limit.
+        arrivals_ms: ascending, from the start; one per request, or empty for the closed loop.
+        over: finished or refused requests, in the order of their ends.
     """
 
-    requests: int
+    prompt_tokens: Sequence[int]
     clients: int
     drafts: int = 1
     pipelines: int = 1
     limit: int | None = None
     admission: int | None = None
     arrivals_ms: Sequence[float] = ()
-    lost: set[int] = field(default_factory=set)
+    over: list[RequestTrace] = field(default_factory=list)
+    _lost: set[int] = field(default_factory=set)
     _origin_ms: float = 0.0
     _next: int = 0
     _waiting: deque[Assignment] = field(default_factory=deque)
     _open: dict[int, Assignment] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.arrivals_ms and len(self.arrivals_ms) != self.requests:
+        if self.arrivals_ms and len(self.arrivals_ms) != len(self.prompt_tokens):
             raise ValueError("either every request has an arrival time, or none has")
 
-    def start(self, now_ms: float) -> list[Assignment]:
-        """Time begins to count; what becomes of every client's first request."""
-        self._origin_ms = now_ms
-        if self.arrivals_ms:
-            return []
-        return [a for _ in range(self.clients) for a in self._ask(now_ms)]
+    @property
+    def done(self) -> bool:
+        """Whether every request is over."""
+        return not self._open and not self._waiting and self._next == len(self.prompt_tokens)
 
     @property
     def next_arrival_ms(self) -> float | None:
-        """When ``arrive`` is to be called next; None in a closed loop and after the last one."""
+        """Time of the next ``arrive``; None in a closed loop and after the last one."""
         if self._next >= len(self.arrivals_ms):
             return None
         return self._origin_ms + self.arrivals_ms[self._next]
 
+    def start(self, now_ms: float) -> list[Assignment]:
+        """Start the clock; every client asks for its first request."""
+        self._origin_ms = now_ms
+        if self.arrivals_ms:
+            return []
+        return [each for _ in range(self.clients) for each in self._ask(now_ms)]
+
     def arrive(self) -> list[Assignment]:
-        """The next request arrives, at its own time."""
+        """Take the next request at its arrival time."""
         now_ms = self.next_arrival_ms
         assert now_ms is not None, "no request is left to arrive"
-        return self._enter(now_ms) + self._serve_waiting()
+        self._enter(now_ms)
+        return self._serve_waiting()
 
-    def finished(self, request: int, now_ms: float) -> list[Assignment]:
-        """A request is over: who waits is served, and its client asks for another."""
-        del self._open[request]
+    def finished(self, request: RequestTrace) -> list[Assignment]:
+        """Take the end of a request: a waiting one is served, and its client asks for another."""
+        self.over.append(request)
+        del self._open[request.session - 1]
         served = self._serve_waiting()
-        return served if self.arrivals_ms else served + self._ask(now_ms)
+        return served if self.arrivals_ms else served + self._ask(request.finished_ms)
 
     @property
-    def done(self) -> bool:
-        return not self._open and not self._waiting and self._next == self.requests
+    def lost(self) -> frozenset[int]:
+        return frozenset(self._lost)
+
+    def lose(self, pipeline: int) -> bool:
+        """Stop assigning requests to a pipeline and return True, unless it is the only one."""
+        if len(self._lost | {pipeline}) == self.pipelines:
+            return False
+        self._lost.add(pipeline)
+        return True
 
     def _ask(self, now_ms: float) -> list[Assignment]:
-        """The client goes on asking as long as it is refused."""
-        refused: list[Assignment] = []
-        while self._next < self.requests:
-            answer = self._enter(now_ms)
-            if not answer:
-                break
-            refused += answer
-        return refused + self._serve_waiting()
+        """Ask for a client's next request, until one is not refused."""
+        while self._next < len(self.prompt_tokens) and not self._enter(now_ms):
+            pass
+        return self._serve_waiting()
 
-    def _enter(self, now_ms: float) -> list[Assignment]:
-        """The next request is asked for: it waits to be served, or is returned as refused."""
+    def _enter(self, now_ms: float) -> bool:
+        """Ask for the next request; return False if it is refused."""
         asked = Assignment(self._next, now_ms)
         self._next += 1
         inside = len(self._open) + len(self._waiting)
-        if len(self.lost) < self.pipelines and inside < (self.admission or inside + 1):
+        if inside < (self.admission or inside + 1):
             self._waiting.append(asked)
-            return []
-        return [asked]
+            return True
+        refused = RequestTrace.refused(asked.session, self.prompt_tokens[asked.request], now_ms)
+        self.over.append(refused)
+        return False
 
     def _serve_waiting(self) -> list[Assignment]:
         served = []
@@ -167,69 +184,9 @@ class Dispatcher:
         free = [
             p
             for p in range(self.pipelines)
-            if p not in self.lost and (self.limit is None or pipelines.count(p) < self.limit)
+            if p not in self._lost and (self.limit is None or pipelines.count(p) < self.limit)
         ]
         if not free:
             return None
         draft = min(range(self.drafts), key=drafts.count)
         return replace(asked, draft=draft, pipeline=min(free, key=pipelines.count))
-
-
-class FrontDesk:
-    """The requests of one run, from when they are asked for until they are over.
-
-    What is assigned, the world opens; when it is over, the world tells.
-
-    Attributes:
-        over: requests that are finished or were refused, in the order in which that happened.
-    """
-
-    def __init__(self, dispatcher: Dispatcher, prompt_tokens: Sequence[int]) -> None:
-        """Args: ``prompt_tokens``: of each request of the run."""
-        self._dispatcher, self._prompt_tokens = dispatcher, prompt_tokens
-        self.over: list[RequestTrace] = []
-
-    @property
-    def done(self) -> bool:
-        """Whether every request is over."""
-        return self._dispatcher.done
-
-    @property
-    def next_arrival_ms(self) -> float | None:
-        """When ``arrive`` is to be called next; None in a closed loop and after the last one."""
-        return self._dispatcher.next_arrival_ms
-
-    def start(self, now_ms: float) -> list[Assignment]:
-        """Time begins to count; returns what is to be opened."""
-        return self._served(self._dispatcher.start(now_ms))
-
-    def arrive(self) -> list[Assignment]:
-        """The next request arrives, at its own time; returns what is to be opened."""
-        return self._served(self._dispatcher.arrive())
-
-    def finished(self, request: RequestTrace) -> list[Assignment]:
-        """A request is over; returns what is to be opened."""
-        self.over.append(request)
-        return self._served(self._dispatcher.finished(request.session - 1, request.finished_ms))
-
-    @property
-    def lost(self) -> frozenset[int]:
-        """Pipelines that are gone."""
-        return frozenset(self._dispatcher.lost)
-
-    def lose(self, pipeline: int) -> bool:
-        """A pipeline is gone, and is given nothing more, if there is another; returns that."""
-        dispatcher = self._dispatcher
-        if len(dispatcher.lost | {pipeline}) == dispatcher.pipelines:
-            return False
-        dispatcher.lost.add(pipeline)
-        return True
-
-    def _served(self, assignments: Sequence[Assignment]) -> list[Assignment]:
-        """Those that were not refused."""
-        self.over += [
-            RequestTrace.refused(each.session, self._prompt_tokens[each.request], each.asked_ms)
-            for each in assignments
-            if each.draft is None
-        ]
-        return [each for each in assignments if each.draft is not None]

@@ -1,7 +1,6 @@
-"""What a draft server may note while it serves, for the schedules of all its requests.
+"""The notes that a draft server may keep while it serves, for the schedules of all its requests.
 
-Here is only the interface, which the draft desk calls; a system whose schedules want to know
-something of their draft server has a gauge of its own (``decoding/pace.py``).
+The draft desk calls this interface; ``decoding/pace.py`` implements it.
 """
 
 from __future__ import annotations
@@ -16,23 +15,20 @@ if TYPE_CHECKING:
 
 
 class Gauge:
-    """Notes nothing; times are in milliseconds."""
+    """The gauge that records nothing; times are in milliseconds."""
 
     def given(self, work: Work | None, now_ms: float) -> None:
-        """What was given out last is over, and all that it fed is on its way; now this is."""
+        """Record that the last work is over and its segments are on their way; ``work`` is next."""
 
     def arrived(self, flight: Flight, now_ms: float) -> None:
-        """A flight came back, and waits for its turn."""
+        """Record that a flight came back, and waits for its turn."""
 
     def commanded(self, session: int, command: Command) -> None:
-        """A request's schedule wants this."""
+        """Record a command of a request's schedule."""
 
     def left(self, session: int) -> None:
-        """A request is closed."""
+        """Record that a request is closed."""
 
     def seen(self, requests: int) -> Any:
-        """What the next event that is told of a segment holds (``Returned.seen``).
-
-        Args: ``requests``: how many are open at the draft server.
-        """
+        """Return the value of ``seen`` in the next ``Returned``, with ``requests`` open."""
         return None

@@ -1,7 +1,7 @@
 """The rule by which layers are dealt over the stages of a pipeline.
 
-Law of this file: every stage gets a layer at least, none gets more than it has room for, and what
-is dealt is all that there is.
+Invariant: every stage gets at least one layer and no more than it has room for, and all layers are
+dealt.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class StageCost:
     """The cost of a stage, at the tokens and the context that its schedule gives it.
 
     Attributes:
-        call_ms, layer_ms: of a pass, and of each layer in it.
-        most: layers that fit its device; None: unknown.
-        layers: as the file says it; None: open.
+        call_ms, layer_ms: time of a pass, and of each layer in it.
+        most: maximum number of layers on its device; None: unknown.
+        layers: number of layers that the file sets; None: open.
     """
 
     call_ms: float
@@ -33,7 +33,7 @@ class StageCost:
 
 
 def deal(rule: PartitionRule, stages: Sequence[StageCost], total: int) -> list[int] | None:
-    """Layers per stage, at least one each; None if they do not fit.
+    """Return layers per stage, at least one each; None if they do not fit.
 
     "balanced" makes the slowest stage as fast as possible (always giving the next layer to the
     stage that is done first with it is optimal, as a stage's time only grows); "fastest_first"

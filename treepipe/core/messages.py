@@ -1,14 +1,11 @@
-"""What travels between a draft server and the stages: frozen records, validated when made.
+"""The messages between a draft server and the stages: frozen records, validated when made.
 
-Flights of segments go through the pipeline, beats of words from the draft to every stage. Only
-records belong here: no rule, no clock, no tensor. Token ids, node indices and tickets are plain
-integers. Tree indices count the nodes of the tree part in sequence order; committed tokens are not
-counted. A ``Segment``'s indices are valid after ``Segment.version`` words.
+Tree indices count the nodes of the tree part in sequence order, without committed tokens. A
+``Segment``'s indices are valid after ``Segment.version`` words.
 
-Every kind of message knows its bytes on a link (``size_bytes``), of how many rows hidden states
-travel with it (``state_rows``), and whether its numbers are possible in a run (``within``), which a
-worker asks before it indexes or allocates anything by them. A new kind is added to ``Message``,
-from which transports derive their tables.
+Every kind of message knows its bytes on a link (``size_bytes``), the number of rows whose hidden
+states travel with it (``state_rows``), and whether its numbers are possible in a run (``within``).
+A new kind is added to ``Message``, from which transports derive their tables.
 """
 
 from __future__ import annotations
@@ -23,8 +20,7 @@ from treepipe.core.records import record
 NO_PARENT = -1
 """Parent of a root, and of a draft node that hangs at the newest committed token."""
 NO_TOKEN = -1
-"""Stands for the target's token at a row that nobody asks about, which was pruned or lies off the
-true path; no draft proposes it."""
+"""Token at a row without an answer (pruned, or off the true path); no draft proposes it."""
 
 HEADER_BYTES = 64
 """Bytes of a message besides its rows."""
@@ -33,7 +29,7 @@ ROW_BYTES = 8
 COUNT = 2**60
 """Upper bound of sessions, tickets, rounds, words and beats."""
 SPARE = 1024
-"""Positions beyond a cache's entries that tree nodes may have which never enter it."""
+"""Number of positions beyond a cache's entries, for tree nodes that never enter it."""
 
 
 def require(condition: bool, sentence: str) -> None:
@@ -46,10 +42,10 @@ class MessageLimits:
     """Bounds of the numbers in the messages that one worker of a run can receive.
 
     Attributes:
-        vocabulary: token ids are less.
-        entries: of a session's cache, tree and committed rows together.
-        rows: of one message.
-        drafts, pipelines: how many the run has.
+        vocabulary: upper bound (exclusive) of token ids.
+        entries: maximum number of a session's cache entries, tree and committed rows together.
+        rows: maximum number of rows of one message.
+        drafts, pipelines: number of draft servers and of pipelines in the run.
     """
 
     vocabulary: int
@@ -76,17 +72,15 @@ class Segment:
     """An ordered batch of rows that enters the pipeline as one message.
 
     Attributes:
-        session: the request it belongs to.
         ticket: identifies the ``Returned`` that answers it.
-        round: number of the round it was fed in; a stage drops segments of ended rounds.
-        version: how many words of the session its indices take into account.
+        round: round in which it was fed; a stage drops segments of ended rounds.
+        version: number of the session's words that its indices take into account.
         start: tree index of its first row; rows are contiguous. 0 for committed rows.
-        tokens: token id per row.
         positions: position id per row, counted from the prompt's first token.
-        parents: tree index of each row's parent (``NO_PARENT`` for the root); empty for
-            committed rows, which attend to everything before them.
-        step: place in the round's sequence if the pipeline runs in lock-step (a stage then
-            waits for the word of that step), None if it runs free.
+        parents: tree index of each row's parent (``NO_PARENT`` for the root); empty for committed
+            rows, which attend to everything before them.
+        step: place in the round's sequence if the pipeline runs in lock-step (a stage then waits
+            for the word of that step), None if it runs free.
         asked: whether the schedule wants the target's token at the last of committed rows; False
             for a chunk of a prompt behind which another one follows.
     """
@@ -110,13 +104,12 @@ class Segment:
 
     @property
     def committed(self) -> bool:
-        """True if the rows are committed tokens (prompt or plain decoding), not tree nodes."""
+        """Whether the rows are committed tokens (prompt or plain decoding), not tree nodes."""
         return bool(self.tokens) and not self.parents
 
     @property
     def answered(self) -> range:
-        """Rows at which the target's token is taken: every one of a tree's, of committed ones the
-        last if it is asked for."""
+        """Rows at which the target's token is taken: all of a tree; the last committed if asked."""
         count = len(self.tokens)
         if not self.committed:
             return range(count)
@@ -124,7 +117,7 @@ class Segment:
 
     @property
     def going_back(self) -> Segment:
-        """What the last stage sends back where nobody reads the other rows' states."""
+        """The part that the last stage sends back where the other rows' states are not read."""
         first = self.answered.start
         if not first:
             return self
@@ -145,12 +138,11 @@ class Word:
     """The draft's announcement to every stage: a prune, or "go on" (``retained`` is None).
 
     Attributes:
-        session: the request it belongs to.
-        round: the round it was decided in.
+        round: round in which it was decided.
         number: count of the session's words before it (word k turns version k into k + 1).
         retained: ascending tree indices to keep, accepted nodes first; None keeps everything.
-        accepted: how many of the retained nodes become committed.
-        ends_round: nothing but the accepted nodes survives and segments of the round are dropped.
+        accepted: number of retained nodes that become committed.
+        ends_round: only the accepted nodes survive, and segments of the round are dropped.
         lock_step: stages apply it at their own step instead of as soon as it arrives.
     """
 
@@ -179,9 +171,8 @@ class Flight:
     """Segments of different sessions that travel together and are computed in one pass.
 
     Attributes:
-        draft: number of the draft server that fed it and that it comes back to.
-        pipeline: number of the pipeline it goes through.
-        segments: at most one per session; none in the empty flights of a pipeline in lock-step.
+        draft: number of the draft server that feeds it and takes it back.
+        segments: at most one per session; empty in the empty flights of a pipeline in lock-step.
         beat: its number if the whole pipeline runs in lock-step (a stage then waits for an earlier
             ``Beat``), None if it does not wait.
     """
@@ -192,18 +183,16 @@ class Flight:
     beat: int | None = None
 
     def holding(self, segments: tuple[Segment, ...]) -> Flight:
-        """The same flight with other segments."""
         return Flight(self.draft, self.pipeline, segments, self.beat)
 
     @property
     def going_back(self) -> Flight:
-        """The same flight with what of its segments goes back."""
+        """The same flight with the parts of its segments that go back."""
         kept = tuple([segment.going_back for segment in self.segments])
         return self if kept == self.segments else self.holding(kept)
 
     @property
     def answered_rows(self) -> int:
-        """Rows at which the target's token is taken."""
         return sum([len(segment.answered) for segment in self.segments])
 
     @property
@@ -215,12 +204,12 @@ class Flight:
 
     @property
     def state_rows(self) -> int:
-        """Rows that hidden states travel of: all, but for those that the first stage embeds."""
+        """Number of rows whose hidden states travel: those that the first stage does not embed."""
         return self.rows
 
     @property
     def session(self) -> int:
-        """The first one's, 0 for none; for traces."""
+        """The first segment's session, 0 without segments; for traces."""
         return self.segments[0].session if self.segments else 0
 
     def size_bytes(self, row_bytes: int) -> int:
@@ -238,9 +227,9 @@ class Verified:
     """A flight on its way back from a pipeline's end that has taken the target's tokens itself.
 
     Attributes:
-        flight: with the segments as they left the last stage.
-        answers: per segment the target's token at each row that is ``answered``; none for a session
-            that is over.
+        flight: the flight with the segments as they left the last stage.
+        answers: per segment the target's token at each row that is ``answered``; empty for a
+            session that is over.
         states: per segment the rows whose final hidden states travel, for a draft that reads them:
             all that the tokens so far accept.
     """
@@ -251,22 +240,20 @@ class Verified:
 
     @property
     def going_back(self) -> Verified:
-        """The same without the rows that are not ``answered``; no states travel of any."""
+        """The same without the rows that are not ``answered``; without states."""
         return Verified(self.flight.going_back, self.answers)
 
     @property
     def rows(self) -> int:
-        """Rows that were answered for, dropped ones aside."""
         return self.flight.rows
 
     @property
     def state_rows(self) -> int:
-        """Rows that hidden states travel of."""
         return sum([len(rows) for rows in self.states])
 
     @property
     def session(self) -> int:
-        """The first one's, 0 for none; for traces."""
+        """The first segment's session, 0 without segments; for traces."""
         return self.flight.session
 
     def size_bytes(self, row_bytes: int) -> int:
@@ -286,8 +273,6 @@ class Verified:
 
 
 class _Rowless:
-    """A message without rows and hidden states."""
-
     __slots__ = ()
     rows = state_rows = 0
 
@@ -300,9 +285,8 @@ class Beat(_Rowless):
     """Words of different sessions, broadcast together to all stages of a pipeline.
 
     Attributes:
-        draft: number of the draft server that decided them.
         words: at most one per session.
-        number: of the flight that has come back, if the whole pipeline runs in lock-step.
+        number: number of the returned flight, if the whole pipeline runs in lock-step.
     """
 
     draft: int
@@ -311,7 +295,7 @@ class Beat(_Rowless):
 
     @property
     def session(self) -> int:
-        """The first one's, 0 for none; for traces."""
+        """The first word's session, 0 without words; for traces."""
         return self.words[0].session if self.words else 0
 
     def size_bytes(self, row_bytes: int) -> int:
@@ -325,14 +309,9 @@ class Beat(_Rowless):
 
 @record
 class Through(_Rowless):
-    """A group of stages has computed a flight of a pipeline in lock-step; the last group's result
-    says so by itself.
-
-    Attributes:
-        draft, pipeline: the flight's.
-        group: counts from 0 along the pipeline.
-        beat: the flight's number.
-    """
+    """Report that a group of stages has computed a flight of a pipeline in lock-step; the last
+    group's result replaces its report. ``group`` counts from 0 along the pipeline; ``beat`` is the
+    flight's number."""
 
     draft: int
     pipeline: int
@@ -349,7 +328,7 @@ class Through(_Rowless):
 
 @record
 class Close(_Rowless):
-    """The session is over: free what belongs to it."""
+    """The end of a session: receivers free its resources."""
 
     session: int
 

@@ -1,12 +1,8 @@
-"""The vocabulary between a schedule and a world: frozen records, validated when made.
+"""The records between a schedule and a world, validated when made.
 
-Events tell a schedule what happened, commands ask its world to act; what they carry to the stages
-is in ``messages.py``. Only records belong here: no rule of a schedule, no clock, no tensor.
-
-Rules:
-
-* Every command that has an answer carries a ticket and is answered exactly once.
-* The verifying side reports tokens; no record holds a distribution of the target.
+Events tell a schedule what happened, commands ask its world to act; messages to the stages are in
+``messages.py``. Every command that has an answer carries a ticket and is answered exactly once. The
+verifying side reports tokens; no record holds a distribution of the target.
 """
 
 from __future__ import annotations
@@ -27,10 +23,7 @@ from treepipe.core.records import record
 
 @record
 class Started:
-    """A request begins: ``prompt`` token ids, at most ``max_new_tokens`` more are wanted.
-
-    Any of ``end_tokens`` ends the text before that.
-    """
+    """A request begins; any of ``end_tokens`` ends its text early."""
 
     prompt: tuple[int, ...]
     max_new_tokens: int
@@ -43,10 +36,10 @@ class Started:
 
 @record
 class Drafted:
-    """A draft pass finished: per asked node its candidates, most probable first.
+    """A draft pass finished: candidates per asked node, most probable first.
 
-    ``tokens`` and ``log_probs`` have shape [nodes][top_k]. Where there are fewer candidates, or
-    none, the last ones have the log probability -inf and are no candidates.
+    ``tokens`` and ``log_probs`` have shape [nodes][top_k]. If a node has fewer candidates, its last
+    entries have the log probability -inf and do not count.
     """
 
     ticket: int
@@ -54,7 +47,7 @@ class Drafted:
     log_probs: Sequence[Sequence[float]] | npt.NDArray[np.float64]
 
     def expect(self, nodes: int) -> None:
-        """Raises ``ProtocolError`` unless it answers for so many nodes, for each at length."""
+        """Raise ``ProtocolError`` unless all ``nodes`` nodes have equally many candidates."""
         if not len(self.tokens) == len(self.log_probs) == nodes:
             raise ProtocolError("a draft pass answers for every node it was asked about")
         tokens, log_probs = self.tokens, self.log_probs
@@ -67,7 +60,7 @@ class Drafted:
             raise ProtocolError("a draft pass gives every node as many log_probs as tokens, not 0")
 
     def least(self, log_prob: float) -> Drafted:
-        """Leaves out candidates that are less probable."""
+        """Return the answer without candidates below a log probability."""
         log_probs = np.asarray(self.log_probs, dtype=np.float64)
         likely = np.where(log_probs < log_prob, -np.inf, log_probs)
         return Drafted(self.ticket, self.tokens, likely)
@@ -78,12 +71,10 @@ class Returned:
     """A segment came back: the target's next token at each row that survived.
 
     Attributes:
-        ticket: of the segment.
-        version: how many words had been applied to the segment when it left the last stage.
+        version: number of words applied to the segment when it left the last stage.
         start: tree index of the first surviving row at that version.
-        next_tokens: the target's next token per surviving row; for committed rows only the last
-            row's token is reported.
-        seen: what the draft server's gauge says by then.
+        next_tokens: the target's next token per surviving row; of committed rows only the last.
+        seen: note of the draft server's gauge at that time.
     """
 
     ticket: int
@@ -95,17 +86,15 @@ class Returned:
 
 @record
 class Stepped:
-    """A step of a pipeline in lock-step is over; told to every session that takes part in it.
-
-    ``returned`` is the session's own segment, None if the flight that came back held none.
-    """
+    """A step of a pipeline in lock-step ended for a session that takes part in it; ``returned`` is
+    the session's own segment, None if the returned flight had none."""
 
     returned: Returned | None
 
 
 @record
 class WorkerLost:
-    """A worker is gone; the schedule ends with what is committed."""
+    """A worker is gone; the schedule ends with its committed tokens."""
 
     worker: str
 
@@ -121,19 +110,17 @@ class DraftPass:
     """Run the draft once; answered by ``Drafted``.
 
     Attributes:
-        ticket: identifies the answer.
-        catch_up: committed tokens that the draft has not read yet; the pass reads them and
-            answers for the last one. It leaves no scratch node that is not accepted. Empty if the
-            pass is over scratch nodes.
+        catch_up: committed tokens that the draft has not read yet; the pass reads them and answers
+            for the last one. Only accepted scratch nodes remain. Empty if the pass is over scratch
+            nodes.
         tokens: token id per scratch node (empty if ``catch_up`` is given).
-        parents: per scratch node the index of its parent among the scratch nodes in feeding
-            order, ``NO_PARENT`` if it hangs at the newest committed token.
+        parents: per scratch node the index of its parent among the scratch nodes in feeding order,
+            ``NO_PARENT`` if it hangs at the newest committed token.
         reset: drop all scratch nodes first (a new tree begins).
-        top_k: how many candidates to answer per node; 0: the pass only reads, and is answered for
-            no node.
+        top_k: candidates per node; 0: the pass only reads, and its answer is empty.
         keep: before the pass, keep only the scratch nodes at these ascending indices; None keeps
-            all. ``parents`` count what is left.
-        accepted: the first so many of ``keep`` are committed: read now, and scratch no more.
+            all. ``parents`` count the remaining nodes.
+        accepted: number of leading nodes of ``keep`` that become committed and leave the scratch.
         drawn: candidates are draws without replacement from the draft's distribution, in the order
             drawn, instead of its most probable ones.
     """
@@ -158,25 +145,25 @@ class DraftPass:
         *,
         drawn: bool = False,
     ) -> DraftPass:
-        """A pass over committed tokens. Args: ``held``: scratch nodes that hold the first of them,
-        which the pass need not compute; there is at least one token more."""
+        """Make a pass over committed tokens; the scratch nodes ``held`` hold the first of them,
+        which the pass need not compute. There is at least one token more."""
         computed, kept = tuple(unread[len(held) :]), held or None
         return cls(ticket, computed, (), (), not held, top_k, kept, len(held), drawn)
 
     @property
     def rows(self) -> int:
-        """Number of tokens the pass computes."""
+        """Number of tokens that the pass computes."""
         return len(self.catch_up) or len(self.tokens)
 
     @property
     def asked(self) -> int:
-        """Number of tokens whose distribution the pass reads: of committed ones the last."""
+        """Number of tokens whose distribution the pass reads: of committed ones only the last."""
         return 1 if self.catch_up else len(self.tokens)
 
     @property
     def cut(self) -> tuple[tuple[int, ...], int] | None:
-        """What it does to the scratch nodes before it runs: the indices that it keeps, and how
-        many of them, from the first, become committed; None if all stay as they are."""
+        """The scratch nodes that it keeps before it runs, and the number of leading ones that
+        become committed; None if all stay as they are."""
         if self.reset:
             return (), 0
         return None if self.keep is None else (self.keep, self.accepted)
@@ -208,8 +195,7 @@ class Emit:
 
 @record
 class Judged:
-    """A round's tree had ``drafted`` levels, of which the first ``accepted`` were accepted: what
-    the draft server learns for all its requests; not answered."""
+    """A round's tree had ``drafted`` levels, the first ``accepted`` accepted; not answered."""
 
     accepted: int
     drafted: int
@@ -227,7 +213,7 @@ Command: TypeAlias = DraftPass | Feed | Announce | Emit | Judged | Finish
 
 @record
 class Offer:
-    """What a verification rule may want to know of a node: its place, and its children.
+    """A node's place and children, for verification rules.
 
     Attributes:
         path: token ids from the root's child down to the node (empty for the root).
@@ -251,22 +237,22 @@ class Schedule(Protocol):
     def handle(self, event: Event) -> Sequence[Command]: ...
 
     def offers(self, returned: Segment, *, children: bool) -> Sequence[Offer | None]:
-        """The offers at the rows of a segment that came back; None for rows pruned since.
+        """Return the offers at the rows of a returned segment; None for rows pruned since.
 
-        Without ``children`` these are left empty, which spares the time to look for them.
+        Without ``children`` these are left empty, which saves the time of collecting them.
         """
 
     @property
     def in_step(self) -> bool:
-        """True while the request takes part in the lock-step of its whole pipeline."""
+        """Whether the request takes part in the lock-step of its whole pipeline."""
 
     @property
     def listens(self) -> bool:
-        """True if segments that come back are to be told between the passes of a draft."""
+        """Whether the schedule receives returned segments between the passes of a draft."""
 
     @property
     def gauge(self) -> type[Gauge]:
-        """What its draft server notes, for all its requests."""
+        """The kind of notes that its draft server keeps, for all its requests."""
 
     @property
     def rounds(self) -> Sequence[RoundRecord]: ...
@@ -274,7 +260,7 @@ class Schedule(Protocol):
 
 @record
 class RoundRecord:
-    """What one round did: tokens committed, pipeline steps, and what became of its nodes.
+    """The record of one round.
 
     Attributes:
         tokens: tokens committed in the round.

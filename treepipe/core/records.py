@@ -1,4 +1,4 @@
-"""How this core's records are declared that are made for every message and every decision."""
+"""The declaration of the core's records that are made for every message and every decision."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Made = TypeVar("Made")
 
 @dataclass_transform(frozen_default=True)
 def record(made: type[Made]) -> type[Made]:
-    """A dataclass with slots that is equal and hashed by value, and that nobody changes.
+    """Make a dataclass with slots that is equal and hashed by value, and must not be changed.
 
-    The type checker sees to the latter. A frozen dataclass would watch over it at run time, too,
-    but it sets each of its own fields through ``object.__setattr__``, for which it takes four times
-    as long to be made: that was a tenth or more of a simulation.
+    The type checker enforces the latter. A frozen dataclass would also check it at run time, but it
+    sets each of its own fields through ``object.__setattr__``, and takes four times as long to be
+    made: that was a tenth or more of a simulation.
     """
     return dataclass(slots=True, unsafe_hash=True)(made)

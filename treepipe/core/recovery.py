@@ -1,13 +1,11 @@
-"""The rule of recovery: what is committed when a worker is lost, and what is computed again.
+"""The rule of recovery: the committed tokens at the loss of a worker, and the work to repeat.
 
-A draft server tells now and then what it committed; whoever hears that knows all open requests
-without it. When a worker is lost, draft servers that are left tell the rest, all workers of the
-deployment start anew (as ``failover.py`` decides), and every open request is opened again as a
-preempted one is: its prompt and its committed text are fed first. Requests that are asked for
-meanwhile wait at the front desk. When a draft server that was away is back, the same is done again.
+A draft server reports its commits at intervals. When a worker is lost, the remaining draft servers
+report the rest, all workers start anew (as ``failover.py`` decides), and every open request is
+opened again as a preempted one is: its prompt and its committed text are fed first.
 
-Law of this file: what a draft server has told is committed, whatever becomes of it; what it has
-not told, nobody has seen. So no token is lost, and none comes twice.
+Invariant: reported tokens are committed, and unreported ones have not been shown to anyone. So no
+token is lost, and none comes twice.
 """
 
 from __future__ import annotations
@@ -26,64 +24,61 @@ from treepipe.core.requests import (
 )
 
 MOST_LIVES = 2**10
-"""A request is preempted less often than this between two losses."""
+"""Upper bound of a request's preemptions between two losses."""
 TELL_MS = 100.0
-"""A draft server tells what it committed at most so often."""
+"""Minimum interval between reports of a draft server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Tokens of a request that became final since the last time; ``emitted`` as in
-    ``RequestTrace``."""
+    """A request's tokens that became final since the last report, as in ``RequestTrace``."""
 
     session: int
     emitted: tuple[tuple[float, int], ...]
     tokens: tuple[int, ...]
 
 
-class Teller:
-    """A draft server's side: gathers what is committed until it is to be told."""
+class CommitReporter:
+    """A draft server's side: gathers commits until the next report."""
 
     def __init__(self) -> None:
-        self._untold: dict[int, tuple[list[tuple[float, int]], list[int]]] = {}
+        self._unreported: dict[int, tuple[list[tuple[float, int]], list[int]]] = {}
         self._next_ms = 0.0
         self._over = False
 
     def emitted(self, now_ms: float, emitted: Sequence[tuple[int, tuple[int, ...]]]) -> None:
-        """Args: ``emitted``: sessions, and their tokens that are final."""
+        """Add final tokens, by session."""
         for session, tokens in emitted:
-            times, text = self._untold.setdefault(session, ([], []))
+            times, text = self._unreported.setdefault(session, ([], []))
             times.append((now_ms, len(tokens)))
             text += tokens
 
     def over(self, session: int) -> None:
-        """A request (by its own number) is finished, which is told by itself."""
-        for each in [each for each in self._untold if numbered(each)[1] == session]:
-            del self._untold[each]
+        """Forget a finished request (by its own number), which is reported by itself."""
+        for each in [each for each in self._unreported if numbered(each)[1] == session]:
+            del self._unreported[each]
 
     def end(self) -> None:
-        """The whole texts were asked for: who has them is told nothing twice, since all workers are
-        about to end."""
+        """Stop reporting: the worker sends its whole texts instead, before all workers end."""
         self._over = True
 
     def due(self, now_ms: float) -> list[Committed]:
-        """What is to be told now."""
-        if self._over or not self._untold or now_ms < self._next_ms:
+        """Return the reports that are due now."""
+        if self._over or not self._unreported or now_ms < self._next_ms:
             return []
-        told = [Committed(s, tuple(t), tuple(text)) for s, (t, text) in self._untold.items()]
-        self._untold.clear()
+        reports = [Committed(s, tuple(t), tuple(text)) for s, (t, text) in self._unreported.items()]
+        self._unreported.clear()
         self._next_ms = now_ms + TELL_MS
-        return told
+        return reports
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """An open request: where it is served, and what is committed of it.
+class OpenRequestState:
+    """An open request: its place, and its committed tokens.
 
     Attributes:
-        assignment: it was given so.
-        trace: as it is if it ends now.
-        lost: how often the worker of a process that it needs was lost.
+        trace: its trace if it ends now.
+        lost: number of losses of a worker that it needs.
     """
 
     assignment: Assignment
@@ -92,11 +87,11 @@ class Held:
 
     @property
     def session(self) -> int:
-        """The number that it is opened under: beyond all that it had before."""
+        """The number of its next opening: beyond all earlier ones."""
         return self.trace.session + self.lost * MOST_LIVES * LIVES
 
     def opened(self, request: OpenRequest[Own]) -> OpenRequest[Own]:
-        """The request, just made under ``session``, as it is taken up: with its committed text."""
+        """Give a request, just made under ``session``, its committed text."""
         held = self.trace
         request.emitted, request.tokens = [*held.emitted], [*held.tokens]
         request.rounds, request.preemptions = [*held.rounds], held.preemptions
@@ -105,42 +100,40 @@ class Held:
 
 
 class Journal:
-    """The other side: all open requests of a run, with what is committed of them."""
+    """The controller's side: all open requests of a run, with their committed tokens."""
 
     def __init__(self) -> None:
-        self._open: dict[int, Held] = {}
+        self._open: dict[int, OpenRequestState] = {}
 
-    def open(self, session: int, prompt_tokens: int, assignment: Assignment) -> Held:
-        """A request was given to a draft server. Args: ``session``: the request's own number."""
+    def open(self, session: int, prompt_tokens: int, assignment: Assignment) -> OpenRequestState:
+        """Add a request that was given to a draft server, under its own number."""
         asked_ms = assignment.asked_ms
         trace = RequestTrace(
             session, prompt_tokens, asked_ms, asked_ms, (), (), (), RUN_ENDED, assignment.pipeline
         )
-        self._open[session] = Held(assignment, trace)
+        self._open[session] = OpenRequestState(assignment, trace)
         return self._open[session]
 
-    def told(self, said: Committed) -> None:
-        """A draft server tells; of a request that is over already it is no news."""
-        if (known := self._open.get(numbered(said.session)[1])) is not None:
+    def committed(self, report: Committed) -> None:
+        """Take a report; one of a finished request is ignored."""
+        if (known := self._open.get(numbered(report.session)[1])) is not None:
             trace = known.trace
-            emitted, tokens = (*trace.emitted, *said.emitted), (*trace.tokens, *said.tokens)
+            emitted, tokens = (*trace.emitted, *report.emitted), (*trace.tokens, *report.tokens)
             self._note(replace(trace, emitted=emitted, tokens=tokens))
 
     def known(self, trace: RequestTrace) -> None:
-        """All that a draft server knows of an open request."""
+        """Replace an open request's record with a draft server's full trace of it."""
         if trace.session in self._open:
             self._note(trace)
 
     def closed(self, session: int) -> None:
-        """A request is over."""
         self._open.pop(session, None)
 
     def texts(self, now_ms: float) -> list[RequestTrace]:
-        """The open requests, as they are if they end now."""
         return [replace(each.trace, finished_ms=now_ms) for each in self._open.values()]
 
-    def take_up(self) -> list[Held]:
-        """Whoever served them starts anew: all that is to be opened again, as it came first."""
+    def take_up(self) -> list[OpenRequestState]:
+        """Return all requests to open again, in the order of their first arrival."""
         self._open = {
             each.trace.session: replace(each, lost=each.lost + 1) for each in self._open.values()
         }

@@ -1,6 +1,5 @@
-"""Tables of records by name: how records are found, and how they declare keys of a scenario.
+"""Tables of records by name: finding records, and declaring keys of a scenario.
 
-Only what systems (``system.py``) and draft sources (``drafter.py``) have in common belongs here.
 Nothing here loads NumPy, since command lines list the records before they compute anything.
 """
 
@@ -18,7 +17,6 @@ from typing import Any, Generic, Protocol, TypeVar, Union, get_args, get_origin,
 from treepipe.core.errors import UserError
 
 NAME = r"[a-z][a-z0-9_]*"
-"""The regular expression of a record's name."""
 NAME_RULE = "a name is made of lower-case letters, digits and underscores, a letter first"
 
 
@@ -29,18 +27,23 @@ def key(
     least: float | None = None,
     most: float | None = None,
 ) -> Any:
-    """A field of a record's parameters, which is a key of the scenario's table of such records.
+    """Declare a field of a record's parameters: a key of the scenario's table of such records.
 
     Args:
-        default: what it is where a scenario does not say; as published, if it was.
-        help: what it means, in a few words.
+        default: value where a scenario does not set it; as published, if it was.
+        help: its meaning in a few words.
         least, most: the bounds of a number, also inside tuples; None: any value.
     """
     return field(default=default, metadata={"help": help, "least": least, "most": most})
 
 
+@dataclass(frozen=True)
+class NoKeys:
+    """The parameters of a record that declares no key of a scenario."""
+
+
 class Named(Protocol):
-    """What every record has: a name, a dataclass of its keys, and a place in the table."""
+    """A record's name, the dataclass of its keys, and its place in the table."""
 
     @property
     def name(self) -> str: ...
@@ -55,13 +58,13 @@ Record = TypeVar("Record", bound=Named)
 
 @dataclass(frozen=True, slots=True)
 class Registry(Generic[Record]):
-    """The places of one kind of records, and the table that is made of what they hold.
+    """The table of one kind of records.
 
     Attributes:
-        word: what one of them is called in messages.
-        group: the entry point group in which installed packages name modules that hold some.
-        names: the tuple of the records in each module.
-        made: their class.
+        word: name of this kind in messages.
+        group: the entry point group in which installed packages name modules with such records.
+        names: name of the tuple of the records in each module.
+        made: class of the records.
     """
 
     word: str
@@ -70,18 +73,18 @@ class Registry(Generic[Record]):
     made: type[Record]
 
     def find(self, package: str) -> Mapping[str, Record]:
-        """All records of a package's modules and of installed packages, by name and in order.
+        """Return all records of a package's modules and of installed packages, in order.
 
         Raises:
             UserError: an installed one cannot be loaded, or as ``table_of``.
         """
-        return MappingProxyType(self.table_of([*self._own(package), *self._installed()]))
+        return MappingProxyType(self.table_of([*self._own(package), *self.installed()]))
 
     def table_of(self, found: Iterable[Record]) -> dict[str, Record]:
-        """Records by name, in their order.
+        """Return records by name, in their order.
 
         Raises:
-            UserError: two of them have one name, or share a key of which they say different things.
+            UserError: two of them have one name, or give a shared key different meanings.
         """
         table: dict[str, Record] = {}
         keys: dict[str, tuple[str, Any]] = {}
@@ -102,18 +105,19 @@ class Registry(Generic[Record]):
         for info in pkgutil.iter_modules(importlib.import_module(package).__path__):
             yield from self._records(importlib.import_module(f"{package}.{info.name}"))
 
-    def _installed(self) -> Iterator[Record]:
+    def installed(self) -> Iterator[Record]:
+        """Yield the records of installed packages; raise ``UserError`` if one cannot be loaded."""
         for entry in entry_points(group=self.group):
             try:
                 yield from self._records(entry.load())
-            except Exception as error:  # whatever another package does wrong
+            except Exception as error:  # any fault of another package
                 raise UserError(
                     f"installed {self.word} {entry.name!r} ({entry.value}) cannot be loaded: "
                     f"{type(error).__name__}: {error}"
                 ) from error
 
     def _records(self, module: ModuleType) -> Sequence[Record]:
-        """The records of a module; raises ``TypeError`` if it has none."""
+        """Return the records of a module; raise ``TypeError`` if it has none."""
         records = getattr(module, self.names, None)
         if not isinstance(records, tuple) or not all(isinstance(r, self.made) for r in records):
             raise TypeError(
@@ -123,12 +127,11 @@ class Registry(Generic[Record]):
 
 
 def names_of(parameters: type) -> frozenset[str]:
-    """Names of the keys that the fields of a dataclass are."""
     return frozenset(each.name for each in dataclasses.fields(parameters))
 
 
 def keys_of(parameters: Iterable[type]) -> dict[str, tuple[Any, dataclasses.Field[Any]]]:
-    """Type and field of each key of several dataclasses, which mean the same by one name."""
+    """Return type and field of each key of several dataclasses, which mean the same by one name."""
     found: dict[str, tuple[Any, dataclasses.Field[Any]]] = {}
     for each in parameters:
         hints = get_type_hints(each)
@@ -138,7 +141,7 @@ def keys_of(parameters: Iterable[type]) -> dict[str, tuple[Any, dataclasses.Fiel
 
 
 def wrong_keys(parameters: type, base: type) -> Iterator[str]:
-    """What a dataclass of keys cannot mean; the first sentence is the one to be told."""
+    """Yield the contradictions of a dataclass of keys, a sentence each."""
     if not (isinstance(parameters, type) and issubclass(parameters, base)):
         yield f"parameters is a subclass of {base.__name__}"
     if not names_of(parameters) >= set(vars(parameters).get("__annotations__", {})):
@@ -155,7 +158,7 @@ def wrong_keys(parameters: type, base: type) -> Iterator[str]:
 
 
 def _meanings(parameters: type) -> Iterator[tuple[str, Any]]:
-    """Keys, each with its type (None aside) and its bounds."""
+    """Yield keys, each with its type (without None) and its bounds."""
     hints = get_type_hints(parameters)
     for each in dataclasses.fields(parameters):
         bounds = each.metadata["least"], each.metadata["most"]
@@ -163,7 +166,7 @@ def _meanings(parameters: type) -> Iterator[tuple[str, Any]]:
 
 
 def _without_none(hint: Any) -> frozenset[Any]:
-    """The types that a value may have where there is one.
+    """Return the types of a value other than None.
 
     >>> _without_none(int | None) == _without_none(int), _without_none(str) == _without_none(int)
     (True, False)
@@ -173,7 +176,8 @@ def _without_none(hint: Any) -> frozenset[Any]:
 
 
 def _numbers(value: Any) -> list[float]:
-    """
+    """Return the numbers in a value.
+
     >>> _numbers(3), _numbers((1, (2.5, True))), _numbers(None)
     ([3], [1, 2.5], [])
     """

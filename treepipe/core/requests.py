@@ -1,7 +1,4 @@
-"""Requests as the server that serves them sees them: open ones, and what is left of finished ones.
-
-Only the records belong here; ``draft_book.py`` keeps the open ones of a draft server.
-"""
+"""Requests at their server: open ones, and the traces of finished ones."""
 
 from __future__ import annotations
 
@@ -13,13 +10,13 @@ from treepipe.core.protocol import RoundRecord, Schedule, Started
 from treepipe.core.scratch import Scratch
 
 RUN_ENDED = "run ended"
-"""Why a request ended that was open when its run failed."""
+"""End reason of requests that were open when their run failed."""
 LIVES = 2**32
-"""A request has fewer sessions' numbers than this; what is opened again is numbered beyond."""
+"""Upper bound of first session numbers; reopened requests are numbered beyond."""
 
 
 def numbered(session: int) -> tuple[int, int]:
-    """How often the request was opened again before this session, and the request's own number.
+    """Split a session into the number of earlier openings and the request's own number.
 
     >>> numbered(7), numbered(7 + 2 * LIVES)
     ((0, 7), (2, 7))
@@ -32,14 +29,11 @@ class RequestTrace:
     """One finished request.
 
     Attributes:
-        started_ms: when it was asked for; it may have waited since.
+        started_ms: time of arrival; it may have waited since.
         emitted: (time, tokens) of each emission, in order.
-        tokens: the text that was emitted.
-        reason: why it ended ("length", "end of text", "worker lost", "refused",
-            "run ended").
-        pipeline: number of the pipeline that served it.
-        preemptions: how often it had to give up its caches.
-        recomputed_tokens: of its prompt and its text, fed again after that.
+        reason: why it ended ("length", "end of text", "worker lost", "refused", "run ended").
+        preemptions: number of times that it had to give up its caches.
+        recomputed_tokens: tokens of its prompt and text that were fed again after that.
     """
 
     session: int
@@ -56,11 +50,10 @@ class RequestTrace:
 
     @classmethod
     def refused(cls, session: int, prompt_tokens: int, now_ms: float) -> RequestTrace:
-        """A request that was not admitted."""
+        """Make the trace of a request that was not admitted."""
         return cls(session, prompt_tokens, now_ms, now_ms, (), (), (), "refused")
 
     def shifted(self, by_ms: float) -> RequestTrace:
-        """The same with another origin of time."""
         return replace(
             self,
             started_ms=self.started_ms + by_ms,
@@ -75,11 +68,10 @@ class RequestTrace:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A request is given to a draft server and a pipeline; ``draft`` None: it is refused.
+    """The draft server and the pipeline of a request; ``draft`` None: it still waits.
 
     Attributes:
         request: its index among the requests of the run.
-        asked_ms: when it was asked for.
     """
 
     request: int
@@ -89,24 +81,20 @@ class Assignment:
 
     @property
     def session(self) -> int:
-        """What its messages and its trace are numbered with in a run."""
+        """The number of its messages and its trace in a run."""
         return self.request + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Objectives:
-    """What a request is promised (ms, at most); None: nothing.
-
-    Attributes:
-        time_between_tokens_ms: of its own text, on average.
-    """
+    """Upper bounds (ms) promised to a request; None: no promise."""
 
     time_to_first_token_ms: float | None = None
     time_between_tokens_ms: float | None = None
     request_latency_ms: float | None = None
 
     def kept(self, request: RequestTrace) -> bool:
-        """Whether a request got what it was promised; one without any token did not."""
+        """Whether the promises were kept; False for a request without any token."""
         if not request.emitted:
             return False
         decoding, new = request.finished_ms - request.first_token_ms, len(request.tokens) - 1
@@ -126,13 +114,12 @@ class OpenRequest(Generic[Own]):
     """One request that is not finished.
 
     Attributes:
-        session: what its messages are numbered with; another one each time that it is opened.
-        new_schedule: gives a fresh one for a session's number and the pipeline's stages.
-        asked: what was asked for at first.
-        own: what the world keeps of it besides; unset until the world sets it.
+        session: number of its messages; a new one each time that it is opened.
+        new_schedule: makes a fresh schedule from a session's number and the pipeline's stages.
+        asked: the original request.
+        own: the world's own data for it; unset until the world sets it.
         emitted, tokens, rounds: as in ``RequestTrace``, so far (rounds: of former sessions).
-        begun: its schedule was told.
-        scratch: what the draft holds of it.
+        scratch: the draft's contents for it.
     """
 
     session: int
@@ -159,14 +146,14 @@ class OpenRequest(Generic[Own]):
 
     @property
     def started(self) -> Started:
-        """What its schedule is told: what was emitted is prompt by now."""
+        """The event for its schedule: its emitted tokens count as prompt."""
         asked, text = self.asked, tuple(self.tokens)
         return replace(
             asked, prompt=asked.prompt + text, max_new_tokens=asked.max_new_tokens - len(text)
         )
 
     def reopened(self) -> OpenRequest[Own]:
-        """The same request, to be computed again from its prompt on."""
+        """Return the same request, to be computed again from its prompt on."""
         return replace(
             self,
             session=self.session + LIVES,
@@ -177,7 +164,6 @@ class OpenRequest(Generic[Own]):
         )
 
     def trace(self, now_ms: float, reason: str) -> RequestTrace:
-        """What is left of it if it ends now."""
         return RequestTrace(
             session=numbered(self.session)[1],
             prompt_tokens=self.prompt_tokens,

@@ -1,8 +1,7 @@
-"""What a draft holds of one request: the committed tokens it has read, and scratch nodes behind.
+"""The draft's contents for one request: the committed tokens it has read, and scratch nodes behind.
 
-Law of this file: this is the one reading of what a ``DraftPass`` does to a draft's memory. Whoever
-follows passes (a head, a recording, an oracle, a clock) keeps its own payload per scratch node
-here, so the same passes give everyone the same nodes at the same paths.
+This is the only interpretation of the effect of a ``DraftPass`` on a draft's memory; each follower
+of passes (a head, a recording, an oracle) keeps a payload per scratch node here.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class ScratchNode(Generic[Payload]):
 
     Attributes:
         parent: the node above it; None if that is the newest committed token.
-        payload: what the follower keeps with it; unset until the follower sets it.
+        payload: the follower's data; unset until the follower sets it.
     """
 
     __slots__ = ("parent", "payload", "token")
@@ -43,20 +42,15 @@ class ScratchNode(Generic[Payload]):
 
 @record
 class Followed(Generic[Payload]):
-    """What one pass did.
-
-    Attributes:
-        committed: the nodes that became committed before it ran, in order.
-        added: a new node per token of the pass; parents come before their children.
-    """
+    """The effect of one pass: the nodes that became committed before it ran, in order, and a new
+    node per token of the pass, parents before their children."""
 
     committed: list[ScratchNode[Payload]]
     added: list[ScratchNode[Payload]]
 
     @property
     def asked(self) -> list[tuple[int, ...]]:
-        """Token path below the committed tokens of each node that the pass answers for: of new
-        nodes every one, of committed tokens the last."""
+        """Token path below the committed tokens of each node that the pass answers for."""
         return [node.path for node in self.added] or [()]
 
 
@@ -65,7 +59,7 @@ class Scratch(Generic[Payload]):
 
     Attributes:
         read: committed tokens that the draft has read.
-        verified: how many of them it had read with its last catch-up pass. It read those behind
+        verified: number of them that it had read with its last catch-up pass. It read those behind
             them as scratch nodes, so a head that reads the target's states guessed theirs.
         nodes: the scratch nodes, in the order in which they were fed.
 
@@ -90,11 +84,14 @@ class Scratch(Generic[Payload]):
 
     @property
     def cached(self) -> int:
-        """Tokens that the draft holds in all."""
         return self.read + len(self.nodes)
 
     def follow(self, order: DraftPass) -> Followed[Payload]:
-        """Take note of a pass. Raises ``IndexError`` for a node that is not there."""
+        """Apply a pass.
+
+        Raises:
+            IndexError: it names a node that does not exist.
+        """
         committed = self._cut(order)
         self.read += len(order.catch_up)
         if order.catch_up:
@@ -105,8 +102,7 @@ class Scratch(Generic[Payload]):
         return Followed(committed, nodes[first:])
 
     def along(self, path: Sequence[int]) -> tuple[int, ...]:
-        """Indices of the scratch nodes that hold the first tokens of a path below the newest
-        committed token, as many as there are."""
+        """Return the indices of scratch nodes that hold a path below the newest committed token."""
         found, above = list[int](), None
         for index, node in enumerate(self.nodes):
             if len(found) == len(path):
@@ -117,7 +113,7 @@ class Scratch(Generic[Payload]):
         return tuple(found)
 
     def _cut(self, order: DraftPass) -> list[ScratchNode[Payload]]:
-        """Drop what the pass does not keep; returns the nodes that it commits."""
+        """Drop the nodes that the pass does not keep; return the nodes that it commits."""
         cut = order.cut
         if cut is None:
             return []

@@ -1,10 +1,10 @@
 """The rules of one pipeline stage, without clock, network or tensors; both worlds drive it.
 
-Law of this file (the *index law*, FlowSpec section 3.3): whatever the order in which words and
-segments reach a stage, it keeps the same tree. A word numbers the nodes to retain; a stage with
-``l`` cached tree nodes keeps those below ``l`` in its cache, and of a segment that starts at ``l``
-the rows at ``i - l``. Words and segments carry versions, so a stage knows which words a segment
-has already been through.
+Invariant (the *index law*, FlowSpec section 3.3): whatever the order in which words and segments
+reach a stage, it keeps the same tree. A word numbers the nodes to retain; a stage with ``l`` cached
+tree nodes keeps those below ``l`` in its cache, and of a segment that starts at ``l`` the rows at
+``i - l``. Words and segments carry versions, so a stage knows the words that are applied to a
+segment.
 
 In lock-step (FlowSpec as published) stage n of N computes the first N + 1 - n segments of a round
 at once and afterwards waits before each segment for the word of that step.
@@ -36,8 +36,8 @@ class Prune:
 class Run:
     """Compute ``segment`` and send it on.
 
-    ``rows`` are the positions, in the message as it arrived, of the rows that are left; None
-    means all of them. ``segment`` is what is left, with up-to-date indices.
+    ``rows`` are the positions, in the message as it arrived, of the remaining rows; None means all
+    of them. ``segment`` holds those rows, with up-to-date indices.
     """
 
     segment: Segment
@@ -55,10 +55,10 @@ Action: TypeAlias = Prune | Run | Pass
 
 
 class StageSession:
-    """What one stage knows of one session: cache lengths, version, and what waits."""
+    """One session at one stage: cache lengths, version, and the waiting messages."""
 
     def __init__(self, stage: int, stages: int) -> None:
-        """Args: ``stage`` counts from 1 to ``stages`` along the pipeline."""
+        """Make a session at stage ``stage``, counted from 1 to ``stages`` along the pipeline."""
         self._barrier = Barrier(stages + 1 - stage)
         self.committed = 0
         self.cached = 0
@@ -69,12 +69,10 @@ class StageSession:
 
     @property
     def version(self) -> int:
-        """How many words the cache has been through."""
         return self._log.version
 
     def receive(self, message: Segment | Word) -> bool:
-        """Take note of a message; ``next_action`` says what follows from it. Returns whether it is
-        of use: a segment of a round that is over is none."""
+        """Queue a message; return False for a segment of a finished round."""
         if isinstance(message, Word):
             self._words.append(message)
             return True
@@ -84,12 +82,11 @@ class StageSession:
         return True
 
     def catch_up(self, segment: Segment) -> tuple[Segment, tuple[int, ...] | None]:
-        """A segment that was computed here after the words since then, and its rows that are left;
-        None means all of them."""
+        """Apply later words to a computed segment; return its remaining rows, too (None: all)."""
         return self._log.catch_up(segment)
 
     def next_action(self) -> Action | None:
-        """The next thing to do, None if the stage must wait for a message."""
+        """Return the next action, None if the stage must wait for a message."""
         if self._words:
             prune = self.next_prune()
             if prune is not None:

@@ -1,17 +1,17 @@
-"""All sessions of one pipeline stage: which message is due, and what is computed together.
+"""The queue of one pipeline stage: the message that is due, and the flights computed together.
 
-Law of this file: a flight is computed when every segment of it is due in its own session
-(``stage.py``) and, if its pipeline runs in lock-step, its step is: group g of G computes the first
-G + 1 - g flights at once; then beats and flights alternate, whichever arrives early waits (PipeDec,
-section 3.1). Each group says when it is through with a flight, so that a step ends for all together
-(section 3.4.3; ``draft_desk.py`` waits for them). Where a step has phases, a group's result leaves
-when the step's words are applied (section 3.4: compute, prune everywhere, transfer). Sessions take
-turns in the order in which their messages arrived; in lock-step prompts come before all steps, or
-behind those that are due.
+A flight is computed when every segment of it is due in its own session (``stage.py``) and, if its
+pipeline runs in lock-step, its step is due: group g of G computes the first G + 1 - g flights at
+once; then beats and flights alternate, and an early message waits (PipeDec, section 3.1). Each
+group reports each computed flight, so that a step ends for all together (section 3.4.3;
+``draft_desk.py`` waits for the reports). Where a step has phases, a group's result leaves when the
+step's words are applied (section 3.4: compute, prune everywhere, transfer). Sessions take turns in
+order of arrival of their messages; in lock-step prompts come before all steps, or behind those that
+are due.
 
-With a batch, flights that wait are computed as one and travel on as one: of one draft server, of
-different sessions, at most ``batch`` segments with rows. Prunes come first, so that no pass waits
-for one; prompts come after all others where a pass has no room for all, or before them.
+With a batch, waiting flights are computed and sent on as one: of one draft server, of different
+sessions, at most ``batch`` segments with rows. Prunes come first, so that no pass waits for one;
+prompts come after all others where a pass has no room for all, or before them.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from treepipe.core.stage import Prune, Run, StageSession
 
 @record
 class Move:
-    """Compute what is left of a flight in one pass and send it on; no rows cost nothing.
+    """Compute the remaining rows of a flight in one pass and send it on; no rows cost nothing.
 
     Attributes:
-        flight: with up-to-date segments.
-        rows: per segment the positions, in the segment as it arrived, of the rows that are left;
-            None means all of them.
-        payloads: per segment what the world gave with it.
+        flight: the flight with up-to-date segments.
+        rows: per segment the positions of the remaining rows in the segment as it arrived; None
+            means all of them.
+        payloads: per segment the payload that the world gave with it.
     """
 
     flight: Flight
@@ -51,11 +51,11 @@ class Move:
 
 @record
 class Send:
-    """Send on a flight that was computed before: what the words since then have left of it.
+    """Send on the part of a computed flight that later words have left.
 
     Attributes:
-        flight: with up-to-date segments.
-        rows, payloads: per segment as in ``Move``, of what was computed.
+        flight: the flight with up-to-date segments.
+        rows, payloads: as in ``Move``, of the computed segments.
     """
 
     flight: Flight
@@ -65,11 +65,11 @@ class Send:
 
 StageWork: TypeAlias = Prune | Move | Send
 Place: TypeAlias = Literal["first", "last"]
-"""Of what does not fit into a pass with the others."""
+"""Place of prompts that do not fit into a pass with the other segments."""
 
 
 def together(moves: Sequence[Move]) -> Move:
-    """Moves of different sessions as one, which goes where the first of them goes."""
+    """Join moves of different sessions into one along the first one's way."""
     first, *others = moves
     if not others:
         return first
@@ -90,22 +90,18 @@ class _Gathering:
 
     @property
     def is_prompt(self) -> bool:
-        """Whether it holds nothing but chunks of prompts; one of a single row costs no more than
-        a row of a text."""
+        """Whether it holds only chunks of prompts (a chunk of one row costs no more than text)."""
         return all(each.committed and len(each.tokens) > 1 for each in self.flight.segments)
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of its segments are due."""
         return len(self.due) == len(self.flight.segments)
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left of it that has to travel on."""
         return self.flight.beat is None and not self.flight.segments
 
     def leave(self, session: int) -> None:
-        """The others go on without a session."""
         segments = tuple([s for s in self.flight.segments if s.session != session])
         self.flight = self.flight.holding(segments)
         self.payloads.pop(session, None)
@@ -130,12 +126,11 @@ class _Lane:
 
 
 KEPT_CLOSED = 1 << 14
-"""Closed sessions of which a late message is known to be of no use; more requests do not end while
-one message is on its way."""
+"""Number of closed sessions remembered; fewer requests end while one message is on its way."""
 
 
 class StageDesk:
-    """What one stage does next, over all its sessions."""
+    """The work of one stage, over all its sessions."""
 
     def __init__(
         self,
@@ -147,15 +142,15 @@ class StageDesk:
         *,
         in_phases: bool = False,
     ) -> None:
-        """Make the desk of a stage that has heard of nothing yet.
+        """Make the desk of one stage.
 
         Args:
-            stage: counts from 1 to ``stages``.
-            groups: stages in a row whose members work one after another within a step.
-            batch: most requests whose rows are gathered into one pass.
-            prompts: their place among what waits for a pass of several requests, or for a step.
-            in_phases: a step's results leave their groups when its words are applied, instead of
-                as soon as they are computed.
+            stage: number of this stage, from 1 to ``stages``.
+            groups: stages in a row that work one after another within a step.
+            batch: maximum number of requests in one pass.
+            prompts: place of prompts among the segments that wait for a shared pass, or for a step.
+            in_phases: a step's results leave their groups when its words are applied, instead of as
+                soon as they are computed.
         """
         self._stage, self._stages = stage, stages
         self._batch, self._prompts = batch, prompts
@@ -175,12 +170,11 @@ class StageDesk:
 
     @property
     def has_work(self) -> bool:
-        """Whether ``next_action`` may find something."""
         return not self._idle
 
     @property
     def state(self) -> str:
-        """What it waits for, for the report of a deadlock."""
+        """The messages that it waits for, for the report of a deadlock."""
         waiting = {session: len(found) for session, found in self._waiting.items() if found}
         if waiting:
             words = {session: self._sessions[session].version for session in waiting}
@@ -189,11 +183,8 @@ class StageDesk:
         return f"holds {held} flights and waits for a beat" if held else "waits for a segment"
 
     def receive(self, message: Message, payloads: Sequence[Any] = ()) -> list[int]:
-        """Take note of a message; returns the sessions that are new with it.
-
-        Args:
-            payloads: per segment of a flight, handed back in the ``Move``; none if empty.
-        """
+        """Queue a message, with a payload per segment of a flight for the ``Move``; return the
+        sessions that are new with it."""
         known = len(self._sessions)
         if isinstance(message, Flight):
             payloads = payloads or (None,) * len(message.segments)
@@ -212,7 +203,6 @@ class StageDesk:
         return [] if len(self._sessions) == known else list(self._sessions)[known:]
 
     def next_action(self) -> StageWork | None:
-        """The next thing to do, None if the stage must wait for a message."""
         if self._idle:
             return None
         leaving = None if self._held is None else self._released
@@ -230,7 +220,6 @@ class StageDesk:
         return None
 
     def _next_alone(self) -> Prune | Move | None:
-        """The first thing that a session has to do."""
         for session in self._free():
             action = self._act(session)
             if action is not None:
@@ -238,7 +227,7 @@ class StageDesk:
         return None
 
     def _next_together(self) -> Prune | Move | None:
-        """The first prune, else one move of all flights that may be computed together."""
+        """Return the first prune, else one move of all flights that may be computed together."""
         prune = self._next_prune()
         if prune is not None:
             return prune
@@ -256,19 +245,18 @@ class StageDesk:
         return together(moves) if moves else None
 
     def _free(self) -> list[int]:
-        """Sessions that have a turn, but for those whose segment waits for others of its flight."""
+        """Return the sessions with a turn whose segment does not wait for others of its flight."""
         gathered = self._gathered
         if not gathered:
             return [*self._turns]
         return [session for session in self._turns if session not in gathered]
 
     def _order(self) -> list[int]:
-        """These sessions in the order in which their segments are taken."""
+        """Return the free sessions in the order in which their segments are taken."""
         last = self._prompts == "last"
         return sorted(self._free(), key=lambda session: self._brings_prompt(session) == last)
 
     def _due(self, session: int) -> _Gathering | None:
-        """The flight of a session's next segment, None if the session must wait."""
         segment = self._sessions[session].due
         return None if segment is None else self._waiting[session][segment.ticket]
 
@@ -277,17 +265,17 @@ class StageDesk:
         return gathering is not None and gathering.is_prompt
 
     def _has_room(self, moves: Sequence[Move], session: int) -> bool:
-        """Whether a session's next flight may be computed together with what is gathered."""
+        """Whether a session's next flight may join the gathered moves."""
         gathering = self._due(session)
         if gathering is None:
-            return True  # it takes none
+            return True  # no flight is due
         flight, first = gathering.flight, moves[0].flight
         taken = sum([bool(s.tokens) for move in moves for s in move.flight.segments])
         fits = taken + sum([bool(s.tokens) for s in flight.segments]) <= self._batch
         return fits and flight.draft == first.draft and flight.beat is None
 
     def _act(self, session: int) -> Prune | Move | None:
-        """A session's next prune, or the move of a flight that waited for its segment alone."""
+        """Return a session's next prune, or the move of a flight that it completes."""
         state = self._sessions[session]
         before = state.round
         action = state.next_action()
@@ -302,7 +290,7 @@ class StageDesk:
         return self._gather(action.segment, action.rows if isinstance(action, Run) else ())
 
     def _next_prune(self) -> Prune | None:
-        """The next word that leaves a trace, while no segment is taken."""
+        """Return the next prune, without taking a segment."""
         for session in self._free():
             state = self._sessions[session]
             before = state.round
@@ -314,13 +302,9 @@ class StageDesk:
         return None
 
     def computed(self, flight: Flight, payloads: Sequence[Any] = ()) -> bool:
-        """A flight that was given out is computed; returns whether it is to be sent on at once.
-
-        If not, ``next_action`` says when.
-
-        Args:
-            payloads: per segment what is to be sent, handed back in the ``Send``; none if empty.
-        """
+        """Note that a flight is computed, with a payload per segment for the ``Send``; return
+        whether to send it on at once. If not, ``next_action`` returns the ``Send`` when it is
+        due."""
         if not self._holds or flight.beat is None:
             return True
         self._held = flight, tuple(payloads) or (None,) * len(flight.segments)
@@ -328,14 +312,14 @@ class StageDesk:
         return False
 
     def through(self, flight: Flight) -> Through | None:
-        """What the draft server hears of a flight that is computed, None if nothing."""
+        """Return the report of a computed flight to the draft server; None if it needs none."""
         if self._group is None or flight.beat is None:
             return None
         return Through(flight.draft, flight.pipeline, self._group, flight.beat)
 
     @property
     def _released(self) -> tuple[Flight, tuple[Any, ...]] | None:
-        """What was held, once the next flight may be taken, so that the words before it are due."""
+        """The held flight, once the next one may be taken, so that the words before it are due."""
         if self._held is None:
             return None
         flight = self._held[0]
@@ -343,7 +327,6 @@ class StageDesk:
         return self._held if self._lanes[flight.draft].barrier.lets(flight.beat + 1) else None
 
     def _send(self, flight: Flight, payloads: tuple[Any, ...]) -> Send:
-        """The flight without the rows that were pruned and the sessions that were closed."""
         self._held = None
         alive = [
             (*self._sessions[segment.session].catch_up(segment), payload)
@@ -355,8 +338,8 @@ class StageDesk:
         return Send(flight.holding(segments), rows, left)
 
     def parts(self, flight: Flight) -> list[tuple[int, int]]:
-        """Rows of each segment of a move's flight, and the tokens in the caches before them:
-        committed ones, and those of the tree."""
+        """Return the rows of each segment of a move's flight, and the number of cached tokens
+        before them (committed ones and the tree's)."""
         found = []
         for segment in flight.segments:
             if segment.committed:
@@ -387,7 +370,7 @@ class StageDesk:
         return Move(flight, (rows,), (gathering.payloads[session],))
 
     def _leaving(self, gathering: _Gathering) -> Move:
-        """The move of a flight whose segments are all due; its sessions go to the back."""
+        """Return the move of a flight whose segments are all due; its sessions go to the back."""
         for session in gathering.due:
             self._gathered.discard(session)
             self._to_the_back(session)
@@ -408,7 +391,6 @@ class StageDesk:
         self._advance(lane)
 
     def _tell(self, beat: Beat) -> None:
-        """Hand the words on to their sessions."""
         self._idle = False
         for word in beat.words:
             if word.session not in self._closed:
@@ -416,7 +398,7 @@ class StageDesk:
                 self._turns.setdefault(word.session)
 
     def _forget_ended_rounds(self, session: int) -> None:
-        """Segments of ended rounds will never be due; the others of their flights go on."""
+        """Drop segments of ended rounds; the others of their flights go on."""
         current = self._sessions[session].round
         for ticket, gathering in [*self._waiting[session].items()]:
             if any(s.session == session and s.round < current for s in gathering.flight.segments):
@@ -424,7 +406,7 @@ class StageDesk:
                 self._leave(gathering, session)
 
     def _advance(self, lane: _Lane) -> None:
-        """Apply the beats and release the flights whose step has come."""
+        """Apply due beats and release due flights."""
         barrier, beats, flights = lane.barrier, lane.beats, lane.flights
         while True:
             if beats and barrier.word_is_due:
@@ -483,7 +465,7 @@ class StageDesk:
         self._ready = deque([gathering for gathering in self._ready if not gathering.is_over])
 
     def _leave(self, gathering: _Gathering, session: int) -> None:
-        """The others of a flight go on without a session that was closed, or whose round ended."""
+        """Let the rest of a flight go on without a closed session or one whose round ended."""
         gathering.leave(session)
         if gathering.is_complete and not gathering.is_over:
             self._ready.append(gathering)

@@ -1,9 +1,7 @@
-"""What a system is to everyone else: one record of its name, parameters, bounds and needs.
+"""A system's record: its name, parameters, bounds and needs.
 
-Law of this file: whoever wants to know something of a system asks its record; nobody compares
-names. A record is pure data and functions of the parameters, so both worlds, the memory bound,
-the planner, the documents and the tests read the same one. What a record cannot mean is refused
-when it is made. ``docs/adding.md`` writes one from the beginning to the end.
+Code that needs a fact about a system reads its record; no code compares names. A record that
+contradicts itself is refused when it is made (``docs/adding.md``).
 """
 
 from __future__ import annotations
@@ -24,38 +22,38 @@ Block: TypeAlias = Mapping[str, Sequence[Any]]
 
 
 Ends: TypeAlias = Literal["draft", "pipeline"]
-"""Where the target's ends are: embedding, output projection, taking its token, and the decision.
+"""The place of the target's ends: embedding, output projection, taking its token, and the decision.
 
 "pipeline": the first stage embeds; the last one projects, takes the target's token at each row and
-decides, and token ids travel to and from the draft server. "draft": all of it is the draft server's
-work, and hidden states travel there and back.
+decides, and token ids travel to and from the draft server. "draft": the draft server does all of
+it, and hidden states travel there and back.
 """
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """What every system can be told. A system's own keys are fields of a subclass.
+    """Keys of every system; a system's own keys are the ``key`` fields of a frozen subclass."""
 
-    The subclass is a frozen dataclass, too; each of its fields is a ``key`` (``registry.py``).
-    """
-
-    prefill_chunk: int = key(64, "longest prompt segment", least=1)
+    prefill_chunk: int = key(64, "tokens of a prompt's chunk, at most", least=1)
     ends: Ends = key("pipeline", "where embedding, projection, verification and decision are")
 
     def check(self) -> None:
-        """Raises ``ValueError`` if the values contradict each other; its sentence begins with
-        the name of one of the keys."""
+        """Check the values against each other.
 
-    def overruled(self) -> Mapping[str, str]:
-        """Keys that the values of other keys leave without effect, each with what does so."""
+        Raises:
+            ValueError: they contradict each other; its sentence begins with a key's name.
+        """
+
+    def ineffective_keys(self) -> Mapping[str, str]:
+        """Return the keys that other keys' values leave without effect, each with that cause."""
         return {}
 
     def candidates(self) -> Mapping[str, int]:
-        """How many candidates may be asked for below one node, by the key that says it."""
+        """Return the maximum number of candidates below one node, by the key that sets it."""
         return {}
 
     def lengths(self) -> Mapping[str, int]:
-        """How many tokens may be drafted in a row, by the key that says it."""
+        """Return the maximum number of tokens drafted in a row, by the key that sets it."""
         return {}
 
     @property
@@ -85,12 +83,12 @@ class Parameters:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """The place at which a schedule is to work.
+class ScheduleContext:
+    """The context of one request's schedule.
 
     Attributes:
         session: number that every message of the request carries.
-        stages: of its pipeline.
+        stages: number of its pipeline's stages.
         drawn: candidates are draws from the draft's distribution, as the rejection rule needs.
         reads_states: the draft reads the target's states of committed tokens.
     """
@@ -102,56 +100,53 @@ class Seat:
 
     @property
     def keeps(self) -> bool:
-        """Whether the draft's keys and values of a token stay right when the token is accepted: an
-        EAGLE head made them from its own guess of the target's state, and makes them anew."""
+        """Whether the draft's keys and values of a token remain valid when the token is accepted;
+        not those of an EAGLE head, which made them from its own guess of the target's state."""
         return not self.reads_states
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a planner's grid may depend on: stages per pipeline, and requests open at once."""
-
     stages: tuple[int, ...]
     requests: int
 
 
 def defaults_only(load: Load) -> Sequence[Block]:
-    """A grid for systems without keys: nothing is varied."""
     return ({},)
 
 
 def unbounded(parameters: Any) -> int | None:
-    """``places`` of a system that serves as many requests at once as are given to it."""
+    """Return None: the ``places`` of a system without a bound on concurrent requests."""
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A decoding schedule with all that others need to know of it.
+    """A decoding schedule with all facts that other code needs about it.
 
     Attributes:
-        name: what scenarios call it: lower-case letters, digits and underscores.
-        year, source: of the publication, with the section that describes the schedule.
-        summary: what it does, in a few words.
+        name: its name in scenarios: lower-case letters, digits and underscores.
+        year, source: year and citation of the publication, with the section that describes the
+            schedule.
         parameters: the dataclass of its keys, with defaults as published.
-        make: gives a fresh schedule for one request.
-        tree_tokens: most tree nodes that one request holds in a stage's cache, by stages.
-        segment_tokens: most of them in one pass, by stages (fewer never make it less); without
-            the prompt.
-        scratch_tokens: most scratch nodes in the draft's cache at once, by stages; None: as many
-            as ``tree_tokens``.
+        make: makes a fresh schedule for one request.
+        tree_tokens: maximum number of tree nodes that one request holds in a stage's cache, by
+            stages.
+        segment_tokens: maximum number of them in one pass, by stages (fewer stages never reduce
+            it).
+        scratch_tokens: maximum number of scratch nodes in the draft's cache at once, by stages;
+            None: as many as ``tree_tokens``.
         drafts: whether it needs a draft at all.
         in_lock_step: its pipeline steps as a whole, with one draft server as its master.
         drawn: it can draft by drawing, as the rejection rule needs.
         chains: its trees never branch, as the adaptive rule needs.
-        places: most requests that one pipeline serves at once by itself; None: no bound.
-        prompts: where a scenario does not say it, the place of prompts among what waits for a
-            stage.
+        places: maximum number of requests that one pipeline serves at once by itself; None: no
+            bound.
+        prompts: the default place of prompts among the segments that wait for a stage.
         grid: values that the planner tries where a file names none.
         order: its place in tables and grids: plain decoding first, static trees, pipelines that are
-            pruned, shared drafts; those of other packages come last.
-        closed_form: name of the closed form that predicts it (``sim/theory/closed_form.py``); None
-            if there is none.
+            pruned, shared drafts.
+        closed_form: name of the closed form that predicts it (``sim/theory/closed_form.py``).
 
     Raises:
         ValueError: the record contradicts itself; the sentence names the system and the field.
@@ -162,7 +157,7 @@ class System:
     source: str
     summary: str
     parameters: type[Parameters]
-    make: Callable[[Any, Seat], Schedule]
+    make: Callable[[Any, ScheduleContext], Schedule]
     tree_tokens: Callable[[Any, int], int]
     segment_tokens: Callable[[Any, int], int]
     scratch_tokens: Callable[[Any, int], int] | None = None
@@ -182,7 +177,6 @@ class System:
 
     @property
     def keys(self) -> frozenset[str]:
-        """Names of the parameters that it reads."""
         return names_of(self.parameters)
 
     @property
@@ -190,15 +184,14 @@ class System:
         return self.order, self.year
 
     def most_scratch_tokens(self, parameters: Parameters, stages: int) -> int:
-        """Most scratch nodes in the draft's cache at once."""
         return (self.scratch_tokens or self.tree_tokens)(parameters, stages)
 
     def most_pass_tokens(self, parameters: Parameters, stages: int) -> int:
-        """Most rows that one pass computes for one request, its prompt included."""
+        """Return the maximum number of rows in one pass for one request, prompt included."""
         return max(self.segment_tokens(parameters, stages), parameters.prefill_chunk)
 
 
-# --- what a record cannot mean: sentences, made one after another so that the first one is told ---
+# --- contradictions of a record: a sentence each; the first is reported ---------------------------
 
 
 def _wrong_words(system: System) -> Iterator[str]:
@@ -218,8 +211,8 @@ def _wrong_keys(parameters: type[Parameters]) -> Iterator[str]:
         usual.check()
     except ValueError as error:
         yield f"its defaults contradict each other: {error}"
-    for told in (usual.overruled(), usual.candidates(), usual.lengths()):
-        for name in {*told} - names:
+    for named in (usual.ineffective_keys(), usual.candidates(), usual.lengths()):
+        for name in {*named} - names:
             yield f"{name} is none of its keys {', '.join(sorted(names))}"
 
 
@@ -231,7 +224,7 @@ def _wrong_figures(system: System) -> Iterator[str]:
             if not isinstance(count, int) or count < 0:
                 yield f"a bound for {stages} stages is {count!r}, not a number of tokens"
         for drawn in {False, system.drawn}:
-            if not isinstance(system.make(usual, Seat(0, stages, drawn)), Schedule):
+            if not isinstance(system.make(usual, ScheduleContext(0, stages, drawn)), Schedule):
                 yield "make gives no schedule (core/protocol.py says what one has)"
     places = system.places(usual)
     if places is not None and places < 1:

@@ -1,8 +1,8 @@
-"""The token tree: flat lists in sequence order, and the operations the schedules are made of.
+"""The token tree: flat lists in sequence order, and the operations of the schedules.
 
-Law of this file (the *order law*): a node comes after all its ancestors, in every tree and in
-every result of an operation here; pruning keeps the relative order. Nothing here knows a
-schedule, a stage or a model.
+Invariant (the *order law*): a node comes after all its ancestors, in every tree and in every result
+of an operation here; pruning keeps the relative order. Nothing here knows a schedule, a stage or a
+model.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from treepipe.core.messages import NO_PARENT
 
 SORTED_WHOLE = 256
-"""So many scores are sorted faster than the best of them are found first."""
+"""Number of scores up to which sorting all is faster than selecting the best first."""
 
 
 class TokenTree:
@@ -27,8 +27,8 @@ class TokenTree:
         parents: index of the parent per node, ``NO_PARENT`` for the root.
         depths: edges from the root per node.
         scores: sum of log draft probabilities along the path from the root (root: 0.0). After
-            ``retain`` the scores of old nodes keep their old reference on purpose
-            (FlowSpec, section 3.4: expansion appends behind what is there).
+            ``retain`` the scores of old nodes keep their old reference on purpose (FlowSpec,
+            section 3.4: expansion appends behind the present nodes).
     """
 
     __slots__ = ("depths", "parents", "scores", "tokens")
@@ -62,7 +62,7 @@ class TokenTree:
     def append_layer(
         self, tokens: Sequence[int], parents: Sequence[int], scores: Sequence[float]
     ) -> None:
-        """Append nodes, none of which is another one's parent.
+        """Append nodes without edges between them.
 
         Raises:
             ValueError: as in ``append``; nothing is changed then.
@@ -83,14 +83,14 @@ class TokenTree:
         self.scores += scores
 
     def child(self, node: int, token: int) -> int | None:
-        """Index of the child of ``node`` that holds ``token``, None if there is none."""
+        """Return the index of the child of ``node`` that holds ``token``, None if it has none."""
         for child in self._children(node):
             if self.tokens[child] == token:
                 return child
         return None
 
     def children(self, node: int) -> list[int]:
-        """Tokens of the node's children, in sequence order."""
+        """Return the tokens of the node's children, in sequence order."""
         return [self.tokens[child] for child in self._children(node)]
 
     def _children(self, node: int) -> Iterator[int]:
@@ -100,25 +100,25 @@ class TokenTree:
             yield child
 
     def path(self, node: int) -> tuple[int, ...]:
-        """Node indices from the root down to ``node``, both included."""
+        """Return the node indices from the root down to ``node``, both included."""
         nodes = [node]
         while (node := self.parents[node]) != NO_PARENT:
             nodes.append(node)
         return tuple(reversed(nodes))
 
     def path_tokens(self, node: int) -> tuple[int, ...]:
-        """Token ids from the root down to ``node``, both included."""
+        """Return the token ids from the root down to ``node``, both included."""
         return tuple(self.tokens[i] for i in self.path(node))
 
     def subtree(self, node: int) -> list[int]:
-        """Ascending indices of ``node`` and everything below it."""
+        """Return the ascending indices of ``node`` and everything below it."""
         return subtree(self.parents, node)
 
     def retain(self, retained: Sequence[int], accepted: int) -> None:
         """Keep the nodes at ``retained``; the first ``accepted`` of them leave as committed.
 
-        What remains must be a tree whose root is the first retained node behind the accepted
-        ones (FlowSpec, section 3.3: a prune is announced as the indices to retain).
+        The rest must be a tree whose root is the first retained node behind the accepted ones
+        (FlowSpec, section 3.3: a prune is announced as the indices to retain).
 
         Raises:
             ValueError: nothing remains, or the parent of a remaining node does not.
@@ -144,10 +144,10 @@ class TokenTree:
         parents: Sequence[int],
         scores: Sequence[float],
     ) -> range:
-        """Append those candidates whose token path is new, in the given order.
+        """Append candidates whose token path is new, in the given order; return their indices.
 
-        Nodes already here keep their place: they may be in flight or verified (FlowSpec,
-        section 3.4, context-aware expansion). Returns the range of the appended indices.
+        Nodes already here keep their place: they may be in flight or verified (FlowSpec, section
+        3.4, context-aware expansion).
         """
         first = last = len(self.tokens)
         known = dict(zip(zip(self.parents, self.tokens, strict=True), range(first), strict=True))
@@ -167,7 +167,7 @@ class TokenTree:
 
 
 def subtree(parents: Sequence[int], node: int) -> list[int]:
-    """Ascending indices of ``node`` and everything below it in a parent list.
+    """Return the ascending indices of ``node`` and everything below it in a parent list.
 
     >>> subtree([-1, 0, 0, 1, 2], 1)
     [1, 3]
@@ -181,10 +181,10 @@ def subtree(parents: Sequence[int], node: int) -> list[int]:
 
 
 def best(scores: npt.NDArray[np.float64], size: int) -> npt.NDArray[np.intp]:
-    """Indices of the ``size`` highest scores, descending; ties keep insertion order.
+    """Return the indices of the ``size`` highest scores, descending; ties keep insertion order.
 
-    If scores never rise from parent to child and parents are inserted first, the result holds
-    the ancestors of every node in it, each before its descendants (order law).
+    If scores never rise from parent to child and parents are inserted first, the result holds the
+    ancestors of every node in it, each before its descendants (order law).
 
     >>> best(np.array([-1.0, -3.0, -1.0, -2.0]), 3).tolist()
     [0, 2, 3]
@@ -201,11 +201,11 @@ def best(scores: npt.NDArray[np.float64], size: int) -> npt.NDArray[np.intp]:
 
 
 def split(count: int, parts: int, limit: int) -> list[int]:
-    """Lengths of the segments a sequence of ``count`` nodes is cut into (FlowSpec, section 3.2).
+    """Return the lengths of the segments of ``count`` nodes (FlowSpec, section 3.2).
 
     As equal as possible, larger ones last, ``parts`` of them; where the shorter ones would exceed
-    ``limit``: ``parts`` segments of ``limit``, and the rest waits (is not listed). A tree of
-    fewer nodes than parts goes in node by node, then as empty markers.
+    ``limit``: ``parts`` segments of ``limit``, without the rest, which waits. A tree of fewer nodes
+    than parts goes in node by node, then as empty markers.
 
     >>> split(81, 5, 16), split(100, 5, 16), split(3, 5, 16)
     ([16, 16, 16, 16, 17], [16, 16, 16, 16, 16], [1, 1, 1, 0, 0])

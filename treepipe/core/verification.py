@@ -1,10 +1,10 @@
-"""The verification rules: which token follows a node, given the target's distribution there.
+"""The verification rules: the token that follows a node, given the target's distribution there.
 
-Law of this file: a rule sees distributions and gives a token, nothing else; every random number
-comes from the generator it was made with. ``p`` is the target's distribution after temperature,
-top-k and top-p, ``q`` the draft's after the same, both [vocabulary], float64, summing to 1. A lossy
-rule under greedy decoding is given both at temperature 1, since one token alone tells nothing.
-Lossless rules give a token of exactly the distribution ``p``, whatever the children are.
+A rule takes distributions and returns a token; every random number comes from the generator it was
+made with. ``p`` is the target's distribution after temperature, top-k and top-p, ``q`` the draft's
+after the same, both [vocabulary], float64, summing to 1. A lossy rule under greedy decoding gets
+both at temperature 1, since one token alone is not informative. Lossless rules return a token of
+exactly the distribution ``p``, whatever the children are.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from treepipe.core.tree import best
 
 Distribution: TypeAlias = npt.NDArray[np.float64]
 NUCLEUS, NUCLEUS_GROWTH = 64, 16
-"""How many tokens are put in order at first to reach a share, and times how many if too few."""
+"""Number of tokens sorted at first to reach a share, and the growth factor if they do not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How logits become a distribution.
+    """The transformation of logits into a distribution.
 
     Attributes:
         temperature: 0 puts everything on the most probable token.
         top_p: keep the most probable tokens that together reach this share.
-        top_k: keep so many of the most probable tokens; 0 keeps all.
+        top_k: number of most probable tokens to keep; 0 keeps all.
     """
 
     temperature: float = 0.0
@@ -44,7 +44,7 @@ class Sampling:
 
 
 def target_distribution(logits: npt.NDArray[np.floating], sampling: Sampling) -> Distribution:
-    """[vocabulary] logits -> distribution: temperature, then top-k, then top-p.
+    """Convert [vocabulary] logits to a distribution: temperature, then top-k, then top-p.
 
     Ties count by token id, the lower one first, so that temperature 0 is the argmax.
     """
@@ -63,12 +63,10 @@ def target_distribution(logits: npt.NDArray[np.floating], sampling: Sampling) ->
 
 
 def nucleus(p: Distribution, share: float, most: int = 0) -> npt.NDArray[np.intp]:
-    """The most probable tokens that together reach this share, ties by token id; the token that
-    crosses the share still belongs to them.
+    """Return the most probable tokens that together reach this share of the ``most`` most probable
+    ones (0: of all), ties by token id, including the token that crosses it.
 
-    Few of a large vocabulary nearly always do, so no more are put in order than are needed.
-
-    Args: ``most``: the share is one of the so many most probable tokens; 0: of all.
+    A few of a large vocabulary nearly always do, so only the first ones are sorted.
     """
     count = most or NUCLEUS
     while True:
@@ -80,14 +78,13 @@ def nucleus(p: Distribution, share: float, most: int = 0) -> npt.NDArray[np.intp
 
 
 def draw(p: Distribution, rng: np.random.Generator) -> int:
-    """One token of distribution ``p``."""
     token = int(np.cumsum(p).searchsorted(rng.random() * p.sum(), side="right"))
     # The sum may be reached a rounding early.
     return token if token < len(p) else int(np.flatnonzero(p)[-1])
 
 
 def draw_without_replacement(q: Distribution, count: int, rng: np.random.Generator) -> list[int]:
-    """At most ``count`` different tokens in the order drawn; fewer if ``q`` holds fewer."""
+    """Draw up to ``count`` different tokens, in the order drawn; fewer if ``q`` holds fewer."""
     left, drawn = q.copy(), list[int]()
     while len(drawn) < count and left.sum() > 0:
         drawn.append(draw(left, rng))
@@ -96,12 +93,12 @@ def draw_without_replacement(q: Distribution, count: int, rng: np.random.Generat
 
 
 class Rule(Protocol):
-    """Decides which token follows a node. One instance per request.
+    """The choice of the token that follows a node. One instance per request.
 
     Attributes:
         lossless: the text has exactly the target's distribution.
-        needs_draft: ``next_token`` wants ``q``.
-        needs_tree: it looks at the children, which only the draft's side knows; others can run
+        needs_draft: ``next_token`` needs ``q``.
+        needs_tree: it reads the children, which only the draft's side knows; others can run
             wherever the target's logits are.
     """
 
@@ -110,11 +107,8 @@ class Rule(Protocol):
     needs_tree: bool
 
     def next_token(self, p: Distribution, children: Sequence[int], q: Distribution | None) -> int:
-        """A child's token (it is accepted), or another (a miss: the new root).
-
-        Args:
-            children: tokens of the node's children in the order in which they were drafted.
-        """
+        """Return a child's token (it is accepted), or another (a miss: the new root); ``children``
+        are in the order in which they were drafted."""
 
 
 class Exact:
@@ -127,7 +121,7 @@ class Exact:
     lossless, needs_draft, needs_tree = True, False, False
 
     def __init__(self, rng: np.random.Generator, *, greedy: bool) -> None:
-        """Args: ``greedy``: the argmax. Lossy rules look at more of ``p`` than that."""
+        """Make the rule; ``greedy`` takes the argmax. Lossy rules read more of ``p`` than that."""
         self._rng, self._greedy = rng, greedy
 
     def next_token(self, p: Distribution, children: Sequence[int], q: Distribution | None) -> int:
@@ -228,7 +222,7 @@ class Adaptive:
     def __init__(
         self, exact: Exact, tau_max: float, weights: tuple[float, float, float] = (1.0, 1.0, 1.0)
     ) -> None:
-        """Args: ``weights``: none is negative, and not all are 0."""
+        """Make the rule; ``weights`` are non-negative, and not all 0."""
         self._exact, self._tau_max = exact, tau_max
         self._powers = np.array(weights) / sum(weights)
         self.lossless = tau_max == 0
@@ -262,4 +256,3 @@ RULES: Mapping[str, type[Rule]] = {
     "relaxed_top_p": RelaxedTopP,
     "adaptive": Adaptive,
 }
-"""The rules by the name that a scenario gives them."""

@@ -1,7 +1,7 @@
-"""The words of one session, and what follows from them for segments and notes that missed some.
+"""The words of one session, and their effect on segments and notes that missed some.
 
-Law of this file: a word numbers the nodes to retain, the accepted ones first (the index law; see
-``stage.py``). Whoever has been through ``v`` words is brought up to date by those from ``v`` on.
+A word numbers the nodes to retain, the accepted ones first (the index law; see ``stage.py``). The
+words from ``v`` on bring a segment of version ``v`` up to date.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class WordLog:
             self._words.append(word)
 
     def forget(self, version: int) -> None:
-        """No segment older than ``version`` will be asked about any more.
+        """Drop the words before ``version``, which no later segment needs.
 
-        Segments overtake each other nowhere, and none loses a word it has been through. So a
-        round without end (``layered.py``) needs no more words than are on their way.
+        Segments overtake each other nowhere, and a segment keeps the words applied to it. So a
+        round without end (``layered.py``) needs only the words on their way.
         """
         del self._words[: max(version - self._first, 0)]
         self._first = max(version, self._first)
 
     def survivors(self, version: int, start: int, count: int) -> tuple[list[int] | None, int]:
-        """Which of ``count`` rows from ``start`` at ``version`` are left now, and their start.
+        """Return which of ``count`` rows from ``start`` at ``version`` remain, and their start.
 
         The rows are positions in 0..count-1, None stands for all. Index law (ii).
         """
@@ -61,7 +61,7 @@ class WordLog:
         return rows, start
 
     def catch_up(self, segment: Segment) -> tuple[Segment, tuple[int, ...] | None]:
-        """The segment after all words it has missed, and which of its rows are left.
+        """Return the segment after all words it has missed, and its remaining rows.
 
         None stands for all rows. The segment's round must be the current one.
         """
@@ -91,7 +91,7 @@ class WordLog:
 
 
 def _renumber(parents: list[int], missed: Sequence[Word]) -> tuple[int, ...]:
-    """Surviving rows' parents after the missed words.
+    """Return surviving rows' parents after the missed words.
 
     The new root's parent is the last of the accepted nodes, so that it ends up as ``NO_PARENT``.
     """
@@ -105,8 +105,7 @@ def _renumber(parents: list[int], missed: Sequence[Word]) -> tuple[int, ...]:
 
 
 class NodeNotes(Generic[Note]):
-    """What a world remembers about the nodes of one request that came back, in step with the words:
-    notes by tree index, pruned as the tree is."""
+    """A world's notes about the returned nodes of one request, pruned as the tree is."""
 
     def __init__(self) -> None:
         self._notes: dict[int, Note] = {}
@@ -114,7 +113,7 @@ class NodeNotes(Generic[Note]):
         self._round = 0
 
     def write(self, returned: Segment, notes: Sequence[Note]) -> None:
-        """One note per row of a segment; those of rows that were pruned meanwhile are dropped."""
+        """Store one note per row of a segment, except for rows that were pruned meanwhile."""
         if returned.round != self._round:
             return
         self._log.forget(returned.version)
@@ -123,7 +122,7 @@ class NodeNotes(Generic[Note]):
         self._notes.update(enumerate(kept, start=start))
 
     def announce(self, word: Word) -> list[Note]:
-        """Follow a word; returns the notes of the nodes that it commits, in order."""
+        """Follow a word; return the notes of the nodes that it commits, in order."""
         self._log.add(word)
         if word.retained is None:
             return []

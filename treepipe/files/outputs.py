@@ -1,7 +1,7 @@
 """Files that a command writes: checked before the work, put in place whole after it.
 
-Law of this file: it knows paths and options, not what is written. A command calls
-``check_outputs`` (and ``claim_folder``) first; everything is written by ``write_file``.
+This file knows paths and options, not contents. A command first calls ``check_outputs`` (and
+``claim_folder``); ``write_file`` writes everything.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from treepipe.core.errors import RunError, UserError
 
 STANDARD_OUTPUT = "-"
 REPORT, REPORT_PAGE = "--report", "index.html"
-"""The option whose folder holds a page, and that page."""
+"""The option for a folder with a page, and the page's file name."""
 PICTURES = ("--plot",)
-"""Options whose file is drawn, in a format that its ending names."""
+"""Options for a picture, whose file name's ending gives the format."""
 SHOWN = 3
 """Most files that a sentence names."""
 
@@ -35,23 +35,23 @@ class WriteError(RunError):
     """A file could not be written after the work."""
 
 
-class Faults:
-    """Goes on after a fault and tells all of them at the end; a context manager.
+class Failures:
+    """A context manager that collects failures and raises them all at the end.
 
-    A file that cannot be written must not cost the others, nor the table on the terminal.
+    A file that cannot be written must not prevent the other files or the table on the terminal.
     """
 
     def __init__(self) -> None:
         self._sentences: list[str] = []
 
     def attempt(self, action: Callable[..., object], *arguments: Any, **options: Any) -> None:
-        """Call it; a ``RunError`` is told at the end."""
+        """Call the action; a ``RunError`` is collected until the end."""
         try:
             action(*arguments, **options)
         except RunError as error:
             self._sentences.append(str(error))
 
-    def __enter__(self) -> Faults:
+    def __enter__(self) -> Failures:
         return self
 
     def __exit__(
@@ -72,17 +72,17 @@ def check_outputs(
     inputs: Collection[Path | None] = (),
     keep: Collection[str] = (),
 ) -> None:
-    """Refuse, before the work, what could not be written after it.
+    """Refuse, before the work, outputs that could not be written after it.
 
     Args:
-        files: by option; None is not asked for, and ``--json -`` is standard output. The folder
-            of ``--report`` is made.
-        inputs: files that the command reads; none of them is written over.
+        files: files by option; None: not requested; ``--json -``: standard output. The folder of
+            ``--report`` is made.
+        inputs: files that the command reads, which must not be overwritten.
         keep: options whose file must not exist yet (they have a ``--force``).
 
     Raises:
         UserError: a folder is missing, a file cannot be written, must stay or is named twice, or a
-            picture's format is not known.
+            picture's format is unknown.
     """
     if (report := files.get(REPORT)) is not None:
         claim_folder(Path(report), REPORT)  # first, so that no file takes its name
@@ -126,8 +126,8 @@ def claim_results(out: Path, mark: str, what: str) -> None:
     """Make the folder of ``--out``. Raises ``UserError`` if it holds something else.
 
     Args:
-        mark: the file by which an earlier result of the same kind is known.
-        what: that kind, for the error's sentence.
+        mark: the file that marks an earlier result of the same kind.
+        what: name of that kind, for the error's sentence.
     """
     if out.is_dir() and any(out.iterdir()) and not (out / mark).exists():
         raise UserError(
@@ -138,19 +138,18 @@ def claim_results(out: Path, mark: str, what: str) -> None:
 
 
 def cache_folder() -> Path:
-    """The folder of what is remembered (in ``XDG_CACHE_HOME``); it may be deleted at any time."""
+    """Return the folder of caches (in ``XDG_CACHE_HOME``), which may be deleted at any time."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "treepipe"
 
 
 def write_file(path: Path, content: str | bytes, option: str = "") -> None:
-    """Put a whole file in place; what was there before stays until the new one is complete.
+    """Write a whole file; an earlier one stays in place until the new one is complete.
 
     Args:
-        option: that asked for the file, for the error's sentence.
+        option: the option that asked for the file, for the error's sentence.
 
-    Raises:
-        WriteError: it cannot be written.
+    Raises ``WriteError``: it cannot be written.
     """
     data = content.encode() if isinstance(content, str) else content
     try:
@@ -162,7 +161,7 @@ def write_file(path: Path, content: str | bytes, option: str = "") -> None:
 
 
 def write_standard_output(text: str, option: str) -> None:
-    """The same for standard output; a closed pipe stays a ``BrokenPipeError``."""
+    """Write to standard output; a closed pipe stays a ``BrokenPipeError``."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -174,7 +173,7 @@ def write_standard_output(text: str, option: str) -> None:
 
 
 def drop_standard_output() -> None:
-    """What standard output could not take is not tried again when the process ends."""
+    """Drop unwritten standard output, so that the process does not retry it at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     with contextlib.suppress(OSError):  # there may be no file behind it
         os.dup2(nowhere, sys.stdout.fileno())
@@ -182,12 +181,12 @@ def drop_standard_output() -> None:
 
 
 def forget_written() -> None:
-    """A command begins: it has written nothing."""
+    """Forget the files written by an earlier command."""
     _written.clear()
 
 
 def what_is_kept() -> str:
-    """What of an interrupted command's work is kept, as the end of a sentence."""
+    """Describe what an interrupted command leaves behind, as the end of a sentence."""
     names = list(dict.fromkeys(map(str, _written)))
     if not names:
         return "nothing was written"
@@ -223,7 +222,7 @@ def _check_file(path: Path, name: str, *, new: bool) -> None:
 
 
 def _exists(path: Path) -> bool:
-    """``Path.exists``, but a name that is too long is an ``OSError`` on every Python."""
+    """Return ``Path.exists``, with an ``OSError`` for too long a name on every Python version."""
     try:
         path.stat()
     except FileNotFoundError:
@@ -255,7 +254,7 @@ def _place(path: Path, data: bytes) -> None:
 
 
 def _is_written_in_place(path: Path, target: Path) -> bool:
-    """Devices and pipes cannot be replaced, nor files in a folder that may not be changed."""
+    """Return whether to write in place: devices, pipes, and files in a read-only folder."""
     if not path.exists():
         return False
     is_device = not path.is_file() or Path("/dev") in path.absolute().parents

@@ -1,18 +1,23 @@
-"""Reading a user's file; why it could not be read, in words that need no knowledge of Python."""
+"""Reading users' files, including JSON; every fault is worded without Python's terms."""
 
 from __future__ import annotations
 
 import io
+import json
 import os
+import re
 import stat
 from pathlib import Path
+from typing import Any
+
+from treepipe.core.errors import UserError
 
 MOST_STREAM_BYTES = 2**26
-"""Read from a device or a pipe, which may never end; a file has the size that it has."""
+"""Most bytes read from a device or a pipe, which may never end; files have no limit."""
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return a file's content. Raises what is ``UNREADABLE``."""
+    """Return a file's content. Raises one of ``UNREADABLE``."""
     with path.open("rb") as file:
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             return file.read()
@@ -23,16 +28,16 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
-    """Return a file's content with ends of lines as ``\\n``. Raises what is ``UNREADABLE``."""
+    """Return a file's content with ends of lines as ``\\n``. Raises one of ``UNREADABLE``."""
     with io.TextIOWrapper(io.BytesIO(read_bytes(path)), encoding) as text:
         return text.read()
 
 
 def reading_fault(error: Exception) -> str:
-    """The end of a sentence.
+    """Return the end of a sentence about a fault.
 
     Args:
-        error: raised where a file's text was read or parsed.
+        error: exception from reading or parsing a file's text.
     """
     if isinstance(error, IsADirectoryError):
         return "it is a folder, not a file"
@@ -48,4 +53,29 @@ def reading_fault(error: Exception) -> str:
 
 
 UNREADABLE = (OSError, ValueError, RecursionError, MemoryError)
-"""What reading and parsing a text file raises."""
+"""Exceptions from reading and parsing a text file."""
+
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+"""Control characters except tabs and ends of lines; a terminal would interpret them."""
+
+
+def visible(text: str) -> str:
+    """Return the text with control characters written out.
+
+    >>> visible("a\\x1b[31mb")
+    'a\\\\x1b[31mb'
+    """
+    return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read the JSON object in a file. Raises ``UserError`` if there is none."""
+    try:
+        content = json.loads(read_text(path))
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file") from None
+    except UNREADABLE as error:
+        raise UserError(f"{path}: is not valid JSON: {reading_fault(error)}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: must hold a JSON object")
+    return content

@@ -1,4 +1,4 @@
-"""What every table of a scenario or profile file is made of: strict, frozen, unit-bearing types."""
+"""The base of every table of a scenario or profile file: strict, frozen types with units."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 MOST = 1_000_000
-"""Of anything that a simulation holds one by one; more would exhaust the memory, not inform."""
+"""Upper bound on any count that the simulator keeps as objects."""
 SMALLEST, LARGEST = 1e-9, 1e15
-"""Of what must be positive, in whichever unit: with less or more, times are no numbers any more."""
+"""Bounds of positive quantities, in any unit; beyond them times overflow or vanish."""
 
 
 def _of_this_world(value: float) -> float:
@@ -32,36 +32,39 @@ def _of_this_world(value: float) -> float:
 
 Milliseconds: TypeAlias = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 Seed: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
-"""What every generator of random numbers takes, PyTorch's as well."""
+"""A seed that every random number generator takes, including PyTorch's."""
 Positive: TypeAlias = Annotated[
     float,
     Field(gt=0, allow_inf_nan=False),
     AfterValidator(_of_this_world),
 ]
 Factor: TypeAlias = Annotated[float, Field(ge=1e-6, le=1e6)]
-"""On a time or a share: what lies beyond is no question about this world, and no number's room."""
+"""A factor on a time or a share, with bounds that keep results finite."""
 Count: TypeAlias = Annotated[int, Field(ge=1)]
 Several: TypeAlias = Annotated[int, Field(ge=1, le=MOST)]
-"""A count of what is held one by one: requests, their tokens, roles, runs."""
+"""A count of objects in memory: requests, their tokens, roles, runs."""
 GridValues: TypeAlias = Annotated[tuple[Any, ...], Field(min_length=1)]
-"""What is tried of one key."""
+"""Values to try for one key."""
 TokenTable: TypeAlias = Annotated[dict[Count, Milliseconds], Field(min_length=1)]
-"""Milliseconds against tokens."""
+"""Milliseconds by number of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Metadata of a key that is read only where the key beside it has one of ``values`` (with no
-    values: any that is not empty)."""
+    """Metadata of a key that is read only where the key beside it has one of ``values`` (without
+    values: any value that is not empty)."""
 
     key: str
     values: tuple[Any, ...] = ()
 
+    def holds(self, table: Any) -> bool:
+        beside = getattr(table, self.key)
+        return beside in self.values if self.values else bool(beside)
+
 
 @dataclass(frozen=True, slots=True)
 class ReadIf:
-    """Metadata of a key that is read only where a condition holds, which ``scenario/unread.py``
-    states by this name."""
+    """Metadata of a key that is read only under a condition of ``scenario/unread.py``."""
 
     condition: str
 
@@ -74,7 +77,7 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _truth_is_no_number(cls, given: Any) -> Any:
-        """Refuse what pydantic would take: true for 1, and 1 or "yes" for true."""
+        """Refuse conversions that pydantic allows: true to 1, and 1 or "yes" to true."""
         kinds = _kinds_of(cls)
         for name, value in given.items() if isinstance(given, Mapping) else ():
             for place, each in _values(value, (name,)):
@@ -94,8 +97,7 @@ _TRUE_NUMBER = PydanticCustomError("truth", "must be a number, not true or false
 
 @cache
 def _kinds_of(table: type[Section]) -> dict[str, str]:
-    """The keys that are true or false and nothing else, and those that are numbers or made of
-    them."""
+    """Return the keys that are only booleans, and those that are numbers or consist of numbers."""
     types = {name: {*_types(each.annotation)} for name, each in table.model_fields.items()}
     truths = {name: "truth" for name, own in types.items() if bool in own <= {bool, NoneType}}
     numbers = {name for name, own in types.items() if own & {int, float} and bool not in own}
@@ -103,7 +105,7 @@ def _kinds_of(table: type[Section]) -> dict[str, str]:
 
 
 def _types(annotation: Any) -> Iterator[Any]:
-    """The types that an annotation is made of, but for those of a table's own keys."""
+    """Yield the types in an annotation, except those of a table's own keys."""
     inner = get_args(annotation)
     if get_origin(annotation) is Literal:
         return
@@ -116,8 +118,7 @@ def _types(annotation: Any) -> Iterator[Any]:
 def _values(
     value: Any, place: tuple[str | int, ...]
 ) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """The values in lists and tables, each with its place; those of tables with keys of a section
-    look for themselves."""
+    """Yield the values in lists and tables with their places, except those of inner sections."""
     if isinstance(value, Mapping):
         inner: Any = value.items()
     elif isinstance(value, list | tuple):

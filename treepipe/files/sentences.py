@@ -1,10 +1,10 @@
-"""Sentences that a file of Markdown lists, by heading: prose that the code shows stays prose."""
+"""Sentences listed in a Markdown file, by heading, so that prose stays out of the code."""
 
 from __future__ import annotations
 
 
 def sentences(text: str) -> dict[str, list[str]]:
-    """A template's list items by heading ("" before the first one).
+    """Return a template's list items by heading ("" before the first one).
 
     >>> sentences("- one\\n  goes on\\n\\n## More\\n\\n- two\\n")
     {'': ['one goes on'], 'More': ['two']}

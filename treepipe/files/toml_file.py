@@ -1,6 +1,6 @@
-"""Reading, validating and writing TOML files; every fault is worded as one sentence.
+"""Reading, validating and writing TOML files; every fault is reported in one sentence.
 
-What the files say is in ``scenario.py`` and ``profiles/schema.py``.
+``scenario.py`` and ``profiles/schema.py`` define the files' content.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from treepipe.core.errors import UnknownKeyError, UserError
-from treepipe.files.reading import UNREADABLE, read_text, reading_fault
-from treepipe.files.visible import CONTROL, visible
+from treepipe.files.reading import CONTROL, UNREADABLE, read_text, reading_fault, visible
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -30,10 +29,10 @@ else:
 Model = TypeVar("Model", bound=BaseModel)
 
 UNITS = ("ms", "mib", "kib", "mbit_s", "gb_s", "w", "usd_per_hour", "tokens")
-"""Ends of key names that are units, for a better sentence where one was left out."""
+"""Units at the end of key names, for a better sentence where a unit is missing."""
 
 TAGGED_UNIONS = ("acceptance", "arrivals", "prompt_tokens", "new_tokens")
-"""Keys whose table says by one of its keys what it is."""
+"""Keys whose table states its kind in one of its keys."""
 
 UNION_TAGS = {
     *("device-times", "device-hardware", "device-extended", "device-name"),
@@ -41,11 +40,11 @@ UNION_TAGS = {
     *("spares-count", "spares-named"),
     *("str", "float", "[key]"),
 }
-"""What members of a union are called, and a table's own name for one of its keys."""
+"""Parts of pydantic's locations that are no keys: union members, and "[key]" for a table's key."""
 
 
 MOST_PARTS = 100
-"""Of a key with dots."""
+"""Most parts of a dotted key."""
 LONG_KEY = re.compile(rf"""(?<![\w."'-])(?:[\w"'-]+(?:[ \t]*\.|[ \t]+\.[ \t]+)){{{MOST_PARTS}}}""")
 
 WORDS = {
@@ -57,13 +56,13 @@ WORDS = {
     "bool_parsing": "must be true or false",
     "bool_type": "must be true or false",
 }
-"""For faults that pydantic words in the terms of Python."""
+"""Replacements for faults that pydantic words in Python's terms."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The file's content. Raises ``UserError`` if it cannot be read."""
+    """Read a file's content. Raises ``UserError`` if it cannot be read."""
     try:
-        return _parsed(read_text(path, "utf-8-sig"))  # some begin with a mark
+        return _parsed(read_text(path, "utf-8-sig"))  # drops a byte order mark
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file") from None
     except tomllib.TOMLDecodeError as error:
@@ -73,20 +72,20 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """Tables of TOML. Raises ``ValueError``, also for a key of very many parts (parsing takes the
-    square of their number, in time and in memory) and for control characters (what users name is
-    shown on terminals and in pictures, which take these for something else than text)."""
+    """Parse TOML. Raises ``ValueError``, also for a key of very many parts (parsing takes time and
+    memory quadratic in their number) and for control characters (names are shown on terminals and
+    in pictures, which interpret them)."""
     if LONG_KEY.search(text):
         raise ValueError(f"a key has more than {MOST_PARTS} parts")
     found: dict[str, Any] = tomllib.loads(text)
-    for each in _texts(found) if "\\" in text else ():  # TOML lets none in that is not escaped
+    for each in _texts(found) if "\\" in text else ():  # TOML allows only escaped ones
         if CONTROL.search(each):
             raise ValueError(f"'{visible(each)}' holds a control character")
     return found
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts in a value, keys included."""
+    """Yield all texts in a value, keys included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -99,10 +98,10 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def validated(model: type[Model], data: Mapping[str, Any], path: Path | str) -> Model:
-    """``data`` as a ``model``; ``UserError`` with the first fault in one sentence, an
-    ``UnknownKeyError`` if a key is unknown.
+    """Validate ``data`` as a ``model``. Raises ``UserError`` with the first fault in one sentence,
+    and ``UnknownKeyError`` if a key is unknown.
 
-    Args: ``path``: of the file, or another start of the sentence.
+    Args: ``path``: path of the file, or another beginning of the sentence.
     """
     try:
         return model.model_validate(data)
@@ -117,7 +116,7 @@ def flattened(
     is_value: Callable[[Any], bool] = lambda value: not isinstance(value, Mapping),
     prefix: str = "",
 ) -> list[tuple[str, Any]]:
-    """Keys of tables inside tables, dotted, with their values.
+    """Return the keys of nested tables, dotted, with their values.
 
     >>> flattened({"schedule": {"width": [8, 16]}, "drafts.0.device": ["l40"]})
     [('schedule.width', [8, 16]), ('drafts.0.device', ['l40'])]
@@ -132,8 +131,8 @@ def flattened(
 
 
 def toml_value(text: str) -> Any:
-    """A TOML value; text that is none is taken as a string, so quotes can be left out.
-    Raises ``UserError`` for a control character."""
+    """Parse a TOML value; other text is taken as a string, so quotes can be left out. Raises
+    ``UserError`` for a control character."""
     try:
         return _parsed(f"value = {text}")["value"]
     except (ValueError, RecursionError):
@@ -143,11 +142,11 @@ def toml_value(text: str) -> Any:
 
 
 def toml_text(data: Mapping[str, Any], heading: Sequence[str] = (), digits: int = 17) -> str:
-    """A file's text: plain keys first, then a table or an array of tables for each other one.
+    """Write a file's text: plain keys first, then a table or an array of tables for each other one.
 
     Args:
         heading: lines of a comment at the top.
-        digits: of a float that are written; 17 are all.
+        digits: significant digits of a float; 17 are all.
 
     Keys whose value is None are left out, as TOML has no such value.
 
@@ -173,16 +172,16 @@ def toml_text(data: Mapping[str, Any], heading: Sequence[str] = (), digits: int 
 
 
 def toml_line(key: object, value: Any, digits: int = 17) -> str:
-    """One key with its value, tables inline; as ``toml_text`` otherwise.
+    """Write one key with its value, tables inline; otherwise like ``toml_text``.
 
     >>> toml_line("transfer_ms", {1024: 0.5})
     'transfer_ms = { 1024 = 0.5 }'
     """
-    return f"{_key(key)} = {_inline(value, digits)}"
+    return f"{_key(key)} = {toml_inline(value, digits)}"
 
 
 def _tables_of(value: Any) -> Sequence[Mapping[Any, Any]]:
-    """The tables that are written under headings of their own; none of a plain value."""
+    """Return the tables to write under headings of their own; empty for a plain value."""
     if isinstance(value, Mapping):
         return [value]
     several = isinstance(value, list | tuple) and all(isinstance(each, Mapping) for each in value)
@@ -190,7 +189,7 @@ def _tables_of(value: Any) -> Sequence[Mapping[Any, Any]]:
 
 
 def _table_lines(table: Mapping[Any, Any], digits: int) -> Iterator[str]:
-    """A line per key; a table of tables has a line per inner table."""
+    """Yield a line per key; a table of tables has a line per inner table."""
     for key, value in table.items():
         if isinstance(value, Mapping) and any(isinstance(v, Mapping) for v in value.values()):
             for inner, content in value.items():
@@ -199,14 +198,14 @@ def _table_lines(table: Mapping[Any, Any], digits: int) -> Iterator[str]:
             yield toml_line(key, value, digits)
 
 
-def _inline(value: Any, digits: int) -> str:
-    """A value on one line; what JSON writes of text and whole numbers is TOML, too."""
+def toml_inline(value: Any, digits: int = 17) -> str:
+    """Write a value on one line; JSON's form of text and whole numbers is also TOML."""
     if isinstance(value, Mapping):
         there = {key: each for key, each in value.items() if each is not None}
         inner = ", ".join(toml_line(key, each, digits) for key, each in there.items())
         return f"{{ {inner} }}" if inner else "{}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(_inline(each, digits) for each in value) + "]"
+        return "[" + ", ".join(toml_inline(each, digits) for each in value) + "]"
     if isinstance(value, float):
         return repr(value) if digits >= 17 else f"{value:.{digits}g}"
     if isinstance(value, datetime.date):
@@ -218,13 +217,13 @@ def _inline(value: Any, digits: int) -> str:
 
 
 def _key(name: object) -> str:
-    """A key, quoted where it must be; numbers of tables by size are written as short as can be."""
+    """Write a key, quoted where it must be; numbers as keys are as short as possible."""
     text = f"{name:g}" if isinstance(name, float) else str(name)
-    return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else _inline(text, 0)
+    return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else toml_inline(text, 0)
 
 
 def _sentence(model: type[BaseModel], error: ValidationError) -> str:
-    """The fault of the first error; an unknown key before others, as it may be their cause."""
+    """Describe the first fault; an unknown key comes before others, as it may be their cause."""
     errors = error.errors(include_url=False)
     fault = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
     location = _without_union_tags(fault["loc"])
@@ -240,14 +239,14 @@ def _sentence(model: type[BaseModel], error: ValidationError) -> str:
     message = WORDS.get(fault["type"]) or fault["msg"].removeprefix("Value error, ")
     if not location or message.startswith(f"key {key}."):
         return message
-    # A table's content would hide the sentence.
+    # The table's content would hide the sentence.
     value = fault["input"]
     shown = "" if isinstance(value, Mapping) else f" = {json.dumps(value, default=str)}"
     return f"key {key}{shown}: {message[0].lower()}{message[1:]}"
 
 
 def _unknown_tag(fault: Any, key: str) -> str:
-    """The sentence for a table whose key that says what it is names what does not exist."""
+    """Describe the fault of a table whose kind does not exist."""
     context = fault["ctx"]
     tag, named = context["discriminator"].strip("'"), str(context["tag"])
     known = [each.strip(" '") for each in context["expected_tags"].split(",")]
@@ -259,7 +258,7 @@ def _unknown_tag(fault: Any, key: str) -> str:
 
 
 def _without_union_tags(location: Sequence[Any]) -> list[Any]:
-    """The keys of the file only: pydantic also names which member of a union it tried."""
+    """Return only the keys of the file; pydantic also names the union member that it tried."""
     return [
         part
         for before, part in zip((None, *location), location, strict=False)
@@ -285,7 +284,7 @@ def _unknown_key(model: type[BaseModel], location: Sequence[Any], key: str) -> s
 
 
 def _names_at(annotation: Any, location: Sequence[Any]) -> set[str]:
-    """Field names of the models that a location in the file may hold."""
+    """Return the field names of the models that a location in the file may hold."""
     models, named = list(models_in(annotation)), list(_values(annotation))
     if not location:
         return {name for model in models for name in model.model_fields}
@@ -297,7 +296,7 @@ def _names_at(annotation: Any, location: Sequence[Any]) -> set[str]:
 
 
 def models_in(annotation: Any) -> Iterable[type[BaseModel]]:
-    """The pydantic models that a type annotation allows (in unions, tuples, Annotated)."""
+    """Yield the pydantic models that a type annotation allows (in unions, tuples, Annotated)."""
     if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
         if issubclass(annotation, BaseModel):
             yield annotation
@@ -307,7 +306,7 @@ def models_in(annotation: Any) -> Iterable[type[BaseModel]]:
 
 
 def _values(annotation: Any) -> Iterable[Any]:
-    """What the tables hold that a type annotation allows by names of the author's choice."""
+    """Yield the value types of the tables with free keys that a type annotation allows."""
     if typing.get_origin(annotation) is dict:
         yield typing.get_args(annotation)[1]
     else:

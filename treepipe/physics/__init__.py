@@ -1,1 +1,1 @@
-"""The model of time: what work takes on a device and a message on a link."""
+"""Model of time: the time of work on a device and of a message on a link."""

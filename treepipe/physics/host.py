@@ -1,9 +1,8 @@
-"""What a real host adds to a device's own times: messages, wake-ups, decisions, and company.
+"""The costs of a real host beside a device's own times: messages, wake-ups, decisions, sharing.
 
 A device profile is measured with one process alone and passes back to back. In a run that is not
 emulated, a role's process also packs and unpacks messages, is woken, decides, and shares memory
-bandwidth and processors with the other roles of its host. ``treepipe calibrate run`` measures that
-in place.
+bandwidth and processors with the other roles of its host. ``treepipe calibrate run`` measures that.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from treepipe.physics.timing import TimeTable
 
 
 class Factor:
-    """A factor against a count (rows, roles at work): piecewise linear, its ends hold beyond.
+    """A factor as a function of a count (rows, working roles): piecewise linear, constant outside.
 
     >>> factor = Factor({1: 1.0, 3: 2.0})
     >>> factor(1), factor(2), factor(9)
@@ -34,7 +33,7 @@ class Factor:
         return float(np.interp(count, list(self.points), list(self.points.values())))
 
     def over(self, table: TimeTable) -> TimeTable:
-        """A device's table with the factor on it, at the knots of both."""
+        """Multiply a device's table by the factor, at the knots of both."""
         return table.times(self, self.points) if self.points != {1: 1.0} else table
 
 
@@ -43,14 +42,15 @@ class HostTimes:
     """The costs of a role's process on its host, in milliseconds.
 
     Attributes:
-        send, receive: of a message, against its bytes as links count them; they keep the role busy.
-        wake: from a message's arrival until a role that slept goes on.
-        desk: the draft server's decisions, against the rows that came back or were drafted.
-        together: a factor on all work while so many of the host's roles are at it.
-        variation: the standard deviation of a piece of work's time over its mean.
-        cold: a further factor on a draft server's 1st, 2nd, ... pass behind a wait.
-        gauge: of the workers' fixed piece of work, when all of this was measured.
-        processors: roles that can be at work at once; more of them share.
+        send, receive: time to pack or unpack a message by its bytes as links count them; keeps the
+            role busy.
+        wake: time from a message's arrival until a sleeping role goes on.
+        desk: time of the draft server's decisions by returned or drafted rows.
+        together: factor on all work by the number of the host's working roles.
+        variation: coefficient of variation of a piece of work's time.
+        cold: further factor on a draft server's 1st, 2nd, ... pass behind a wait.
+        gauge: time of the workers' fixed piece of work when these costs were measured.
+        processors: number of roles that can work at once; more of them share.
     """
 
     send: TimeTable
@@ -64,8 +64,7 @@ class HostTimes:
     processors: float = inf
 
     def slowed(self, working: int) -> float:
-        """The factor on all work while so many roles are at it: what was measured, which is rare
-        with many of them, but no less than their processors allow.
+        """Factor for ``working`` roles: as measured, at least ``working`` over ``processors``.
 
         >>> nothing = TimeTable({1: 0.0})
         >>> costs = HostTimes(nothing, nothing, 0.0, nothing, Factor({1: 1.0, 2: 1.2}), 0.0,
@@ -76,7 +75,7 @@ class HostTimes:
         return max(self.together(working), working / self.processors)
 
     def draw(self, rng: np.random.Generator) -> float:
-        """A factor of mean 1 on a piece of work's time (lognormal)."""
+        """Draw a factor of mean 1 on a piece of work's time (lognormal)."""
         if not self.variation:
             return 1.0
         variance = log1p(self.variation**2)

@@ -1,6 +1,6 @@
-"""Service times against tokens and context, link times against bytes: pure functions of sizes.
+"""Service times by tokens and context, link times by bytes: pure functions of sizes.
 
-Both worlds read these: the simulator waits for them, the executor's emulation pads to them.
+The simulator waits for these times; the executor's emulation pads to them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ JitterKind: TypeAlias = Literal["half_normal", "exponential", "lognormal", "unif
 
 
 class TimeTable:
-    """Milliseconds against tokens: piecewise linear between the given points.
+    """Milliseconds by tokens: piecewise linear between the given points.
 
-    Below the first point the first time holds (a pass has a fixed cost), beyond the last one
-    the last slope goes on if it rises, else the last time holds (more tokens do not take less
-    time: a fall is noise, and would end below 0); ``extrapolates`` says where that is so, for a
-    warning. Times of up to 1,024 tokens are computed once.
+    Below the first point the first time holds (a pass has a fixed cost); beyond the last one the
+    last slope goes on if it rises, else the last time holds (a fall is noise).
 
     >>> table = TimeTable({1: 20.0, 64: 20.0, 128: 40.0})
     >>> table(0), table(1), table(96), table(192)
@@ -30,31 +28,27 @@ class TimeTable:
     """
 
     def __init__(self, points: Mapping[int, float]) -> None:
-        """Args: ``points``: at least one, tokens >= 1 to milliseconds >= 0."""
+        """Make a table from at least one point: tokens >= 1 to milliseconds >= 0."""
         self.points = dict(sorted(points.items()))
         self._tokens = list(self.points)
         self._times = list(self.points.values())
         self._cached = self._first_times(1025)
 
     def __call__(self, tokens: int, context: int = 0) -> float:
-        """Milliseconds for a pass over ``tokens``; no tokens cost nothing.
-
-        Args:
-            context: tokens already in the caches; a table of one context takes it for any.
-        """
+        """Return the time of a pass over ``tokens`` behind ``context`` cached ones (0: 0 ms)."""
         return self._cached[tokens] if tokens <= 1024 else self._time(tokens)
 
     @property
     def last_context(self) -> int | None:
-        """Longest context that was measured; None if the context does not matter."""
+        """Longest measured context; None if the context does not matter."""
         return None
 
     def over(self, parts: Sequence[tuple[int, int]]) -> float:
-        """Milliseconds for one pass over (tokens, context) of several requests."""
+        """Return the milliseconds of one pass over (tokens, context) of several requests."""
         return self(sum([tokens for tokens, _ in parts]))
 
     def extrapolates(self, tokens: int) -> bool:
-        """True if no two points enclose ``tokens``."""
+        """Whether ``tokens`` lies outside the given points."""
         return tokens > self._tokens[-1] and len(self._tokens) > 1
 
     @property
@@ -63,17 +57,16 @@ class TimeTable:
         return len(self._times) > 1 and self._times[-1] < self._times[-2]
 
     def scaled(self, factor: float) -> TimeTable:
-        """The same with all times multiplied by ``factor``."""
         return self.times(lambda _: factor, ())
 
     def times(self, factor: Callable[[int], float], knots: Collection[int]) -> TimeTable:
-        """The same with each time multiplied by the factor of its tokens, known at ``knots``, too,
-        up to the table's end (beyond it the slope goes on)."""
+        """Multiply each time by the factor of its tokens. The factor's ``knots`` up to the table's
+        end are added to the table, whose last slope goes on beyond it."""
         between = {each for each in knots if min(self.points) < each < max(self.points)}
         return TimeTable({n: self(n) * factor(n) for n in {*self.points, *between}})
 
     def _first_times(self, count: int) -> list[float]:
-        """The times of 0, 1, ... tokens: the operations of ``_time``, on all of them at once."""
+        """Return the times of 0, 1, ... tokens: the operations of ``_time`` on all at once."""
         known, values, at = np.array(self._tokens), np.array(self._times), np.arange(count)
         if len(known) == 1:
             return [0.0, *[self._times[0]] * (count - 1)]
@@ -92,8 +85,8 @@ class TimeTable:
 
 
 def _between(known: Sequence[float], values: Sequence[float], at: float) -> float:
-    """Piecewise linear; below the first point its value, beyond the last one the last slope, or
-    the last value if that falls."""
+    """Interpolate linearly; below the first point return its value, beyond the last one continue
+    the last slope, or hold the last value if that slope falls."""
     if at <= known[0] or len(known) == 1:
         return values[0]
     high = min(bisect_left(known, at), len(known) - 1)
@@ -105,7 +98,7 @@ def _between(known: Sequence[float], values: Sequence[float], at: float) -> floa
 
 
 class IdleFactor:
-    """How much longer work takes that begins after an idle gap: a factor against the gap.
+    """Slow-down of work that begins after an idle gap: a factor by the length of the gap.
 
     Piecewise linear between the given points; a longer gap than the last one counts as the last.
 
@@ -117,7 +110,7 @@ class IdleFactor:
     """
 
     def __init__(self, points: Sequence[tuple[float, float]]) -> None:
-        """Args: ``points``: (gap in ms, factor), ascending; none: idling has no effect."""
+        """Make the factor from ascending points (gap in ms, factor); empty: idling has no cost."""
         self._gaps = [gap for gap, _ in points] or [0.0]
         self._factors = [factor for _, factor in points] or [1.0]
 
@@ -126,7 +119,7 @@ class IdleFactor:
 
 
 class ServiceTable(TimeTable):
-    """Milliseconds against tokens and context length: one table per context, linear between.
+    """Milliseconds by tokens and context length: one table per context, linear between.
 
     Below the first context its table holds, beyond the last one the last slope goes on, or the last
     table holds where that falls. ``points`` are those of the first context.
@@ -137,13 +130,12 @@ class ServiceTable(TimeTable):
     """
 
     def __init__(self, tables: Mapping[int, Mapping[int, float]]) -> None:
-        """Args: ``tables``: at least one; context >= 0 to points as a ``TimeTable`` takes them."""
+        """Make a table from at least one context >= 0, each with the points of a ``TimeTable``."""
         self.contexts = sorted(tables)
         super().__init__(tables[self.contexts[0]])
         self._tables = [TimeTable(tables[context]) for context in self.contexts]
 
     def __call__(self, tokens: int, context: int = 0) -> float:
-        """Milliseconds for a pass over ``tokens`` behind ``context`` cached ones."""
         known = self.contexts
         if context <= known[0] or len(known) == 1:
             return super().__call__(tokens)
@@ -160,11 +152,10 @@ class ServiceTable(TimeTable):
 
     @property
     def by_context(self) -> dict[int, TimeTable]:
-        """The table of each context; what another one is made of."""
         return dict(zip(self.contexts, self._tables, strict=True))
 
     def over(self, parts: Sequence[tuple[int, int]]) -> float:
-        """Milliseconds for one pass over (tokens, context) of several requests.
+        """Return the milliseconds of one pass over (tokens, context) of several requests.
 
         All rows share a pass without context; each request's context adds to it what it adds to a
         pass of its own, since no row attends to another request's tokens. Where context takes time
@@ -178,7 +169,6 @@ class ServiceTable(TimeTable):
         return together + added if added >= 0 else max(together + added, *own)
 
     def times(self, factor: Callable[[int], float], knots: Collection[int]) -> ServiceTable:
-        """The same with the factor on the table of each context."""
         return ServiceTable(
             {
                 context: table.times(factor, knots).points
@@ -187,18 +177,16 @@ class ServiceTable(TimeTable):
         )
 
     def extrapolates(self, tokens: int) -> bool:
-        """True if no two points enclose ``tokens``, at any context."""
         return any(table.extrapolates(tokens) for table in self._tables)
 
     @property
     def falls(self) -> bool:
-        """Whether any of the tables does."""
         return any(table.falls for table in self._tables)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceTimes:
-    """What one device needs for each kind of work, in milliseconds.
+    """The times that one device needs for each kind of work, in milliseconds.
 
     Attributes:
         stage: a pass through its layers of the target.
@@ -207,7 +195,7 @@ class DeviceTimes:
         decide: the schedule's own work per returned segment (walk, prune, merge), of which a batch
             holds one per request.
         prune: compacting caches for one word.
-        project: the output projection's part of ``draft``; None where nothing tells it.
+        project: the output projection's part of ``draft``; None: unknown.
     """
 
     stage: TimeTable
@@ -218,19 +206,18 @@ class DeviceTimes:
     project: TimeTable | None = None
 
     def spared(self, rows: int, asked: int) -> float:
-        """What a draft pass takes less that reads the distribution of ``asked`` rows alone; it
-        never takes less than a pass of no other rows."""
+        """Time that a draft pass saves by reading the distribution of only ``asked`` rows, which
+        never takes less than a pass of those rows alone."""
         if self.project is None or asked == rows:
             return 0.0
         projected = self.project(rows) - self.project(asked)
         return max(0.0, min(projected, self.draft(rows) - self.draft(asked)))
 
     def read(self, rows: int) -> float:
-        """A draft's pass over committed tokens, which reads the distribution of the last."""
+        """Time of a draft's pass over committed tokens that reads the last one's distribution."""
         return self.draft(rows) - self.spared(rows, 1)
 
     def scaled(self, factor: float) -> DeviceTimes:
-        """The same with all times multiplied by ``factor``."""
         if factor == 1:
             return self
         return DeviceTimes(
@@ -249,14 +236,14 @@ class LinkTimes:
 
     Attributes:
         latency_ms: propagation, independent of size.
-        bandwidth_mbit_s: None if size does not matter.
-        jitter_ms: scale of what is drawn and added to the latency.
-        message_ms: keeps the sender busy once per message, whatever its size.
-        transfer_ms: against bytes, instead of a bandwidth.
-        jitter, jitter_cv: its distribution; standard deviation over mean of a lognormal one.
+        bandwidth_mbit_s: bandwidth; None if size does not matter.
+        jitter_ms: scale of a random addition to the latency.
+        message_ms: time that a message of any size keeps the sender busy.
+        transfer_ms: time by bytes, instead of a bandwidth.
+        jitter, jitter_cv: distribution of the jitter; coefficient of variation of a lognormal one.
         loss: probability that a message is lost; it is sent again after ``retransmit_ms``.
         half_duplex: one direction at a time.
-        medium: name of what carries one message at a time, for all links that name it.
+        medium: name of a shared medium, which carries one message at a time of all its links.
     """
 
     latency_ms: float
@@ -272,7 +259,7 @@ class LinkTimes:
     medium: str | None = None
 
     def draw_jitter_ms(self, rng: np.random.Generator) -> float:
-        """One addition to the latency, >= 0."""
+        """Draw one addition to the latency, >= 0."""
         scale = self.jitter_ms
         if self.jitter == "half_normal":
             return abs(rng.normal(0.0, scale))
@@ -285,11 +272,10 @@ class LinkTimes:
 
     @property
     def by_size(self) -> bool:
-        """Whether a longer message takes longer."""
         return self.bandwidth_mbit_s is not None or self.transfer_ms is not None
 
     def occupied_ms(self, size_bytes: int) -> float:
-        """How long a message of ``size_bytes`` keeps the sender's side busy."""
+        """Return how long a message of ``size_bytes`` keeps the sender's side busy."""
         if self.transfer_ms is not None:
             return self.message_ms + self.transfer_ms(size_bytes)
         if self.bandwidth_mbit_s is None:
@@ -297,8 +283,7 @@ class LinkTimes:
         return self.message_ms + size_bytes * 8 / (self.bandwidth_mbit_s * 1e3)
 
     def scaled(self, delay: float, rate: float) -> LinkTimes:
-        """Args: ``delay``: factor on what a message takes whatever its size; ``rate``: on the bytes
-        that are carried in a given time."""
+        """Scale a message's time of any size by ``delay``, and its bytes per time by ``rate``."""
         if delay == rate == 1:
             return self
         return replace(
@@ -312,11 +297,10 @@ class LinkTimes:
 
     @property
     def mean_delay_ms(self) -> float:
-        """The time from leaving the sender to delivery: latency, and the means of jitter and of
-        what losses add."""
+        """Mean time from leaving the sender to delivery, with means of jitter and losses."""
         jitter = self.jitter_ms * (sqrt(2 / pi) if self.jitter == "half_normal" else 1.0)
         return self.latency_ms + jitter + self.retransmit_ms * self.loss / (1 - self.loss)
 
     def mean_ms(self, size_bytes: int) -> float:
-        """Mean time of a message on a link that is free; what is lost occupies it once more."""
+        """Return the mean time of a message on a free link; a lost one occupies it once more."""
         return self.mean_delay_ms + self.occupied_ms(size_bytes) / (1 - self.loss)

@@ -1,13 +1,12 @@
-"""How messages get through links, without clock or network; both worlds ask it.
+"""The rules by which messages get through links, without clock or network; both worlds apply them.
 
-Laws of this file: a device sends one message at a time over all of its links, and receives one at a
-time; messages of a link arrive in the order in which they left, whatever the jitter. Links meet in
-a full-duplex switch that holds what a receiver has no time for yet, so a message keeps its
-sender's port busy while it leaves and its receiver's while it arrives, and latency neither. A link
-without a rate keeps nobody busy. Where transfers must have something to themselves (a medium, a
-direction at a time, their two devices in PipeDec's central scheduler, appendix A), pending ones are
-looked through in the order in which they were asked for, and each one that finds all of it free
-starts.
+A device sends one message at a time over all of its links, and receives one at a time; messages of
+a link arrive in the order in which they left, whatever the jitter. Links meet in a full-duplex
+switch that buffers, so a message keeps its sender's port busy while it leaves and its receiver's
+while it arrives, and latency occupies neither. A link without a rate occupies no port. Where
+transfers need exclusive resources (a medium, a direction at a time, their two devices in PipeDec's
+central scheduler, appendix A), pending ones whose resources are all free start in the order of
+their requests.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ import numpy as np
 from treepipe.physics.timing import LinkTimes
 
 Item = TypeVar("Item")
-Held: TypeAlias = tuple[str, ...]
-"""Names of all that a transfer has to itself while it lasts."""
+Resources: TypeAlias = tuple[str, ...]
+"""Names of the resources that a transfer holds exclusively while it lasts."""
 Transfer: TypeAlias = tuple[float, float, float]
 """Times of one message (ms): it begins, the sender's side is free again, it is delivered."""
 
@@ -38,8 +37,7 @@ class Port:
         self._free_ms = 0.0
 
     def take(self, from_ms: float, lasts_ms: float) -> float:
-        """Keep the port busy for ``lasts_ms`` from ``from_ms`` on, or as soon as what came before
-        is over; returns when that is (ms)."""
+        """Keep the port busy for ``lasts_ms`` as soon as it is free; return the begin (ms)."""
         free = self._free_ms
         begin = from_ms if from_ms > free else free
         self._free_ms = begin + lasts_ms
@@ -47,16 +45,14 @@ class Port:
 
 
 class Wire:
-    """One direction of a link."""
-
     def __init__(
         self, times: LinkTimes, rng: np.random.Generator, port: Port | None = None
     ) -> None:
-        """Make a wire that nothing has left yet.
+        """Make one direction of a link.
 
         Args:
-            rng: of this link alone.
-            port: the sender's, which it shares with its other links; None: one of its own.
+            rng: random numbers of this link alone.
+            port: the sender's port, shared with its other links; None: a port of its own.
         """
         self._times, self._rng, self.port = times, rng, port or Port()
         self._steady = not (times.loss or times.jitter_ms)
@@ -64,19 +60,19 @@ class Wire:
         self._last_due_ms = 0.0
 
     def occupied_ms(self, size_bytes: int) -> float:
-        """How long a message keeps a port busy if it is not lost."""
+        """Return how long a message keeps a port busy if it is not lost."""
         occupied = self._occupied_ms.get(size_bytes)
         if occupied is None:
             occupied = self._occupied_ms[size_bytes] = self._times.occupied_ms(size_bytes)
         return occupied
 
     def transfer(self, now_ms: float, size_bytes: int) -> Transfer:
-        """A message is sent now; it begins when those before it have left. It is delivered then
-        unless the receiver's port is busy.
+        """Send a message now; it begins when those before it have left, and is delivered at the
+        returned time unless the receiver's port is busy.
 
-        What is lost is sent again behind a timeout: it occupies the sender's side once more, which
-        is counted right behind the first try. A lost message holds up those behind it, which then
-        come in one behind another: none sooner than its own time after the one before.
+        A lost message is sent again after a timeout: it occupies the sender's side once more, which
+        is counted right behind the first try. It delays those behind it, which then arrive one
+        after another, none sooner than its own time after the one before.
         """
         times = self._times
         occupied, delay = self.occupied_ms(size_bytes), times.latency_ms
@@ -97,24 +93,24 @@ class Wire:
 
 
 class TransferQueue(Generic[Item]):
-    """The queue that says which transfers start now."""
+    """The queue of transfers that need exclusive resources."""
 
     def __init__(self) -> None:
         self._busy: set[str] = set()
-        self._pending: deque[tuple[Held, Item]] = deque()
+        self._pending: deque[tuple[Resources, Item]] = deque()
 
-    def ask(self, held: Held, item: Item) -> list[tuple[Held, Item]]:
-        """A transfer is wanted; returns those that start."""
+    def ask(self, held: Resources, item: Item) -> list[tuple[Resources, Item]]:
+        """Ask for a transfer; return the transfers that start."""
         self._pending.append((held, item))
         return self._start()
 
-    def end(self, held: Held) -> list[tuple[Held, Item]]:
-        """A transfer is over; returns those that start."""
+    def end(self, held: Resources) -> list[tuple[Resources, Item]]:
+        """End a transfer; return the transfers that start."""
         self._busy.difference_update(held)
         return self._start()
 
-    def _start(self) -> list[tuple[Held, Item]]:
-        started, waiting = [], deque[tuple[Held, Item]]()
+    def _start(self) -> list[tuple[Resources, Item]]:
+        started, waiting = [], deque[tuple[Resources, Item]]()
         for held, item in self._pending:
             if self._busy.isdisjoint(held):
                 self._busy.update(held)

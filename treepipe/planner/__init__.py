@@ -1,1 +1,1 @@
-"""The planner: which schedule, with which parameters and partition, suits a cluster best."""
+"""The planner: a search for the best schedule, parameters and partition of a cluster."""

@@ -1,38 +1,147 @@
-"""What a plan can be examined for beside its ranking: the base of all analyses.
+"""The registry of analyses of a search's answer; each is an option of ``treepipe plan``.
 
-An analysis is a class in a file of its own, listed in ``report.py``. The command, the result file,
-the terminal and the report loop over these; nothing else knows what an analysis finds.
+The command, the result file, the terminal and the report iterate over these and know no single one.
+An installed package adds its own with a module that has a tuple ``ANALYSES``, under the entry point
+group ``treepipe.analyses``. Nothing here imports an analysis's computations, as the command line
+lists the options first.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from treepipe.results.sheet import Sheet
+from treepipe.core.registry import NAME, NAME_RULE, NoKeys, Registry
 
 if TYPE_CHECKING:
-    from treepipe.planner.halving import Found
+    from typing_extensions import Self
+
+    from treepipe.planner.cluster import Cluster
+    from treepipe.planner.halving import SearchResult
+    from treepipe.progress import Progress
     from treepipe.report.page import Picture
+    from treepipe.results.sheet import Sheet
 
 
+@dataclass(frozen=True, slots=True)
 class Analysis:
-    """What one analysis found; made without arguments it has found nothing."""
+    """An analysis as the command line and reports see it.
 
-    heading: ClassVar[str]
-    """Heading of its chapter in a report."""
+    Attributes:
+        name: name of the option, ``--NAME``.
+        help: description of the option, in a sentence.
+        heading: heading of its chapter in a report.
+        finds: import path MODULE:CLASS of its ``Finding``.
+        takes: placeholder for the option's value; None for a flag.
+    """
+
+    name: str
+    help: str
+    heading: str
+    finds: str
+    takes: str = ""
+
+    parameters: ClassVar[type] = NoKeys
+    rank: ClassVar[tuple[int, ...]] = ()
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(NAME, self.name):
+            raise ValueError(f"analysis {self.name!r}: {NAME_RULE}")
+
+    @property
+    def option(self) -> str:
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def finding(self) -> type[Finding]:
+        """Import and return the class that ``finds`` names."""
+        return cast("type[Finding]", resolve_name(self.finds))
+
+
+class Finding:
+    """The result of an analysis; made without arguments, an empty result."""
+
+    @classmethod
+    def check(cls, cluster: Cluster, given: Sequence[str]) -> None:
+        """Raise ``UserError`` if the analysis is impossible, before a search that may take minutes.
+
+        Args:
+            given: the option's values, as in ``run`` and ``draws``.
+        """
+
+    @classmethod
+    def draws(cls, given: Sequence[str]) -> bool:
+        """Return whether the result includes a picture."""
+        return False
+
+    @classmethod
+    def run(cls, result: SearchResult, say: Progress, given: Sequence[str] = ()) -> Self:
+        """Analyse a search's answer.
+
+        Raises:
+            UserError: an input of the analysis is wrong.
+            RunError: a simulation came to a standstill.
+        """
+        raise NotImplementedError
 
     def as_dict(self) -> dict[str, Any]:
-        """Its keys in the file ``treepipe.plan/1``."""
+        """Return the result's keys in the file ``treepipe.plan/1``."""
         raise NotImplementedError
 
     def sentences(self) -> list[str]:
-        """What it found, in words."""
         return []
 
-    def tables(self, found: Found) -> list[Sheet]:
-        """What it found, in figures."""
+    def tables(self, result: SearchResult) -> list[Sheet]:
         return []
 
-    def pictures(self, found: Found) -> list[Picture]:
-        """What it found, drawn."""
+    def pictures(self, result: SearchResult) -> list[Picture]:
         return []
+
+
+OWN = (
+    Analysis(
+        "sensitivity",
+        "Show what 10 % of each input does to the best plan.",
+        "What the answer hangs on",
+        "treepipe.planner.sensitivity:Sensitivities",
+    ),
+    Analysis(
+        "break_even",
+        "Find where another schedule becomes the best; twice: a map over both.",
+        "Where another schedule is better",
+        "treepipe.planner.break_even:BreakEvens",
+        takes="KEY[=LOW:HIGH]",
+    ),
+    Analysis(
+        "capacity",
+        "Find the largest arrival rate that keeps the limits.",
+        "Load",
+        "treepipe.planner.capacity:Capacities",
+    ),
+    Analysis(
+        "robust",
+        "Show what jitter, bursts, slow and lost devices do to it.",
+        "Where things go wrong",
+        "treepipe.planner.robustness:StressCases",
+    ),
+)
+REGISTRY = Registry("analysis", "treepipe.analyses", "ANALYSES", Analysis)
+
+
+@lru_cache(maxsize=1)
+def analyses() -> Mapping[str, Analysis]:
+    """Return all analyses by name, in the order of presentation.
+
+    Raises:
+        UserError: an installed package's analysis cannot be loaded.
+    """
+    return REGISTRY.table_of([*OWN, *REGISTRY.installed()])
+
+
+def with_empty(done: Mapping[str, Finding]) -> dict[str, Finding]:
+    """Return the findings of all analyses by name; those not requested are empty."""
+    return {name: done.get(name) or each.finding() for name, each in analyses().items()}

@@ -1,28 +1,26 @@
-"""At which value of one input another schedule becomes the best, and over two inputs, which is
-the best where.
+"""Break-even analysis: the value of an input at which another schedule becomes the best, and the
+best schedule over two inputs.
 
-Law of this file: the best plan of each schedule is simulated again with other values of a key of
-the scenario, on the ranking's runs and texts; so a change is due to the input alone. Neither limits
-nor parameters are looked at again.
+The best plan of each schedule is simulated again with other values of a key, on the ranking's runs
+and texts, so that differences come from the input alone. Limits are not checked again, and
+parameters are not searched again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise, product
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from treepipe.core.errors import UserError
-from treepipe.planner.analysis import Analysis
+from treepipe.planner.analysis import Finding
 from treepipe.planner.gaps import Runs, relative_gap
-from treepipe.planner.halving import Found, Ranked
-from treepipe.results.metrics import in_words, metric
+from treepipe.planner.halving import Ranked, SearchResult
+from treepipe.progress import Progress
 from treepipe.results.sheet import Sheet, words
 from treepipe.results.show import number
 from treepipe.scenario.scenario import Scenario
@@ -30,28 +28,31 @@ from treepipe.scenario.schema import ScheduleName
 from treepipe.sim.points import Point, simulate_points
 
 if TYPE_CHECKING:
+    from treepipe.planner.cluster import Cluster
     from treepipe.report.page import Picture
 
-Say: TypeAlias = Callable[[str, int], None]
 REACH = 8.0
-"""The range is from the stated value over this to the value times this, unless it is given."""
+"""Factor between the stated value and each end of the default range."""
 STEPS = 4
-"""Values on each side of the stated one, each as many times the last one."""
+"""Number of values on each side of the stated one, spaced geometrically."""
 HALVINGS = 5
-"""Of the interval in which the best schedule changes."""
+"""Bisections of the interval in which the best schedule changes."""
 MOST_DIGITS = 17
-"""That a number has."""
+"""Decimal digits that distinguish any two floats."""
 NOT_INPUTS = ("name", "seed", "runs", "search", "schedule")
+Goals: TypeAlias = Mapping[ScheduleName, Runs]
+"""The goal in every run, by schedule."""
+Leads: TypeAlias = Mapping[float, tuple[float, float, float]]
+"""Low end, mean and high end of the logarithm of a ratio, by value of an input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An input and the values that are tried.
+    """An input and the range of values to try.
 
     Attributes:
-        key: dotted, of the scenario.
-        stated: the scenario's own value; None where it states no positive one.
-        whole: only whole numbers make sense.
+        stated: the scenario's own value; None if it states no positive one.
+        whole: whether the input takes whole numbers only.
     """
 
     key: str
@@ -62,7 +63,7 @@ class Axis:
 
     @property
     def values(self) -> list[float]:
-        """Ascending, each as many times the one before on either side of the stated value."""
+        """The values to try, ascending; geometric steps on either side of the stated one."""
         ends = [self.low, self.high]
         if self.stated is not None and self.low < self.stated < self.high:
             ends.insert(1, self.stated)
@@ -72,7 +73,7 @@ class Axis:
         return sorted(exact)
 
     def between(self, low: float, high: float) -> float | None:
-        """The value in the middle, None if there is none."""
+        """Return the geometric mean, rounded for whole inputs, or None if it equals an end."""
         middle = self._rounded(math.sqrt(low * high))
         return middle if low < middle < high else None
 
@@ -80,11 +81,11 @@ class Axis:
         return float(round(value)) if self.whole else value
 
     def given(self, value: float) -> float:
-        """The value as a file would say it."""
+        """Return the value as a scenario file states it."""
         return int(value) if self.whole else value
 
     def shown(self, value: float, digits: int = 4) -> str:
-        """The value in words, with at least so many digits, and enough to tell apart what is tried.
+        """Format the value with at least ``digits`` digits, enough to distinguish those tried.
 
         >>> wide, narrow = (Axis("scale.latency", 1.0, end, 1.0, False) for end in (8.0, 1.0001))
         >>> wide.shown(8.0), narrow.shown(1.0001), narrow.shown(1.0)
@@ -98,16 +99,15 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class BreakEven:
-    """Where the best schedule changes along an axis, nearest to the stated value.
+    """The change of the best schedule along an axis that is nearest to the stated value.
 
     Attributes:
-        value: of the key; of a whole number the first at which ``after`` is the best. None where
-            one schedule is the best in the whole range.
-        low: below it ``before`` is better beyond doubt (95 %); None where no value tried is.
-        high: above it ``after`` is; None where no value tried is.
-        before: the best schedule below the value.
-        after: the best one above it; ``before`` where there is no value.
-        matters: whether the goal of any plan changes with the key at all.
+        value: the key's value at the change; of a whole number the first at which ``after`` is
+            best. None if one schedule is best in the whole range.
+        low: ``before`` is significantly better (95 %) below this value; None if at no value tried.
+        high: ``after`` is significantly better above this value; None if at no value tried.
+        before, after: the best schedules below and above the value; equal if there is no change.
+        matters: whether any plan's goal depends on the key.
     """
 
     axis: Axis
@@ -120,37 +120,28 @@ class BreakEven:
 
     @property
     def sentence(self) -> str:
-        """The value at which the best schedule changes, in words."""
+        """The break-even as a sentence."""
         axis = self.axis
+        stated = "" if axis.stated is None else f" (stated: {axis.shown(axis.stated)})"
         if self.value is None:
             ends = f"{axis.shown(axis.low)} to {axis.shown(axis.high)}"
-            sentence = f"{self.before} is the best schedule for {axis.key} from {ends}"
-            sentence += "" if self.matters else ", which changes nothing of any plan's goal"
-        else:
-            low = "" if self.low is None else f" (beyond doubt below {axis.shown(self.low)})"
-            high = "" if self.high is None else f" (beyond doubt above {axis.shown(self.high)})"
-            sentence = (
-                f"break-even: {axis.key} = {axis.shown(self.value)}; {self.before} is better below"
-                f"{low}, {self.after} above{high}"
-            )
-        stated = "" if axis.stated is None else f" (stated: {axis.shown(axis.stated)})"
-        return sentence + stated
+            vain = "" if self.matters else ", which changes nothing of any plan's goal"
+            return f"{self.before} is the best schedule for {axis.key} from {ends}{vain}{stated}"
+        low = "" if self.low is None else f" (beyond doubt below {axis.shown(self.low)})"
+        high = "" if self.high is None else f" (beyond doubt above {axis.shown(self.high)})"
+        return (
+            f"break-even: {axis.key} = {axis.shown(self.value)}; {self.before} is better below"
+            f"{low}, {self.after} above{high}{stated}"
+        )
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "key": self.axis.key,
-            "value": self.value,
-            "low": self.low,
-            "high": self.high,
-            "before": self.before,
-            "after": self.after,
-            "matters": self.matters,
-        }
+        names = ("value", "low", "high", "before", "after", "matters")
+        return {"key": self.axis.key, **{name: getattr(self, name) for name in names}}
 
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """The best schedule at values of two inputs; ``best``: a row for each value of ``y``."""
+    """The best schedule at values of two inputs; ``best`` has a row for each value of ``y``."""
 
     x: Axis
     y: Axis
@@ -166,25 +157,27 @@ class Regions:
 
 
 @dataclass(frozen=True, slots=True)
-class BreakEvenAnalysis(Analysis):
-    """``--break-even``: along one input, or a map over two."""
+class BreakEvens(Finding):
+    """The break-even along one input, and the map over two."""
 
     even: BreakEven | None = None
     regions: Regions | None = None
-    heading: ClassVar[str] = "Where another schedule is better"
 
     @classmethod
-    def run(cls, found: Found, say: Say, axes: Sequence[Axis] = ()) -> BreakEvenAnalysis:
-        """Find the break-even along the first of one or two axes, and over two the map.
+    def check(cls, cluster: Cluster, given: Sequence[str]) -> None:
+        axes_of(given, cluster)
 
-        Raises:
-            UserError: a value is refused.
-            RunError: as ``simulate_points``.
-        """
-        if not axes or not found.feasible:
+    @classmethod
+    def draws(cls, given: Sequence[str]) -> bool:
+        return len(given) == 2
+
+    @classmethod
+    def run(cls, result: SearchResult, say: Progress, given: Sequence[str] = ()) -> BreakEvens:
+        axes = axes_of(given, result.cluster)
+        if not result.feasible:
             return cls()
-        both = regions(found, axes[0], axes[1], say) if axes[1:] else None
-        return cls(break_even(found, axes[0], say), both)
+        both = regions(result, axes[0], axes[1], say) if cls.draws(given) else None
+        return cls(break_even(result, axes[0], say), both)
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -195,35 +188,29 @@ class BreakEvenAnalysis(Analysis):
     def sentences(self) -> list[str]:
         return [] if self.even is None else [self.even.sentence]
 
-    def tables(self, found: Found) -> list[Sheet]:
-        """The map as a grid."""
+    def tables(self, result: SearchResult) -> list[Sheet]:
         if self.regions is None:
             return []
         x, y = self.regions.x, self.regions.y
         title = f"the best schedule by {x.key} (across) and {y.key} (down)"
-        sheet = Sheet("", title, words("", *(x.shown(value, 3) for value in x.values)))
+        sheet = Sheet(title, words("", *(x.shown(value, 3) for value in x.values)))
         for value, best in zip(y.values, self.regions.best, strict=True):
             sheet.add(y.shown(value, 3), *best)
         return [sheet]
 
-    def pictures(self, found: Found) -> list[Picture]:
-        """The map."""
+    def pictures(self, result: SearchResult) -> list[Picture]:
         from treepipe.planner.regions_plot import regions_figure
         from treepipe.report.page import Picture
 
         if self.regions is None:
             return []
-        goal, runs = in_words(found.cluster.search.goal), self.regions.runs
-        title = f"{found.cluster.name}: best schedule by {goal} ({runs} runs; dotted: as stated)"
+        goal, runs = result.goal.in_words, self.regions.runs
+        title = f"{result.cluster.name}: best schedule by {goal} ({runs} runs; dotted: as stated)"
         return [Picture(regions_figure(self.regions, title), f"a map of schedules: {title}")]
 
 
-Goals: TypeAlias = Mapping[ScheduleName, Runs]
-"""The goal in every run, by schedule."""
-
-
 def axis_of(text: str, scenario: Scenario) -> Axis:
-    """An axis from ``KEY`` or ``KEY=LOW:HIGH``; raises ``UserError`` if that is none."""
+    """Parse ``KEY`` or ``KEY=LOW:HIGH`` and check it; raises ``UserError``."""
     key, equals, ends = (part.strip() for part in text.partition("="))
     option = f"--break-even {text}"
     if not key or key.split(".")[0] in NOT_INPUTS:
@@ -245,7 +232,7 @@ def axis_of(text: str, scenario: Scenario) -> Axis:
     else:
         low, high = stated / REACH, stated * REACH
         if key.startswith("acceptance.") and stated < 1:
-            high = 1 - (1 - stated) / REACH  # a share: the misses are so much fewer
+            high = 1 - (1 - stated) / REACH  # a share: REACH times fewer misses
     if whole:
         low, high = float(max(1, math.ceil(low))), float(math.floor(high))
     if not low < high:
@@ -256,7 +243,7 @@ def axis_of(text: str, scenario: Scenario) -> Axis:
 
 
 def _check(scenario: Scenario, key: str, values: Sequence[float], option: str) -> None:
-    """Raise ``UserError`` where a value is refused: now, since the search may take minutes."""
+    """Raise ``UserError`` now, before a long search, if the scenario rejects a value."""
     refused = list[UserError]()
     for value in values:
         try:
@@ -269,7 +256,7 @@ def _check(scenario: Scenario, key: str, values: Sequence[float], option: str) -
 
 
 def axes_of(texts: Sequence[str], scenario: Scenario) -> list[Axis]:
-    """At most two axes, of different inputs; raises ``UserError`` if they are not."""
+    """Parse at most two axes of different inputs; raises ``UserError``."""
     if len(texts) > 2:
         raise UserError("--break-even takes one input, or two for a map")
     if len({text.partition("=")[0].strip() for text in texts}) < len(texts):
@@ -277,22 +264,23 @@ def axes_of(texts: Sequence[str], scenario: Scenario) -> list[Axis]:
     return [axis_of(text, scenario) for text in texts]
 
 
-def break_even(found: Found, axis: Axis, say: Say) -> BreakEven:
-    """Find the value nearest to the stated one at which the best schedule changes.
+def break_even(result: SearchResult, axis: Axis, say: Progress) -> BreakEven:
+    """Find the change of the best schedule nearest to the stated value.
 
     Raises:
-        UserError: a value is refused.
-        RunError: as ``simulate_points``.
+        UserError: the scenario rejects a value.
+        RunError: see ``simulate_points``.
     """
-    tried, plans = dict[float, Goals](), _contenders(found, axis, say)
+    tried, best = dict[float, Goals](), dict[float, ScheduleName]()
+    plans = _contenders(result, axis, say)
 
-    def look(values: Iterable[float]) -> None:
+    def look(values: Sequence[float]) -> None:
         settings = [{axis.key: axis.given(value)} for value in values]
-        found_there = _simulated(found, plans, settings, found.runs, say)
-        tried.update(zip(values, found_there, strict=True))
+        there = _simulated(result, plans, settings, result.runs, say)
+        tried.update(zip(values, there, strict=True))
+        best.update((value, _ranked(result, tried[value])[0]) for value in values)
 
     look(axis.values)
-    best = {value: _best(found, tried[value]) for value in axis.values}
     changes = [(a, b) for a, b in pairwise(axis.values) if best[a] != best[b]]
     if not changes:
         only = best[axis.low]
@@ -305,46 +293,41 @@ def break_even(found: Found, axis: Axis, say: Say) -> BreakEven:
         if middle is None:
             break
         look([middle])
-        best[middle] = _best(found, tried[middle])
-        nearer_above = stated >= high  # of a third schedule in between, the end next to the stated
+        nearer_above = stated >= high  # bounds of a third schedule: keep the nearer
         if best[middle] == best[low] or (best[middle] != best[high] and nearer_above):
             low = middle
         else:
             high = middle
-    return _crossing(found, axis, tried, (low, high), (best[low], best[high]))
+    return _crossing(result, axis, tried, (low, high), (best[low], best[high]))
 
 
-def regions(found: Found, x: Axis, y: Axis, say: Say) -> Regions:
-    """The best schedule at all values of two inputs, on the first rung's runs.
+def regions(result: SearchResult, x: Axis, y: Axis, say: Progress) -> Regions:
+    """Find the best schedule at each pair of values, on as many runs as the first rung has.
 
     Raises:
-        UserError: a value is refused.
-        RunError: as ``simulate_points``.
+        UserError: the scenario rejects a value.
+        RunError: see ``simulate_points``.
     """
-    runs = found.cluster.search.first_runs
+    runs = result.cluster.search.first_runs
     settings = [
         {x.key: x.given(across), y.key: y.given(up)} for up, across in product(y.values, x.values)
     ]
-    plans = found.best_of_each
-    best = [_best(found, goals) for goals in _simulated(found, plans, settings, runs, say)]
-    columns = len(x.values)
-    rows = [best[first : first + columns] for first in range(0, len(best), columns)]
+    goals = iter(_simulated(result, result.best_of_each, settings, runs, say))
+    rows = [[_ranked(result, next(goals))[0] for _ in x.values] for _ in y.values]
     return Regions(x, y, rows, runs)
 
 
-def _contenders(found: Found, axis: Axis, say: Say) -> dict[ScheduleName, Ranked]:
-    """The best plans of schedules that are among the best anywhere on the axis, by the first rung's
-    runs (as many as survive a rung), or that alone change with it; of those that are the same
-    everywhere one."""
-    search, plans = found.cluster.search, found.best_of_each
+def _contenders(result: SearchResult, axis: Axis, say: Progress) -> dict[ScheduleName, Ranked]:
+    """Select the plans to compare: of schedules that rank high enough to survive a rung somewhere
+    on the axis, by the first rung's runs; if none of these changes along the axis, also of all that
+    do. Of plans with equal figures everywhere one is kept."""
+    search, plans = result.cluster.search, result.best_of_each
     most = max(2, math.ceil(len(plans) / search.keep))
-    if len(plans) <= most or found.runs <= search.first_runs:
+    if len(plans) <= most or result.runs <= search.first_runs:
         return plans
     settings = [{axis.key: axis.given(value)} for value in axis.values]
-    seen = _simulated(found, plans, settings, search.first_runs, say)
-    near = {found.best.candidate.schedule}
-    for goals in seen:
-        near |= {*sorted(goals, key=partial(_cost, found, goals))[:most]}
+    seen = _simulated(result, plans, settings, search.first_runs, say)
+    near = {result.best.candidate.schedule}.union(*(_ranked(result, each)[:most] for each in seen))
     figures = {name: tuple(f"{goals[name].mean:.9g}" for goals in seen) for name in plans}
     if all(len({*figures[name]}) == 1 for name in near):
         near |= {name for name in plans if len({*figures[name]}) > 1}
@@ -353,15 +336,14 @@ def _contenders(found: Found, axis: Axis, say: Say) -> dict[ScheduleName, Ranked
 
 
 def _simulated(
-    found: Found,
+    result: SearchResult,
     plans: Mapping[ScheduleName, Ranked],
     settings: Sequence[Mapping[str, float]],
     runs: int,
-    say: Say,
+    say: Progress,
 ) -> list[Goals]:
-    """The plans, at every setting."""
-    goal = found.cluster.search.goal
-    with _values_tried():
+    """Simulate the plans at every setting."""
+    try:
         points = [
             Point(f"{name} {count}", each.candidate.scenario.with_(**changes, runs=runs))
             for count, changes in enumerate(settings)
@@ -369,32 +351,21 @@ def _simulated(
         ]
         title = f"{len(plans)} plans at {len(settings)} values"
         outcomes = simulate_points(points, say, title)
+    except UserError as error:
+        raise UserError(
+            f"{error} (--break-even tries such values; KEY=LOW:HIGH bounds them)"
+        ) from None
+    goal = result.goal.name
     return [
         {name: Runs.of(outcomes[f"{name} {count}"], goal) for name in plans}
         for count in range(len(settings))
     ]
 
 
-@contextmanager
-def _values_tried() -> Iterator[None]:
-    """Whoever is refused a plan at a value that the cluster takes hears why it was tried."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(
-            f"{error} (--break-even tries such values; KEY=LOW:HIGH bounds them)"
-        ) from None
-
-
-def _best(found: Found, goals: Goals) -> ScheduleName:
-    return min(goals, key=partial(_cost, found, goals))
-
-
-def _cost(found: Found, goals: Goals, name: ScheduleName) -> float:
-    """What is least for the best."""
-    return (
-        goals[name].mean if metric(found.cluster.search.goal).less_is_better else -goals[name].mean
-    )
+def _ranked(result: SearchResult, goals: Goals) -> list[ScheduleName]:
+    """Sort the schedules by goal, the best first."""
+    cost = result.goal.cost
+    return sorted(goals, key=lambda name: cost(goals[name].mean))
 
 
 def _same(goals: Goals, others: Goals) -> bool:
@@ -404,31 +375,27 @@ def _same(goals: Goals, others: Goals) -> bool:
 
 
 def _crossing(
-    found: Found,
+    result: SearchResult,
     axis: Axis,
     tried: Mapping[float, Goals],
     ends: tuple[float, float],
     names: tuple[ScheduleName, ScheduleName],
 ) -> BreakEven:
-    """Between the two values ``ends``, and the interval: where that of the plans' difference ends
-    or begins to hold 0, all of them linear between values (in logarithms)."""
-    sign = 1 if metric(found.cluster.search.goal).less_is_better else -1
-    values = sorted(tried)
-    lead = dict[float, tuple[float, float, float]]()  # how far ``before`` is better: low to high
+    """Interpolate the break-even between the values ``ends``, and find its interval, in which that
+    of the difference of the plans holds 0. All are linear in logarithms between values."""
+    cost, values = result.goal.cost, sorted(tried)
+    leads = dict[float, tuple[float, float, float]]()  # advantage of the first schedule
     for value in values:
         gap = relative_gap(tried[value][names[0]], tried[value][names[1]], 1)
         if gap is None or gap.low is None or gap.high is None or gap.low <= -1:
             return BreakEven(axis, axis.given(ends[1]), None, None, *names)
-        told = sorted(sign * math.log1p(each) for each in (gap.low, gap.mean, gap.high))
-        lead[value] = told[0], told[1], told[2]
-    below = [v for v in values if v <= ends[0] and lead[v][0] > 0]
-    above = [v for v in values if v >= ends[1] and lead[v][2] < 0]
-    low = high = None
-    if below:
-        low = zero_between(below[-1], _next(values, below[-1], 1), lead, 0)
-    if above:
-        high = zero_between(_next(values, above[0], -1), above[0], lead, 2)
-    value = zero_between(*ends, lead, 1)
+        lead = sorted(cost(math.log1p(end)) for end in (gap.low, gap.mean, gap.high))
+        leads[value] = lead[0], lead[1], lead[2]
+    below = [pair for pair in pairwise(values) if pair[0] <= ends[0] and leads[pair[0]][0] > 0]
+    above = [pair for pair in pairwise(values) if pair[1] >= ends[1] and leads[pair[1]][2] < 0]
+    low = zero_between(*below[-1], leads, 0) if below else None
+    high = zero_between(*above[0], leads, 2) if above else None
+    value = zero_between(*ends, leads, 1)
     if axis.whole:
         value = ends[1]
         low = None if low is None else math.floor(low)
@@ -436,14 +403,8 @@ def _crossing(
     return BreakEven(axis, axis.given(value), low, high, *names)
 
 
-def _next(values: Sequence[float], value: float, step: int) -> float:
-    return values[values.index(value) + step]
-
-
-def zero_between(
-    a: float, b: float, lead: Mapping[float, tuple[float, float, float]], which: int
-) -> float:
-    """The zero of the line between two values; the nearer end where it is not between them."""
-    at, to = lead[a][which], lead[b][which]
+def zero_between(a: float, b: float, leads: Leads, which: int) -> float:
+    """Return the zero of the line between two values, or the nearer end if it lies outside."""
+    at, to = leads[a][which], leads[b][which]
     share = at / (at - to) if at != to else 0.5
     return math.exp(math.log(a) + min(1.0, max(0.0, share)) * math.log(b / a))

@@ -1,13 +1,12 @@
-"""From a cluster to candidates: all schedules, settings and partitions, and what is refused.
-
-Law of this file: nothing is dropped silently; what cannot be is listed with its reason.
-"""
+"""Candidates of a cluster: all schedules, settings and partitions; impossible ones are listed with
+a reason. A schedule's grid is a list of blocks, each the product of its keys' values, which keeps
+parameters together that only make sense together (a tree and its expansion)."""
 
 from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -15,53 +14,68 @@ from typing import Any
 from treepipe.core.errors import UserError
 from treepipe.core.layers import PartitionRule
 from treepipe.core.schedules import systems
+from treepipe.core.system import Block, Load
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.grids import batches, default_grid, settings_of
 from treepipe.planner.layouts import Layout, layouts
 from treepipe.planner.limits import LimitError, check_limits, check_price, stated_prices
 from treepipe.planner.partition import uneven_partitions, with_layers
-from treepipe.scenario.fitting import roomy
+from treepipe.scenario.fitting import with_cache_room
 from treepipe.scenario.memory import check_memory, memory_needs
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario, assign_key
 from treepipe.scenario.schema import ScheduleName
 from treepipe.scenario.workload import draw_requests
+from treepipe.sim.theory.admission import resolve_admission
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A plan that can be simulated.
-
-    Attributes:
-        settings: what was chosen, by dotted key of the scenario.
-        partition: how layers were dealt; "even" is also where all devices are alike.
-        layers: of every stage, per pipeline.
-        prices: ``price_usd`` of what is bought and ``price_usd_per_hour`` of all devices, where
-            they are stated.
-        same: others that had all its figures, to nine digits, in every run of both.
-    """
+class Combination:
+    """A schedule, its settings by dotted key of the scenario, and the rule that assigns layers to
+    stages; "even" also covers equal devices."""
 
     schedule: ScheduleName
     settings: Mapping[str, Any]
     partition: PartitionRule
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "schedule": self.schedule,
+            "settings": dict(self.settings),
+            "partition": self.partition,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate(Combination):
+    """A plan that can be simulated.
+
+    Attributes:
+        layers: number of layers of every stage, per pipeline.
+        prices: ``price_usd`` of the purchase and ``price_usd_per_hour`` of all devices, if stated.
+        same: other candidates with equal figures, to nine digits, in every run of both.
+    """
+
     layers: tuple[tuple[int, ...], ...]
     scenario: Scenario
     prices: Mapping[str, float] = field(default_factory=dict)
     same: tuple[Candidate, ...] = ()
 
+    def as_dict(self) -> dict[str, Any]:
+        return {**Combination.as_dict(self), "layers": [list(counts) for counts in self.layers]}
+
     @property
     def parameters(self) -> int:
-        """How many its schedule has: the fewer, the simpler it is."""
+        """Number of the schedule's parameters; fewer is simpler."""
         return len(systems()[self.schedule].keys)
 
     @property
     def label(self) -> str:
-        """Schedule and settings, as a table shows them."""
+        """Schedule and settings as a table shows them."""
         return " ".join([self.schedule, *self.chosen])
 
     @property
     def chosen(self) -> list[str]:
-        """The settings as a table shows them, and the partition if it is not the even one."""
+        """The settings as a table shows them, and the partition unless it is the even one."""
         settings = [
             f"{key.removeprefix('schedule.')}={_shown(v)}" for key, v in self.settings.items()
         ]
@@ -69,32 +83,26 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """A plan that cannot be, or that breaks a limit, and why in one sentence.
+class Refused(Combination):
+    """A plan that is impossible or breaks a limit, with the reason in one sentence.
 
     Attributes:
-        excess: by which share of it a limit is broken; infinite where the reason is another one.
+        excess: by which share of it a limit is broken; infinite for any other reason.
     """
 
-    schedule: ScheduleName
-    settings: Mapping[str, Any]
-    partition: PartitionRule
     reason: str
     excess: float = inf
 
 
 def find_candidates(cluster: Cluster) -> tuple[list[Candidate], list[Refused]]:
-    """All candidates, and what was refused before anything was simulated.
-
-    Raises:
-        UserError: the file is wrong, or no candidate is possible.
-    """
+    """Return all candidates and refused plans; raises ``UserError`` if no candidate is possible."""
     found, refused = list[Candidate](), list[Refused]()
     for layout, name, settings, scenario in _scenarios(cluster, refused):
         for partition, each in _partitions(cluster, scenario):
             try:
+                each = resolve_admission(each)
                 requests = draw_requests(each, each.seed)
-                deployment = roomy(resolve(each).asked(requests), [requests])
+                deployment = with_cache_room(resolve(each).asked(requests), [requests])
                 needs = memory_needs(deployment)
                 check_memory(deployment, needs)
                 check_limits(deployment, needs, cluster.search)
@@ -103,7 +111,9 @@ def find_candidates(cluster: Cluster) -> tuple[list[Candidate], list[Refused]]:
                 excess = error.excess if isinstance(error, LimitError) else inf
                 refused.append(Refused(name, settings, partition, reason, excess))
                 continue
-            layers = tuple(tuple(len(s.layers) for s in stages) for stages in deployment.pipelines)
+            layers = tuple(
+                tuple(len(s.layers) for s in stages) for stages in deployment.roles.pipelines
+            )
             prices = stated_prices(deployment, layout.price_usd)
             found.append(Candidate(name, settings, partition, layers, each, prices))
     if not found:
@@ -116,10 +126,8 @@ def find_candidates(cluster: Cluster) -> tuple[list[Candidate], list[Refused]]:
 def _scenarios(
     cluster: Cluster, refused: list[Refused]
 ) -> Iterator[tuple[Layout, ScheduleName, dict[str, Any], Scenario]]:
-    """Layout, schedule, settings and scenario of every combination, layers as the file says.
-
-    Args: ``refused``: gets, once for each schedule, the layouts that are too dear.
-    """
+    """Yield layout, schedule, settings and scenario of every combination, with the file's layers;
+    append layouts that cost too much to ``refused``, once for each schedule."""
     for layout in layouts(cluster):
         for name in dict.fromkeys(cluster.search.schedules):
             try:
@@ -134,7 +142,7 @@ def _scenarios(
 def _settings(
     cluster: Cluster, layout: Layout, name: ScheduleName
 ) -> Iterator[tuple[dict[str, Any], Scenario]]:
-    """Settings and scenario of every combination that a schedule has in a layout."""
+    """Yield settings and scenario of every combination of a schedule in a layout."""
     search = cluster.search
     besides = {k: v for k, v in search.grid.items() if not k.startswith("schedule.")}
     instead = {
@@ -142,7 +150,7 @@ def _settings(
         for key, values in search.grid.items()
         if key.removeprefix("schedule.") in systems()[name].keys
     }
-    tried = {**batches(name, cluster), **besides}
+    tried = {**_batches(name, cluster), **besides}
     for values in itertools.product(*tried.values()):
         around = dict(zip(tried, values, strict=True))
         base = _with(cluster, {**layout.changes, **around, "schedule.name": name})
@@ -150,8 +158,8 @@ def _settings(
             key: (base.content["schedule"][key],)
             for key in cluster.fixed & systems()[name].keys - {"prefill_chunk"}
         }
-        blocks = default_grid(name, base)
-        for settings in settings_of(blocks, {**fixed, **instead}):
+        blocks = _default_grid(name, base)
+        for settings in _settings_of(blocks, {**fixed, **instead}):
             chosen = {
                 **around,
                 **{f"schedule.{k}": v for k, v in settings.items() if k not in fixed},
@@ -159,9 +167,46 @@ def _settings(
             yield chosen, _with(cluster, {**layout.changes, **chosen, "schedule.name": name})
 
 
+def _default_grid(schedule: str, scenario: Scenario) -> Sequence[Block]:
+    """Return values of a schedule's parameters that suit the scenario's stages and requests."""
+    stages = tuple(sum(s.count for s in pipeline.stages) for pipeline in scenario.pipelines)
+    workload = scenario.workload
+    load = Load(stages, min(workload.concurrency, workload.requests))
+    return systems()[schedule].grid(load)
+
+
+def _batches(schedule: str, scenario: Scenario) -> dict[str, Sequence[Any]]:
+    """Return values of ``serving.batch`` if the file sets none: 1, as in the papers, and the number
+    that fills the stages, if requests can share a pass at all."""
+    workload = scenario.workload
+    alone = workload.arrivals is None and min(workload.concurrency, workload.requests) == 1
+    if alone or systems()[schedule].in_lock_step or "batch" in scenario.serving.model_fields_set:
+        return {}
+    return {"serving.batch": (1, "auto")}
+
+
+def _settings_of(blocks: Sequence[Block], instead: Block) -> list[dict[str, Any]]:
+    """Return all distinct combinations. Values of ``instead`` replace a key's in the blocks that
+    have it; a key that no block has is added to all.
+
+    >>> _settings_of([{"a": (1, 2)}, {"a": (3,), "b": (4,)}], {"a": (5,), "c": (6,)})
+    [{'a': 5, 'c': 6}, {'a': 5, 'b': 4, 'c': 6}]
+    """
+    known = {key for block in blocks for key in block}
+    found: list[dict[str, Any]] = []
+    for block in blocks:
+        taken = {key: values for key, values in instead.items() if key in block or key not in known}
+        whole = {**block, **taken}
+        for values in itertools.product(*whole.values()):
+            settings = dict(zip(whole, values, strict=True))
+            if settings not in found:
+                found.append(settings)
+    return found
+
+
 def _with(cluster: Cluster, changes: Mapping[str, Any]) -> Scenario:
-    """The cluster's scenario with keys changed; of the schedule's only those that it reads, and
-    without the table of faults, which no search reads."""
+    """Change keys of the cluster's scenario; drop schedule keys that the schedule does not read,
+    and the table of faults, which no search reads."""
     data = cluster.content
     data.pop("search", None)
     data.pop("faults", None)
@@ -178,11 +223,13 @@ def _partitions(cluster: Cluster, scenario: Scenario) -> Iterator[tuple[Partitio
     rules = cluster.search.partitions
     try:
         uneven = [rule for rule in rules if rule != "even"]
-        dealt = uneven_partitions(scenario, uneven, cluster.search.limits.memory_share)
+        dealt = uneven_partitions(
+            resolve_admission(scenario), uneven, cluster.search.limits.memory_share
+        )
     except UserError:
-        dealt = {}  # it cannot be laid out at all; the even partition says why
+        dealt = {}  # invalid; the even partition gives the reason
     if "even" in rules or not dealt:
-        yield "even", scenario  # where all devices are alike, that is the balanced one, too
+        yield "even", scenario  # with equal devices also the balanced one
     for rule, counts in dealt.items():
         content = scenario.content
         for pipeline, layers in zip(content["pipelines"], counts, strict=True):

@@ -1,61 +1,57 @@
-"""How many requests per second a plan serves within the limits.
+"""Capacity analysis: the number of requests per second that a plan serves within the limits.
 
-Law of this file: a plan is simulated at other arrival rates on the ranking's runs; the same seeds
-draw the same requests in the same order, only closer together (common random numbers). Parameters
-are not searched anew. All plans are searched at once, and where more could be at work, so are rates
-that may be asked for next; only rates that are asked for count, so the answer is the same however
-many are at work.
+A plan is simulated at other arrival rates on the ranking's runs; equal seeds draw the same requests
+in the same order, only closer together (common random numbers). Parameters are not searched again.
+All plans are searched side by side.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise, zip_longest
-from typing import Any, ClassVar, TypeAlias
+from itertools import pairwise
+from typing import Any, Literal, TypeAlias
 
 from treepipe.core.errors import UserError
-from treepipe.planner.analysis import Analysis
+from treepipe.planner.analysis import Finding
 from treepipe.planner.break_even import zero_between
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.halving import Found, Ranked
+from treepipe.planner.halving import SearchResult
+from treepipe.progress import Progress
 from treepipe.results.load import OVERLOADED
 from treepipe.results.metrics import in_words, metric
 from treepipe.results.sheet import Sheet, figures, words
 from treepipe.results.show import number
 from treepipe.scenario.distributions import ArrivalTrace
+from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ScheduleName
-from treepipe.sim.engine import at_once
 from treepipe.sim.points import Outcome, Point, simulate_points
 
-Say: TypeAlias = Callable[[str, int], None]
 RATE = "workload.arrivals.rate_per_s"
 DOUBLINGS = 8
-"""The stated rate is doubled or halved at most so often."""
+"""Largest number of doublings or halvings of the stated rate."""
 FARTHER = 4
-"""So many more rates, each half or twice as large, are tried for an end of the interval."""
+"""Number of further rates, each half or twice the last, for finding an end of the interval."""
 HALVINGS = 5
-"""Of the interval in which the limits begin to be broken (in logarithms)."""
-Asked: TypeAlias = Sequence[float]
-"""The rate that a search asks for, and those that it may ask for next."""
+"""Bisections of the interval in which the limits begin to be broken (in logarithms)."""
 Slack: TypeAlias = tuple[float, float, float]
-"""How far the limits are kept (logarithm of the factor): low end, mean and high end."""
+"""Margin to the limits (logarithm of a factor): low end, mean and high end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The largest arrival rate that keeps the limits, of one schedule's best plan.
+    """The largest arrival rate at which one schedule's best plan keeps the limits.
 
     Attributes:
-        rate_per_s: at which the mean of the first limit to be broken reaches it; None where no rate
-            tried keeps the limits.
-        low: up to here all limits are kept beyond doubt (95 %, of each limit for itself); None
-            where no rate tried is.
-        high: above it a limit is broken beyond doubt; None where no rate tried is.
-        limit: the one that is broken first.
-        overloaded: at the rate requests arrive faster than they are served, so that longer runs
-            would keep less.
+        rate_per_s: rate at which the mean of the first broken limit reaches its bound; None if the
+            limits are kept at no rate tried.
+        low: all limits are kept with 95 % confidence (for each limit alone) up to this rate; None
+            if at no rate tried.
+        high: a limit is broken with 95 % confidence above this rate; None if at no rate tried.
+        limit: the limit that is broken first.
+        overloaded: whether requests arrive faster at this rate than they are served, so that longer
+            runs would keep less.
     """
 
     schedule: ScheduleName
@@ -67,26 +63,28 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
-class CapacityAnalysis(Analysis):
-    """``--capacity``: the best plan of each schedule, the largest rate first."""
+class Capacities(Finding):
+    """The capacity of each schedule's best plan, largest first."""
 
     rates: Sequence[Capacity] = ()
-    heading: ClassVar[str] = "Load"
 
     @classmethod
-    def run(cls, found: Found, say: Say) -> CapacityAnalysis:
-        return cls(capacities(found, say))
+    def check(cls, cluster: Cluster, given: Sequence[str]) -> None:
+        check_capacity(cluster)
+
+    @classmethod
+    def run(cls, result: SearchResult, say: Progress, given: Sequence[str] = ()) -> Capacities:
+        return cls(capacities(result, say))
 
     def as_dict(self) -> dict[str, Any]:
         return {"capacity": [asdict(each) for each in self.rates]}
 
-    def tables(self, found: Found) -> list[Sheet]:
-        """The arrival rate that each schedule's best plan serves."""
+    def tables(self, result: SearchResult) -> list[Sheet]:
         if not self.rates:
             return []
         title = "capacity: the largest arrival rate that keeps the limits (requests/s)"
         columns = [*words("plan of"), *figures("requests/s", "95 % interval")]
-        sheet = Sheet("", title, [*columns, *words("broken first", "")])
+        sheet = Sheet(title, [*columns, *words("broken first", "")])
         for each in self.rates:
             value = "none" if each.rate_per_s is None else number(each.rate_per_s)
             ends = ["?" if end is None else number(end) for end in (each.low, each.high)]
@@ -97,7 +95,7 @@ class CapacityAnalysis(Analysis):
 
 
 def check_capacity(cluster: Cluster) -> None:
-    """Raises ``UserError`` if there is no arrival rate, or no limit that load breaks."""
+    """Raise ``UserError`` if there is no arrival rate, or no limit that load breaks."""
     arrivals = cluster.workload.arrivals
     if arrivals is None or isinstance(arrivals, ArrivalTrace):
         raise UserError(f"{cluster.path}: --capacity needs {RATE}, where its search begins")
@@ -115,140 +113,104 @@ def check_capacity(cluster: Cluster) -> None:
         )
 
 
-def capacities(found: Found, say: Say) -> list[Capacity]:
-    """The capacity of the best plan of each schedule, the largest first.
+def capacities(result: SearchResult, say: Progress) -> list[Capacity]:
+    """Find the capacity of the best plan of each schedule, the largest first.
 
     Raises:
-        UserError: as ``check_capacity``.
-        RunError: as ``simulate_points``.
+        UserError: see ``check_capacity``.
+        RunError: see ``simulate_points``.
     """
-    check_capacity(found.cluster)
-    searches = [_Search(name, each, found) for name, each in found.best_of_each.items()]
-    while asking := [each for each in searches if each.asked]:
-        points = _together([each.points() for each in asking], at_once())
-        title = f"capacity: {len(points)} rates for {len(asking)} plans"
-        outcomes = simulate_points(points, say, title)
-        for each in asking:
-            each.go_on(outcomes)
-    return sorted([each.capacity for each in searches], key=lambda each: -(each.rate_per_s or 0.0))
+    check_capacity(result.cluster)
+    best, bounds = result.best_of_each, result.cluster.search.limits.of_metrics
+    plans = {name: each.candidate.scenario.with_(runs=result.runs) for name, each in best.items()}
+    stated = {name: _rate_per_s(plan) for name, plan in plans.items()}
+    searches = {name: _Search(name, bounds).steps(rate) for name, rate in stated.items()}
+    rates = {name: next(steps) for name, steps in searches.items()}
+    capacities = []
+    while rates:
+        points = [Point(name, plans[name].with_(**{RATE: rate})) for name, rate in rates.items()]
+        outcomes = simulate_points(points, say, f"capacity: a rate for {len(points)} plans")
+        for name, outcome in outcomes.items():
+            try:
+                rates[name] = searches[name].send(outcome)
+            except StopIteration as over:
+                capacities.append(over.value)
+                del rates[name]
+    order = {name: place for place, name in enumerate(plans)}
+    return sorted(capacities, key=lambda each: (-(each.rate_per_s or 0.0), order[each.schedule]))
 
 
-def _together(asked: Iterable[Sequence[Point]], most: int) -> list[Point]:
-    """What every search asks for now, and what may be next, up to so many in all."""
-    turns = [*zip_longest(*asked)]
-    in_turn = [point for turn in turns for point in turn if point is not None]
-    return in_turn[: max(most, len(turns[0]))]
+def _rate_per_s(scenario: Scenario) -> float:
+    arrivals = scenario.workload.arrivals
+    assert arrivals is not None
+    assert not isinstance(arrivals, ArrivalTrace)
+    return arrivals.rate_per_s
 
 
 class _Search:
-    """The search for one plan's capacity: what was tried, and how far it kept the limits.
+    """The search for one plan's capacity: the rates tried, and the margin to the limits at each.
+    Its generators yield the rate to simulate next, and receive the outcome."""
 
-    Attributes:
-        asked: what it waits for; nothing once it is over.
-        capacity: what it has found then.
-    """
+    def __init__(self, name: ScheduleName, bounds: Mapping[str, float]) -> None:
+        self._name, self._bounds = name, bounds
+        self._slack, self._outcomes = dict[float, Slack](), dict[float, Outcome]()
 
-    capacity: Capacity
-
-    def __init__(self, name: ScheduleName, plan: Ranked, found: Found) -> None:
-        self._name, self._plan = name, plan.candidate.scenario.with_(runs=found.runs)
-        self._bounds = found.cluster.search.limits.of_metrics
-        self._slack = dict[float, Slack]()
-        self._outcomes = dict[float, Outcome]()
-        self._steps = self._searched()
-        self.asked: Asked = next(self._steps)
-
-    def points(self) -> list[Point]:
-        """What it asks for, and what it may ask for next."""
-        return [Point(self._label(rate), self._plan.with_(**{RATE: rate})) for rate in self.asked]
-
-    def go_on(self, outcomes: Mapping[str, Outcome]) -> None:
-        """Take the outcomes of its points, by label, as many as there are."""
-        known = {rate: outcomes.get(self._label(rate)) for rate in self.asked}
-        self._outcomes |= {rate: each for rate, each in known.items() if each is not None}
-        try:
-            self.asked = next(self._steps)
-        except StopIteration as over:
-            self.asked, self.capacity = (), over.value
-
-    def _label(self, rate: float) -> str:
-        return f"{self._name} {rate!r}"
-
-    def _searched(self) -> Generator[Asked, None, Capacity]:
-        ends = yield from self._bracket()
+    def steps(self, stated: float) -> Generator[float, Outcome, Capacity]:
+        """Find the capacity, beginning at the rate ``stated``."""
+        ends = yield from self._bracket(stated)
         if ends is None:
-            stated = min(self._slack)
-            limit = self._limit(stated)
-            if self._slack[stated][1] < 0:
+            limit = self._limit(min(self._slack))
+            if self._slack[min(self._slack)][1] < 0:
                 return Capacity(self._name, None, None, None, limit)
             fastest = max(self._slack)
             return Capacity(self._name, fastest, fastest, None, limit, self._overloaded(fastest))
         low, high = ends
-        for left in range(HALVINGS, 0, -1):
-            middle, *next_ones = _middles(low, high, left)
-            kept = yield from self._kept(middle, next_ones)
+        for _ in range(HALVINGS):
+            middle = math.sqrt(low * high)
+            kept = yield from self._kept(middle)
             low, high = (middle, high) if kept else (low, middle)
         rate = zero_between(low, high, self._slack, 1)
         limit, over = self._limit(high), self._overloaded(low)
-        lowest, highest = (yield from self._low()), (yield from self._high())
+        lowest, highest = (yield from self._end(0)), (yield from self._end(2))
         return Capacity(self._name, rate, lowest, highest, limit, over)
 
-    def _bracket(self) -> Generator[Asked, None, tuple[float, float] | None]:
-        """A rate that keeps the limits, and one of twice as much that does not; None where there
-        is none near the stated one."""
-        arrivals = self._plan.workload.arrivals
-        assert arrivals is not None
-        assert not isinstance(arrivals, ArrivalTrace)
-        rate = arrivals.rate_per_s
-        up = yield from self._kept(rate, (rate * 2, rate / 2))
-        factor = 2.0 if up else 0.5
-        for done in range(1, DOUBLINGS + 1):
-            before, rate = rate, rate * factor
-            farther = [rate * factor**each for each in range(1, DOUBLINGS + 1 - done)]
-            if (yield from self._kept(rate, farther)) != up:
+    def _bracket(self, rate: float) -> Generator[float, Outcome, tuple[float, float] | None]:
+        """Return a rate that keeps the limits and twice that rate, which does not; None if no such
+        pair is near ``rate``."""
+        up = yield from self._kept(rate)
+        for _ in range(DOUBLINGS):
+            before, rate = rate, rate * (2.0 if up else 0.5)
+            if (yield from self._kept(rate)) != up:
                 return min(before, rate), max(before, rate)
         return None
 
-    def _kept(self, rate: float, next_ones: Asked) -> Generator[Asked, None, bool]:
-        """Whether the means keep the limits. Args: ``next_ones``: that may be asked for then."""
+    def _kept(self, rate: float) -> Generator[float, Outcome, bool]:
+        """Simulate the rate, unless it is known, and return whether the means keep the limits."""
         if rate not in self._slack:
-            while rate not in self._outcomes:
-                yield [rate, *(each for each in next_ones if each not in self._outcomes)]
-            outcome = self._outcomes[rate]
+            outcome = self._outcomes[rate] = yield rate
             each = [_slack(name, bound, outcome) for name, bound in self._bounds.items()]
             low, mean, high = (min(column) for column in zip(*each, strict=True))
             self._slack[rate] = low, mean, high
         return self._slack[rate][1] >= 0
 
-    def _low(self) -> Generator[Asked, None, float | None]:
-        """The first rate at which the slack's interval reaches 0; lower ones are tried for it."""
-        for left in range(FARTHER, 0, -1):
-            if self._slack[min(self._slack)][0] >= 0:
+    def _end(self, which: Literal[0, 2]) -> Generator[float, Outcome, float | None]:
+        """Return the first rate at which the low end of the margin reaches 0 (``which`` is 0), or
+        the last one at which the high end does (2); simulate further rates to find it."""
+        for _ in range(FARTHER):
+            rate = min(self._slack) if which == 0 else max(self._slack)
+            if (self._slack[rate][which] >= 0) == (which == 0):
                 break
-            lower = [min(self._slack) / 2**each for each in range(1, left + 1)]
-            yield from self._kept(lower[0], lower[1:])
-        pairs = self._crossings(0)
-        return zero_between(*pairs[0], self._slack, 0) if pairs else None
-
-    def _high(self) -> Generator[Asked, None, float | None]:
-        """The last rate at which it does; higher ones are tried for it."""
-        for left in range(FARTHER, 0, -1):
-            if self._slack[max(self._slack)][2] < 0:
-                break
-            higher = [max(self._slack) * 2**each for each in range(1, left + 1)]
-            yield from self._kept(higher[0], higher[1:])
-        pairs = self._crossings(2)
-        return zero_between(*pairs[-1], self._slack, 2) if pairs else None
-
-    def _crossings(self, which: int) -> list[tuple[float, float]]:
-        """Neighbours among the rates tried between which an end of the interval passes 0."""
-        return [
+            yield from self._kept(rate / 2 if which == 0 else rate * 2)
+        crossings = [
             (a, b)
             for a, b in pairwise(sorted(self._slack))
             if self._slack[a][which] >= 0 > self._slack[b][which]
         ]
+        pair = crossings[:1] if which == 0 else crossings[-1:]
+        return zero_between(*pair[0], self._slack, which) if pair else None
 
     def _limit(self, rate: float) -> str:
+        """Return the limit with the smallest margin."""
         outcome = self._outcomes[rate]
         slacks = {name: _slack(name, b, outcome)[1] for name, b in self._bounds.items()}
         return min(slacks, key=lambda name: slacks[name])
@@ -257,36 +219,22 @@ class _Search:
         return any(OVERLOADED in warning for warning in self._outcomes[rate].warnings)
 
 
-def _middles(low: float, high: float, halvings: int) -> Iterator[float]:
-    """The rates at which an interval may be halved so often, the next one first.
-
-    >>> [round(each, 1) for each in _middles(1.0, 16.0, 2)]
-    [4.0, 2.0, 8.0]
-    """
-    parts = [(low, high)]
-    for _ in range(halvings):
-        middles = [math.sqrt(a * b) for a, b in parts]
-        yield from middles
-        cut = zip(parts, middles, strict=True)
-        parts = [part for (a, b), middle in cut for part in ((a, middle), (middle, b))]
-
-
 def _slack(name: str, bound: float, outcome: Outcome) -> Slack:
-    """How far a limit is kept; raises ``UserError`` where a plan has no such figure."""
+    """Return the margin to a limit; raises ``UserError`` if the plan has no such figure."""
     value = outcome.metrics.get(name)
     if value is None:
         raise UserError(
             f"--capacity: search.limits.{name}: there are too few requests to tell it; raise "
             f"workload.requests or runs"
         )
-    sign = -1.0 if metric(name).less_is_better else 1.0
+    cost = metric(name).cost
     ends = [value.mean if end is None else end for end in (value.low, value.high)]
-    low, high = sorted(sign * _apart(end, bound) for end in ends)
-    return low, sign * _apart(value.mean, bound), high
+    low, high = sorted(-cost(_apart(end, bound)) for end in ends)
+    return low, -cost(_apart(value.mean, bound)), high
 
 
 def _apart(value: float, bound: float) -> float:
-    """The logarithm of a value over its bound; a value of 0 is e^-30 of it.
+    """Return the logarithm of a value over its bound; a value of 0 counts as e^-30 of the bound.
 
     >>> _apart(5.0, 5.0), _apart(0.0, 5.0)
     (0.0, -30.0)
@@ -295,5 +243,5 @@ def _apart(value: float, bound: float) -> float:
 
 
 def _suffers(metric: str) -> bool:
-    """Whether more load makes a figure worse: times, and the share of promises that are kept."""
+    """Return whether load makes a figure worse: times, and the share of requests within the SLO."""
     return metric.endswith("_ms") or metric == "slo_attainment"

@@ -1,8 +1,5 @@
-"""The cluster file: a scenario whose schedule is open, and what is searched for.
-
-Only the shape of the file and reading it belong here; every key is documented by its field's
-description and in ``docs/planning.md``.
-"""
+"""The cluster file (a scenario with an open schedule, and a search) and its loading;
+``docs/planning.md`` has every key."""
 
 from __future__ import annotations
 
@@ -38,18 +35,17 @@ if TYPE_CHECKING:
 else:
     Goal = Literal[GOALS]
     FrontGoal = Literal[GOALS + tuple(PRICES)]
-"""What plans are weighed by against each other: figures, and prices of all devices together."""
+"""Goals by which plans are compared: figures, and the price of all devices."""
 Placement: TypeAlias = Literal["own", "shared", "stage"]
 Role: TypeAlias = Literal["stage", "draft"]
 OF_PROMISES = ("goodput_requests_s", "slo_attainment")
 """Goals that ``serving.slo`` defines."""
 RUNS = 18
-"""Of the last rung, where the file does not say it."""
+"""Default runs of the last rung."""
 
 
 class _Limits(Section):
-    """What a plan keeps to besides the devices' memory: a bound for every goal, upper or lower as
-    less or more of it is better."""
+    """Limits besides memory: for every goal an upper bound if less is better, else a lower."""
 
     memory_share: Share = Field(1.0, description="of each stage's memory that may be taken")
     price_usd_per_hour: Positive | None = Field(None, description="of all devices together")
@@ -72,7 +68,7 @@ else:
 
 
 class Kind(Section):
-    """A kind of device that may be bought."""
+    """A kind of device that can be bought."""
 
     device: AnyDevice
     name: Annotated[str, Field(min_length=1)] | None = Field(
@@ -87,14 +83,14 @@ class Kind(Section):
     )
 
     @property
-    def label(self) -> str | None:
-        """What it is called; None where nothing names it."""
+    def label(self) -> str:
+        """The name in tables; empty if nothing names the kind."""
         profile = self.device if isinstance(self.device, str) else None
-        return self.name or profile or getattr(self.device, "profile", None)
+        return self.name or profile or getattr(self.device, "profile", None) or ""
 
 
 class Devices(Section):
-    """The table ``[search.devices]``: what may be bought, instead of the file's own devices."""
+    """The table ``[search.devices]``: devices to buy, instead of the file's own."""
 
     kinds: Annotated[tuple[Kind, ...], Field(min_length=1)]
     counts: Annotated[tuple[Count, ...], Field(min_length=1)] = Field(
@@ -105,7 +101,7 @@ class Devices(Section):
     @model_validator(mode="after")
     def _can_be_told_apart(self) -> Devices:
         labels = [kind.label for kind in self.kinds]
-        if None in labels:
+        if "" in labels:
             raise ValueError("key search.devices.kinds: a device without a profile needs a name")
         if len({*labels}) < len(labels):
             raise ValueError("key search.devices.kinds: two kinds have one name; give each a name")
@@ -147,35 +143,35 @@ class Search(Section):
     @field_validator("grid", mode="before")
     @classmethod
     def _dotted(cls, grid: Any) -> Any:
-        """Keys without quotes arrive as tables inside tables."""
+        """Flatten nested tables, which unquoted dotted keys produce."""
         return dict(flattened(grid)) if isinstance(grid, Mapping) else grid
 
     @property
     def weighed(self) -> tuple[FrontGoal, ...]:
-        """The goals whose front survives the rungs; of what is bought also the goal and price."""
+        """The goals whose front survives the rungs; with purchases, by default goal and price."""
         if self.front or self.devices is None:
             return self.front
-        bought = all(kind.price_usd is not None for kind in self.devices.kinds)
-        return (self.goal, "price_usd" if bought else "price_usd_per_hour")
+        priced = all(kind.price_usd is not None for kind in self.devices.kinds)
+        return (self.goal, "price_usd" if priced else "price_usd_per_hour")
 
     @model_validator(mode="after")
     def _prices_are_known(self) -> Search:
         kinds = self.devices.kinds if self.devices is not None else ()
-        asked = {
+        needs = {
             "search.limits.price_usd": self.limits.price_usd is not None,
             "search.front": "price_usd" in self.front,
         }
-        for key, wanted in asked.items():
-            if wanted and not kinds:
+        for key, needed in needs.items():
+            if needed and not kinds:
                 raise ValueError(f"key {key}: price_usd is of devices in search.devices.kinds")
-            lacking = [str(kind.label) for kind in kinds if kind.price_usd is None]
-            if wanted and lacking:
+            lacking = [kind.label for kind in kinds if kind.price_usd is None]
+            if needed and lacking:
                 raise ValueError(f"key {key}: {', '.join(lacking)} states no price_usd")
         return self
 
     @model_validator(mode="after")
     def _laid_out_once(self) -> Search:
-        """A layout replaces whole tables; a grid inside of them would change what was bought."""
+        """Refuse grid keys in tables that a layout replaces, which would change the purchase."""
         replaced = {"drafts": self.drafts or self.devices, "pipelines": self.devices}
         for key in self.grid:
             table, name = key.split(".")[0], key.split(".")[-1]
@@ -202,10 +198,10 @@ class Search(Section):
 
 
 class Cluster(Scenario):
-    """The whole file; ``schedule`` holds what all candidates have in common.
+    """The whole file; ``schedule`` holds the keys that all candidates share.
 
-    A schedule that the file names is the only one that is searched, unless ``search.schedules``
-    says otherwise.
+    A schedule that the file names is the only one searched, unless ``search.schedules`` says
+    otherwise.
     """
 
     search: Search = Search()
@@ -215,7 +211,8 @@ class Cluster(Scenario):
         path = Path(path)
         data = read_toml(path)
         refuse_other_files(data, path, "sweep")
-        scenario = "search" not in data and _names_schedule(data)
+        schedule = data.get("schedule")
+        scenario = "search" not in data and isinstance(schedule, Mapping) and "name" in schedule
         for setting in settings:
             override_key(data, setting)
         if scenario and "search" not in data:
@@ -236,7 +233,7 @@ class Cluster(Scenario):
         if "name" in schedule:
             search.setdefault("schedules", [schedule["name"]])
         search = _with_prices(search, Path(path))
-        any_name = next(iter(systems()))  # a scenario needs one; every candidate has its own
+        any_name = next(iter(systems()))  # required; replaced in every candidate
         whole = {**data, "search": search, "schedule": {"name": any_name, **schedule}}
         made = super().of(whole, path)
         made._content = data
@@ -244,11 +241,11 @@ class Cluster(Scenario):
 
     @property
     def fixed(self) -> set[str]:
-        """Keys of the schedule that are set for all candidates."""
+        """Keys of the schedule that are fixed for all candidates."""
         return set(self._content.get("schedule", {})) - {"name"}
 
     @model_validator(mode="after")
-    def _promises_are_made(self) -> Cluster:
+    def _can_be_searched(self) -> Cluster:
         goals = {
             "search.goal": [self.search.goal],
             "search.front": self.search.front,
@@ -258,10 +255,6 @@ class Cluster(Scenario):
             for name in names:
                 if name in OF_PROMISES and self.serving.slo is None:
                     raise ValueError(f"key {key}: {name} needs serving.slo, what is promised")
-        return self
-
-    @model_validator(mode="after")
-    def _can_be_searched(self) -> Cluster:
         if self.runs < self.search.first_runs:
             raise ValueError(
                 f"key runs = {self.runs}: a ranking needs at least search.first_runs = "
@@ -282,15 +275,16 @@ class Cluster(Scenario):
             raise ValueError(f"key acceptance is missing; {', '.join(drafting)} need it")
         for key in self.search.grid:
             name = key.removeprefix("schedule.")
-            if name != key and not any(name in _read_keys(each) for each in self.search.schedules):
+            read = (systems()[each].keys for each in self.search.schedules)
+            if name != key and not any(name in keys for keys in read):
                 raise ValueError(f"key search.grid.{key} is read by no schedule that is searched")
         return self
 
 
 def published_price(device: Any, asked_by: str, base: Path) -> Price | None:
-    """What the profile of a device says that it costs to buy; None where there is no such price.
+    """Return the published purchase price of a device's profile, or None if there is none.
 
-    Raises ``UserError`` where it names a profile that there is none of.
+    Raises ``UserError`` if the profile does not exist.
     """
     name = device.get("profile") if isinstance(device, Mapping) else device
     if not isinstance(name, str):
@@ -299,8 +293,8 @@ def published_price(device: Any, asked_by: str, base: Path) -> Price | None:
 
 
 def _with_prices(search: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The table with the published prices of kinds that state none, neither to buy one nor by the
-    hour; what is wrong with it is left to its validation."""
+    """Add published prices to kinds that state none, neither to buy nor by the hour. Malformed
+    tables are left to validation."""
     devices = search.get("devices")
     if not isinstance(devices, Mapping):
         return search
@@ -316,12 +310,3 @@ def _with_prices(search: dict[str, Any], path: Path) -> dict[str, Any]:
             price = published_price(device, key, path.parent)
         priced.append(kind if price is None else {**kind, "price_usd": price.amount})
     return {**search, "devices": {**devices, "kinds": priced}}
-
-
-def _names_schedule(data: Mapping[str, Any]) -> bool:
-    section = data.get("schedule")
-    return isinstance(section, Mapping) and "name" in section
-
-
-def _read_keys(schedule: ScheduleName) -> set[str]:
-    return set(systems()[schedule].keys)

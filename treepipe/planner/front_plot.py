@@ -1,4 +1,4 @@
-"""The Pareto front: every plan of the ranking as a mark, by the goal and one other at a time."""
+"""The plot of the Pareto front: every ranked plan as a mark, by the goal and one other each."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from treepipe.planner.front import Front
+from treepipe.planner.halving import SearchResult
 from treepipe.results.metrics import in_words, metric
 from treepipe.results.plots import AMBER, BLACK, BLUE, GREY, clean
 
@@ -18,19 +19,24 @@ ON = {"marker": "o", "color": BLUE, "ms": 8, "mec": "white", "label": "on the fr
 BEATEN = {"marker": "D", "color": AMBER, "ms": 6, "mec": BLACK, "mew": 0.5, "label": "beaten"}
 DOUBTED = {**BEATEN, "mfc": "white", "label": "beaten, not beyond doubt"}
 ACROSS = 2
-"""Panels side by side."""
+"""Number of panels side by side."""
 LABELLED = 12
-"""Most marks of a panel that have a number; of more only those of the front do."""
+"""Largest number of marks that are all numbered; of more, only the front's are."""
 SIZE = 8
-"""Of a number (points); a digit is less than 0.65 as wide, a line 1.3 as high."""
+"""Font size of a number (points); a digit is less than 0.65 as wide, a line 1.3 as high."""
 BESIDE = (6, 4)
-"""Where a number begins, from the middle of its mark (points)."""
+"""Offset of a number from the middle of its mark (points)."""
+
+
+def search_figure(result: SearchResult) -> Figure:
+    """Plot the front of a search."""
+    title = f"{result.cluster.name}: plans by their places in the ranking ({result.runs} runs)"
+    return front_figure(result.front, result.goal.name, title)
 
 
 def front_figure(front: Front, goal: str, title: str) -> Figure:
-    """A panel per goal beside ``goal``, which is the vertical axis of all; marks have the plans'
-    places in the ranking. Two goals have a line through their front: what lies above or behind it
-    is beaten."""
+    """Plot a panel per goal against ``goal``, the vertical axis of all; marks have the plans'
+    places in the ranking. With two goals a line connects the front; plans beyond are beaten."""
     vertical = goal if goal in front.goals else front.goals[0]
     others = [each for each in front.goals if each != vertical] or [vertical]
     rows, columns = ceil(len(others) / ACROSS), min(ACROSS, len(others))
@@ -47,14 +53,14 @@ def front_figure(front: Front, goal: str, title: str) -> Figure:
     figure.suptitle(title, x=0.01, ha="left", fontsize=10)
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-    figure.draw_without_rendering()  # only now marks are where they stay
+    figure.draw_without_rendering()  # fixes the marks' positions
     for panel, other in zip(panels, others, strict=False):
         _number(panel, front, other, vertical)
     return figure
 
 
 def _draw(panel: Any, front: Front, across: str, up: str) -> None:
-    certain = {each.plan: each.certain for each in front.beaten}
+    certain = {each.plan: each.beyond_doubt for each in front.beaten}
     groups: list[tuple[dict[str, Any], Sequence[int]]] = [
         (DOUBTED, [plan for plan in certain if not certain[plan]]),
         (BEATEN, [plan for plan in certain if certain[plan]]),
@@ -70,7 +76,7 @@ def _draw(panel: Any, front: Front, across: str, up: str) -> None:
 
 
 def _number(panel: Any, front: Front, across: str, up: str) -> None:
-    """Places in the ranking beside the marks; where numbers would meet, one text has all of them,
+    """Put places in the ranking beside the marks; numbers that would overlap are joined to one text
     beside the rightmost of their marks."""
     few = len(front.values) <= LABELLED
     points = panel.figure.dpi / 72
@@ -97,7 +103,7 @@ def _number(panel: Any, front: Front, across: str, up: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Numbers:
-    """Numbers in one text: of which plans, beside which mark, and where that is (points)."""
+    """A text of plans' numbers, with their mark and the text's position (points)."""
 
     plans: Sequence[int]
     mark: tuple[float, float]
@@ -105,7 +111,7 @@ class _Numbers:
     y: float
 
     def meets(self, other: _Numbers) -> bool:
-        """Whether the two texts would overlap; both begin as far from their marks."""
+        """Return whether two texts at the same offset from their marks would overlap."""
         left, right = sorted((self, other), key=lambda each: each.x)
         wide = 0.65 * SIZE * len(_listed(left.plans))
         return right.x - left.x < wide and abs(self.y - other.y) < 1.3 * SIZE
@@ -121,12 +127,12 @@ def _listed(places: Sequence[int]) -> str:
     >>> _listed([1, 2, 5, 6, 7, 9])
     '1, 2, 5-7, 9'
     """
-    told = list[str]()
+    parts = list[str]()
     for _, run in groupby(enumerate(places), lambda pair: pair[1] - pair[0]):
         numbers = [place for _, place in run]
         long = len(numbers) > 2
-        told += [f"{numbers[0]}-{numbers[-1]}"] if long else map(str, numbers)
-    return ", ".join(told)
+        parts += [f"{numbers[0]}-{numbers[-1]}"] if long else map(str, numbers)
+    return ", ".join(parts)
 
 
 def _label(goal: str) -> str:

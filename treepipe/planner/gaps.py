@@ -1,8 +1,8 @@
-"""How far a plan is behind the best one: the statistic that is shown is the one that decides.
+"""The relative gap of a plan to the best one: the statistic that is both shown and decisive.
 
-Law of this file: both are measured on the same runs (common random numbers), the interval is that
-of ``simulate --versus``, and intervals hold for all pairs of a ranking together, so that picking
-the best of many costs no certainty.
+Both plans are measured on the same runs (common random numbers), the interval is that of ``simulate
+--versus``, and intervals hold for all pairs of a ranking together, which makes picking the best of
+many valid.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from treepipe.planner.candidates import Candidate
 from treepipe.results.statistics import POSITIVE, Interval, Paired, Values
 from treepipe.sim.points import Outcome
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """A figure of every run; ``common``: as ``Interval.over`` takes it."""
+    """A figure of every run; ``common`` as for ``Interval.over``."""
 
     values: Values
     common: float = 0.0
@@ -32,20 +33,42 @@ class Runs:
         return float(np.mean(self.values))
 
 
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """A plan and its figures."""
+
+    candidate: Candidate
+    outcome: Outcome
+
+    def value(self, goal: str) -> float | None:
+        """Return the mean of a figure, or a price; None if the plan has none."""
+        if goal in self.candidate.prices:
+            return self.candidate.prices[goal]
+        figure = self.outcome.metrics.get(goal)
+        return None if figure is None else figure.mean
+
+    def runs(self, goal: str) -> Runs:
+        """Return the figure in every run; a price is equal in all of them."""
+        if goal in self.candidate.prices:
+            count = max((len(each) for each in self.outcome.observations.values()), default=1)
+            return Runs([self.candidate.prices[goal]] * count)
+        return Runs.of(self.outcome, goal)
+
+
 def relative_gap(best: Runs, other: Runs, comparisons: int) -> Interval | None:
-    """other / best - 1, of means over the same runs; None where one of them is not above 0.
+    """Return other / best - 1 of means over the same runs; None if one of them is not above 0.
 
     No bound is below -100 %, and swapping the two plans swaps the bounds, with two runs, too.
 
     Args:
-        comparisons: intervals that are to hold together.
+        comparisons: number of intervals that hold together.
 
     >>> relative_gap(Runs([10.0, 12.0]), Runs([20.0, 24.0]), 1)
     Interval(mean=1.0, low=1.0, high=1.0)
     """
     if best.mean <= 0 or other.mean <= 0:
         return None
-    if len(best.values) != len(other.values):  # a figure that some of the runs have not
+    if len(best.values) != len(other.values):  # some runs lack the figure
         return Interval(other.mean / best.mean - 1, None, None)
     return Paired.of(
         best.values,
@@ -58,18 +81,18 @@ def relative_gap(best: Runs, other: Runs, comparisons: int) -> Interval | None:
 
 
 def relative_change(stated: Runs, changed: Runs) -> Interval:
-    """What a change of one input does to a goal, with an interval for it alone; a goal that is 0
-    (all times are) has no relative change: factors leave it as it is."""
+    """Return the relative change of a goal with its interval for one input alone; 0 for a goal of
+    0, which factors do not change."""
     return relative_gap(stated, changed, 1) or Interval(0.0, None, None)
 
 
 def may_be_equal(gap: Interval | None) -> bool:
-    """Whether the runs cannot tell the two plans apart: the interval holds 0, or there is none."""
+    """Return whether two plans are indistinguishable: the interval holds 0, or there is none."""
     return gap is None or gap.low is None or gap.high is None or gap.low <= 0 <= gap.high
 
 
 def shown(share: float) -> str:
-    """A relative difference in a table; factors beyond ten say no more than that.
+    """Format a relative difference for a table; factors beyond ten are abbreviated.
 
     >>> shown(-0.4), shown(0.545), shown(-0.9999), shown(41.0)
     ('-40.0%', '+54.5%', 'below -90%', 'above 10x')
@@ -80,5 +103,5 @@ def shown(share: float) -> str:
 
 
 def shown_interval(low: float | None, high: float | None) -> str:
-    """Both ends in a table; nothing where one is not known."""
+    """Format both ends for a table; empty if one is unknown."""
     return "" if low is None or high is None else f"{shown(low)} … {shown(high)}"

@@ -1,30 +1,31 @@
 """Successive halving: many candidates on few runs, the survivors on more (Jamieson and Talwalkar,
 AISTATS 2016), on common random numbers.
 
-Law of this file: candidates are compared on the same runs, that is, on the same texts. Every
-schedule keeps its best candidates to the last rung, so that the ranking tells who wins by how much;
-whatever is not ranked there was outrun by a candidate of its own schedule, and beaten in all goals
-of the front that is looked for. Of candidates with the same figures in all runs so far one goes on.
+Candidates are compared on the same runs, that is, on the same texts. The best candidates of every
+schedule reach the last rung; an unranked candidate lost to another of its own schedule, and is not
+on the front. Of candidates with equal figures in all runs so far one survives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, comb
 
 from treepipe.core.errors import UserError
 from treepipe.planner.candidates import Candidate, Refused, find_candidates
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.front import Front, Weighed, front_members, pareto_front
-from treepipe.planner.gaps import Runs, may_be_equal, relative_gap
+from treepipe.planner.front import Front, front_members, pareto_front
+from treepipe.planner.gaps import Simulated, may_be_equal, relative_gap
 from treepipe.planner.limits import Miss, misses
 from treepipe.planner.uncertain import Cases, in_cases
+from treepipe.progress import Progress
 from treepipe.results.critical_path import CriticalPath
+from treepipe.results.metric import Metric
 from treepipe.results.metrics import GOALS, PERCENTILES, metric
 from treepipe.results.statistics import Interval
 from treepipe.scenario.schema import ScheduleName
-from treepipe.sim.points import Outcome, Point, simulate_points
+from treepipe.sim.points import Point, simulate_points
 
 OF_ALL_TOGETHER = (
     "throughput_tokens_s",
@@ -32,35 +33,42 @@ OF_ALL_TOGETHER = (
     "usd_per_million_tokens",
     "joules_per_token",
 )
-"""Goals that another token at the same time brings nearer."""
+"""Goals of all requests together, which the busiest device bounds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
-    """A candidate of the last rung.
+class Ranked(Simulated):
+    """A plan of the last rung.
 
     Attributes:
-        gap: its goal's relative difference to the best one's, on the same runs; None for the best,
-            and where no plan keeps the limits.
-        tied: it cannot be told from the best one (the gap's interval holds 0).
-        misses: limits that it breaks, the worst first.
+        gap: relative difference of its goal to the best one's, on the same runs; None for the best,
+            and if no plan keeps the limits.
+        tied: whether it is indistinguishable from the best one (the gap's interval holds 0).
+        misses: the limits that it breaks, the worst first.
     """
 
-    candidate: Candidate
-    outcome: Outcome
     gap: Interval | None
     tied: bool
     misses: tuple[Miss, ...] = ()
 
     @property
+    def label(self) -> str:
+        return self.candidate.label
+
+    @property
+    def missed(self) -> str:
+        """The broken limits in words."""
+        return " and ".join(map(str, self.misses))
+
+    @property
     def path(self) -> CriticalPath:
-        """The shares of a token's time by place, and by reason."""
-        assert self.outcome.path is not None  # as in all outcomes of the last rung
+        """The shares of a token's time by place and by reason."""
+        assert self.outcome.path is not None  # every outcome of the last rung has one
         return self.outcome.path
 
     def binds(self, goal: str) -> str | None:
-        """What the goal hangs on most: the place with the largest share of the critical path, and
-        for goals of many requests together the busiest device. None where no time passes."""
+        """Return the bottleneck: the place with the largest share of the critical path, or for
+        goals of many requests the busiest device. None if no time passes."""
         busy = self.outcome.utilization
         if goal in OF_ALL_TOGETHER and busy:
             return max(busy, key=lambda name: busy[name].mean)
@@ -69,21 +77,21 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """How many candidates were simulated, on how many runs each."""
+    """The number of candidates simulated, and of runs of each."""
 
     candidates: int
     runs: int
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a search found.
+class SearchResult:
+    """The result of a search.
 
     Attributes:
-        ranking: best first, at least one; where no plan keeps the limits all of the last rung,
+        ranking: best first, at least one; if no plan keeps the limits, all of the last rung, sorted
             by the limit that each misses most, nearest first.
-        cases: the best plan of each schedule as inputs that are estimates vary; None if none is,
-            or no plan keeps the limits.
+        cases: the best plan of each schedule as uncertain inputs vary; None if no input is
+            uncertain, or no plan keeps the limits.
     """
 
     cluster: Cluster
@@ -93,10 +101,17 @@ class Found:
     cases: Cases | None = None
 
     @property
+    def goal(self) -> Metric:
+        return metric(self.cluster.search.goal)
+
+    def value(self, ranked: Ranked) -> Interval:
+        """Return the goal of a plan."""
+        return ranked.outcome.metrics[self.cluster.search.goal]
+
+    @property
     def front(self) -> Front:
-        """The plans that no other one beats; empty where none keeps the limits."""
-        plans = [Weighed(each.candidate, each.outcome) for each in self.ranking]
-        return pareto_front(plans if self.feasible else [], self.cluster.search.weighed)
+        """The plans that no other one beats; empty if none keeps the limits."""
+        return pareto_front(self.ranking if self.feasible else [], self.cluster.search.weighed)
 
     @property
     def feasible(self) -> bool:
@@ -105,12 +120,12 @@ class Found:
 
     @property
     def runs(self) -> int:
-        """How often every plan of the ranking was simulated."""
+        """Number of runs of every plan in the ranking."""
         return self.rungs[-1].runs
 
     @property
     def comparisons(self) -> int:
-        """Pairs of plans in the ranking: whichever came out best, its intervals hold together."""
+        """Number of pairs of plans, for intervals that hold together whichever plan is best."""
         return comb(len(self.ranking), 2) if self.feasible else 0
 
     @property
@@ -119,7 +134,7 @@ class Found:
 
     @property
     def best_of_each(self) -> dict[ScheduleName, Ranked]:
-        """The first of every schedule, also where it is the same as another one's."""
+        """The first plan of every schedule, even if it equals another schedule's."""
         first: dict[ScheduleName, Ranked] = {}
         for each in self.ranking:
             for candidate in (each.candidate, *each.candidate.same):
@@ -127,85 +142,76 @@ class Found:
         return first
 
 
-def search(cluster: Cluster, say: Callable[[str, int], None]) -> Found:
-    """Find the best plans for a cluster, and what its uncertain inputs leave of them.
+def search(cluster: Cluster, say: Progress) -> SearchResult:
+    """Find the best plans for a cluster, and vary its uncertain inputs.
 
     Raises:
-        UserError, RunError: as ``rank``.
+        UserError, RunError: see ``rank``.
     """
     return with_cases(rank(cluster, say), say)
 
 
-def with_cases(found: Found, say: Callable[[str, int], None]) -> Found:
-    """Try the best plan of each schedule in the cases that the inputs allow.
+def with_cases(result: SearchResult, say: Progress) -> SearchResult:
+    """Simulate the best plan of each schedule in cases drawn from the inputs' uncertainty.
 
     Raises:
-        UserError, RunError: as ``in_cases``.
+        UserError, RunError: see ``in_cases``.
     """
-    if not found.feasible:
-        return found
-    plans = {name: each.candidate for name, each in found.best_of_each.items()}
-    search, seed = found.cluster.search, found.cluster.seed
-    return replace(found, cases=in_cases(plans, search.goal, search.cases, seed, say))
+    if not result.feasible:
+        return result
+    plans = {name: each.candidate for name, each in result.best_of_each.items()}
+    return replace(result, cases=in_cases(plans, result.cluster, say))
 
 
-def rank(cluster: Cluster, say: Callable[[str, int], None]) -> Found:
+def rank(cluster: Cluster, say: Progress) -> SearchResult:
     """Find the best plans for a cluster.
 
     Raises:
         UserError: the file is wrong, or no plan is possible.
         RunError: a simulation came to a standstill.
     """
-    alive, refused = find_candidates(cluster)
-    rungs, runs, last = list[Rung](), cluster.search.first_runs, cluster.runs
+    candidates, refused = find_candidates(cluster)
+    rungs, runs, limits = list[Rung](), cluster.search.first_runs, cluster.search.limits
     while True:
-        rungs.append(Rung(len(alive), runs))
-        outcomes = _simulated(alive, cluster, runs, say, paths=runs == last)
-        if runs == last:
+        rungs.append(Rung(len(candidates), runs))
+        plans = _simulated(candidates, cluster, runs, say)
+        if runs == cluster.runs:
             break
-        alive = _survivors(alive, outcomes, cluster)
-        runs = min(last, runs * cluster.search.keep)
-    last_rung = list(zip(alive, outcomes, strict=True))
-    limits = cluster.search.limits
-    kept = [pair for pair in last_rung if not misses(pair[1], limits)]
-    if not kept:
-        return Found(cluster, _by_nearness(last_rung, cluster), refused, rungs)
-    for candidate, outcome in last_rung:
-        for worst in misses(outcome, limits)[:1]:
-            for each in (candidate, *candidate.same):
-                chosen = each.schedule, each.settings, each.partition
-                refused.append(Refused(*chosen, str(worst), worst.excess))
-    return Found(cluster, _ranking(kept, cluster), refused, rungs)
+        candidates = _survivors(plans, cluster)
+        runs = min(cluster.runs, runs * cluster.search.keep)
+    kept = [plan for plan in plans if not misses(plan.outcome, limits)]
+    for plan in plans if kept else ():
+        for worst in misses(plan.outcome, limits)[:1]:
+            refused += [
+                Refused(each.schedule, each.settings, each.partition, str(worst), worst.excess)
+                for each in (plan.candidate, *plan.candidate.same)
+            ]
+    return SearchResult(cluster, _ranking(kept or plans, cluster), refused, rungs)
 
 
 def _simulated(
-    candidates: Sequence[Candidate],
-    cluster: Cluster,
-    runs: int,
-    say: Callable[[str, int], None],
-    *,
-    paths: bool,
-) -> list[Outcome]:
+    candidates: Sequence[Candidate], cluster: Cluster, runs: int, say: Progress
+) -> list[Simulated]:
+    paths = runs == cluster.runs
     points = [
         Point(str(i), each.scenario.with_(runs=runs), paths=paths)
         for i, each in enumerate(candidates)
     ]
-    title = f"{len(points)} plans, {runs} runs"
-    outcomes = list(simulate_points(points, say, title).values())
-    for candidate, outcome in zip(candidates, outcomes, strict=True):
-        known = {**outcome.metrics, **candidate.prices}
+    outcomes = simulate_points(points, say, f"{len(points)} plans, {runs} runs").values()
+    plans = [Simulated(*pair) for pair in zip(candidates, outcomes, strict=True)]
+    for plan in plans:
         for goal in (cluster.search.goal, *cluster.search.weighed):
-            key = "search.goal =" if goal == cluster.search.goal else "search.front:"
-            if goal not in known:
+            if plan.value(goal) is None:
+                key = "search.goal =" if goal == cluster.search.goal else "search.front:"
                 raise UserError(
-                    f"{cluster.path}: key {key} {goal!r} does not apply: {candidate.label} has "
-                    f"{', '.join(outcome.metrics) or 'no metric'}{_lacking(goal)}"
+                    f"{cluster.path}: key {key} {goal!r} does not apply: {plan.candidate.label} "
+                    f"has {', '.join(plan.outcome.metrics) or 'no metric'}{_lacking(goal)}"
                 )
-    return outcomes
+    return plans
 
 
 def _lacking(goal: str) -> str:
-    """How many requests a percentile needs; nothing of other goals."""
+    """Say how many requests a percentile needs; empty for other goals."""
     percentile = PERCENTILES.get(goal)
     if percentile is None or not percentile.of_requests:
         return ""
@@ -215,82 +221,61 @@ def _lacking(goal: str) -> str:
     )
 
 
-def _cost(outcome: Outcome, cluster: Cluster) -> tuple[float, float]:
-    """What is least for the best: how far the limits are missed (0: kept), then the goal."""
-    goal, missed = cluster.search.goal, misses(outcome, cluster.search.limits)
-    value = outcome.metrics[goal].mean
-    return (
-        missed[0].excess if missed else 0.0,
-        value if metric(goal).less_is_better else -value,
-    )
+def _survivors(plans: Sequence[Simulated], cluster: Cluster) -> list[Candidate]:
+    """Select the best plans of every schedule, and those of the front."""
+    search, by_schedule = cluster.search, dict[ScheduleName, list[Simulated]]()
+    for plan in plans:
+        by_schedule.setdefault(plan.candidate.schedule, []).append(plan)
+    kept, able = list[Candidate](), list[Simulated]()
+    for group in by_schedule.values():
+        ranked = _best_first(group, cluster)
+        kept += [each.candidate for each in ranked[: ceil(len(ranked) / search.keep)]]
+        able += [each for each in ranked if not misses(each.outcome, search.limits)]
+    front = front_members(able, search.weighed) if search.weighed else []
+    return kept + [each.candidate for each in front if each.candidate not in kept]
 
 
-def _survivors(
-    candidates: Sequence[Candidate], outcomes: Sequence[Outcome], cluster: Cluster
-) -> list[Candidate]:
-    """The best ones of every schedule, and those of the front that is looked for."""
-    by_schedule: dict[ScheduleName, list[tuple[Candidate, Outcome]]] = {}
-    for candidate, outcome in zip(candidates, outcomes, strict=True):
-        by_schedule.setdefault(candidate.schedule, []).append((candidate, outcome))
-    kept = []
-    able = list[Weighed]()
-    for each in by_schedule.values():
-        plans = _told_apart(_sorted(each, cluster))
-        kept += [candidate for candidate, _ in plans[: ceil(len(plans) / cluster.search.keep)]]
-        able += [Weighed(*plan) for plan in plans if not misses(plan[1], cluster.search.limits)]
-    if goals := cluster.search.weighed:
-        front = [able[index].candidate for index in front_members(able, goals)]
-        kept += [candidate for candidate in front if candidate not in kept]
-    return kept
-
-
-def _sorted(
-    pairs: Sequence[tuple[Candidate, Outcome]], cluster: Cluster
-) -> list[tuple[Candidate, Outcome]]:
-    return sorted(pairs, key=lambda pair: _cost(pair[1], cluster))
-
-
-def _ranking(kept: Sequence[tuple[Candidate, Outcome]], cluster: Cluster) -> list[Ranked]:
-    """The ranking of plans that keep the limits."""
-    goal = cluster.search.goal
-    (candidate, best), *others = _told_apart(_sorted(kept, cluster))
-    stated, pairs = Runs.of(best, goal), comb(len(others) + 1, 2)
-    ranking = [Ranked(candidate, best, None, True)]
-    for candidate, outcome in others:
-        gap = relative_gap(stated, Runs.of(outcome, goal), pairs)
-        ranking.append(Ranked(candidate, outcome, gap, may_be_equal(gap)))
+def _ranking(plans: Sequence[Simulated], cluster: Cluster) -> list[Ranked]:
+    """Rank plans that all keep the limits, or all break one."""
+    best, *others = ranked = _best_first(plans, cluster)
+    if misses(best.outcome, cluster.search.limits):
+        broken = [misses(each.outcome, cluster.search.limits) for each in ranked]
+        pairs = zip(ranked, broken, strict=True)
+        return [Ranked(each.candidate, each.outcome, None, False, own) for each, own in pairs]
+    goal, comparisons = cluster.search.goal, comb(len(ranked), 2)
+    ranking = [Ranked(best.candidate, best.outcome, None, True)]
+    for each in others:
+        gap = relative_gap(best.runs(goal), each.runs(goal), comparisons)
+        ranking.append(Ranked(each.candidate, each.outcome, gap, may_be_equal(gap)))
     return ranking
 
 
-def _by_nearness(broken: Sequence[tuple[Candidate, Outcome]], cluster: Cluster) -> list[Ranked]:
-    """The ranking of plans that all break a limit."""
-    return [
-        Ranked(candidate, outcome, None, False, misses(outcome, cluster.search.limits))
-        for candidate, outcome in _told_apart(_sorted(broken, cluster))
-    ]
+def _best_first(plans: Sequence[Simulated], cluster: Cluster) -> list[Simulated]:
+    """Sort plans by their excess over the limits (0: kept), then by the goal. Of plans with equal
+    figures the simplest is kept."""
+    goal, limits = metric(cluster.search.goal), cluster.search.limits
 
+    def cost(plan: Simulated) -> tuple[float, float]:
+        missed = misses(plan.outcome, limits)
+        mean = plan.outcome.metrics[goal.name].mean
+        return missed[0].excess if missed else 0.0, goal.cost(mean)
 
-def _told_apart(
-    pairs: Sequence[tuple[Candidate, Outcome]],
-) -> list[tuple[Candidate, Outcome]]:
-    """Plans in their order, those of the same figures as one: the simplest of them."""
-    groups: dict[object, list[tuple[Candidate, Outcome]]] = {}
-    for candidate, outcome in pairs:
-        groups.setdefault(_figures(candidate, outcome), []).append((candidate, outcome))
-    found = []
+    groups: dict[object, list[Simulated]] = {}
+    for plan in sorted(plans, key=cost):
+        groups.setdefault(_figures(plan), []).append(plan)
+    distinct = []
     for group in groups.values():
-        (first, outcome), *others = sorted(group, key=lambda pair: pair[0].parameters)
-        same = [*first.same, *(each for other, _ in others for each in (other, *other.same))]
-        found.append((replace(first, same=tuple(same)), outcome))
-    return found
+        first, *others = sorted(group, key=lambda plan: plan.candidate.parameters)
+        same = [c for other in others for c in (other.candidate, *other.candidate.same)]
+        candidate = replace(first.candidate, same=(*first.candidate.same, *same))
+        distinct.append(Simulated(candidate, first.outcome))
+    return distinct
 
 
-def _figures(candidate: Candidate, outcome: Outcome) -> object:
-    """All that a plan can be weighed by, in every run."""
+def _figures(plan: Simulated) -> object:
+    """Return all figures that plans are compared by, in every run."""
+    seen = plan.outcome.observations
     return (
-        tuple(
-            (goal, *(f"{value:.9g}" for value in outcome.observations.get(goal, ())))
-            for goal in GOALS
-        ),
-        tuple(candidate.prices.items()),
+        tuple((goal, *(f"{value:.9g}" for value in seen.get(goal, ()))) for goal in GOALS),
+        tuple(plan.candidate.prices.items()),
     )

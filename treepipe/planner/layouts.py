@@ -1,12 +1,10 @@
-"""Which devices a plan has, and where its draft works: the layouts that a search tries.
-
-Law of this file: a layout is a change of ``[[drafts]]`` and ``[[pipelines]]``, and nothing else of
-the scenario.
-"""
+"""Layouts that a search tries: the devices of a plan and the draft's placement, each as a change of
+``[[drafts]]`` and ``[[pipelines]]``."""
 
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations_with_replacement
@@ -18,18 +16,18 @@ from treepipe.profiles.library import resolve_device
 from treepipe.profiles.schema import Device
 
 SAID = {"own": "own device", "shared": "shared", "stage": "on a stage"}
-"""Placements of the draft, as a table shows them."""
+"""Placements of the draft as a table shows them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One way of equipping a cluster.
+    """A choice of devices and of the draft's placement.
 
     Attributes:
-        settings: what was chosen: ``devices``, the stages of a pipeline by kind, and ``draft``.
+        settings: the choice: ``devices``, the stages of a pipeline by kind, and ``draft``.
         changes: tables of the scenario, by key.
-        bought: devices by kind; empty where nothing is bought.
-        price_usd: of these together; None where a kind states none.
+        bought: number of devices by kind; empty if nothing is bought.
+        price_usd: total price of these; None if a kind states none.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -39,7 +37,7 @@ class Layout:
 
 
 def layouts(cluster: Cluster) -> Iterator[Layout]:
-    """Every layout of as many devices of a kind as there are, however dear.
+    """Yield every layout within the available number of devices, at any price.
 
     Raises:
         UserError: the file's own drafts or pipelines are not of one kind each.
@@ -53,22 +51,23 @@ def layouts(cluster: Cluster) -> Iterator[Layout]:
     known = search.devices.kinds if search.devices is not None else ()
     for stages, kinds in _stage_rows(cluster):
         for placement, own in _placements(cluster, pipelines):
-            bought = _bought(kinds, own, placement, pipelines)
-            if any(k.most is not None and bought.get(str(k.label), 0) > k.most for k in known):
+            bought = Counter(pipelines * [kind.label for kind in kinds])
+            if own is not None:
+                bought[own.label] += pipelines if placement == "own" else 1
+            if any(kind.most is not None and bought[kind.label] > kind.most for kind in known):
                 continue
             settings = {"devices": _listed(kinds)} if kinds else {}
             settings["draft"] = f"{own.label}, {SAID[placement]}" if own else SAID[placement]
             device = draft.get("device") if own is None else _given(cluster, own)
-            yield Layout(
-                settings,
-                _laid_out(cluster, {**draft, "device": device}, stages, placement, pipelines),
-                bought,
-                _price(known, bought),
-            )
+            changes = _laid_out(cluster, {**draft, "device": device}, stages, placement, pipelines)
+            costs = [(k.price_usd, bought[k.label]) for k in known if bought[k.label]]
+            stated = [price * count for price, count in costs if price is not None]
+            price_usd = sum(stated) if costs and len(stated) == len(costs) else None
+            yield Layout(settings, changes, bought, price_usd)
 
 
 def _template(cluster: Cluster) -> dict[str, Any]:
-    """The one ``[[drafts]]`` that placements repeat, without a place and a number."""
+    """Return the ``[[drafts]]`` entry that placements repeat, without its place and count."""
     tables = cluster.content.get("drafts", [{}])
     key = "search.devices" if cluster.search.devices is not None else "search.drafts"
     if len(tables) > 1 or any(stage.host for p in cluster.pipelines for stage in p.stages):
@@ -85,7 +84,7 @@ def _template(cluster: Cluster) -> dict[str, Any]:
 
 
 def _stage_rows(cluster: Cluster) -> Iterator[tuple[list[list[dict[str, Any]]], tuple[Kind, ...]]]:
-    """Stages of every pipeline as a file says them, and the kinds that one of them is made of."""
+    """Yield the stages of every pipeline as in a file, and the kinds that one is made of."""
     devices = cluster.search.devices
     if devices is None:
         tables = cluster.content["pipelines"]
@@ -97,19 +96,19 @@ def _stage_rows(cluster: Cluster) -> Iterator[tuple[list[list[dict[str, Any]]], 
     for count in dict.fromkeys(devices.counts):
         for chosen in combinations_with_replacement(kinds, count):
             if devices.mixed or len({kind.label for kind in chosen}) == 1:
-                stages = [
-                    {"device": _given(cluster, kind), "count": n} for kind, n in _counted(chosen)
-                ]
+                counts = Counter(kind.label for kind in chosen)
+                once = {kind.label: kind for kind in chosen}.values()
+                stages = [{"device": _given(cluster, k), "count": counts[k.label]} for k in once]
                 yield [copy.deepcopy(stages) for _ in range(table.get("count", 1))], chosen
 
 
 def _placements(cluster: Cluster, pipelines: int) -> Iterator[tuple[Placement, Kind | None]]:
-    """Where the draft works, and the kind of device that is bought for it."""
+    """Yield the draft's placements, and the kind of device that is bought for each."""
     search = cluster.search
-    asked = search.drafts or ("own",)
-    if pipelines == 1:  # a draft of one's own is the shared one
-        asked = tuple(dict.fromkeys("own" if p == "shared" else p for p in asked))
-    for placement in asked:
+    placements = search.drafts or ("own",)
+    if pipelines == 1:  # "own" and "shared" are equal
+        placements = tuple(dict.fromkeys("own" if p == "shared" else p for p in placements))
+    for placement in placements:
         if placement == "stage" or search.devices is None:
             yield placement, None
             continue
@@ -125,8 +124,8 @@ def _laid_out(
     placement: Placement,
     pipelines: int,
 ) -> dict[str, Any]:
-    """The tables of a layout. A request goes to the draft and to the pipeline with the fewest open
-    ones, so of equally many drafts each serves the pipeline of its own number."""
+    """Return the tables of a layout. A request goes to the draft and to the pipeline with the
+    fewest open requests, so with equal numbers each draft serves the pipeline of its own number."""
     tables = cluster.content["pipelines"]
     if placement != "stage":
         whole = [{**table, "stages": row} for table, row in zip(tables, rows, strict=False)]
@@ -147,7 +146,7 @@ def _laid_out(
 
 
 def _drafting(cluster: Cluster, device: Any) -> Any:
-    """The stage's device, which drafts, too; raises ``UserError`` if it does not say how fast."""
+    """Return the stage's device, which also drafts; raises ``UserError`` without a draft time."""
     made = Kind(device=device, name="stage").device
     found = resolve_device(made, f"{cluster.path}: a stage's device", cluster.path.parent)
     if isinstance(found, Device) and "draft_ms" not in found.model_fields_set:
@@ -158,38 +157,13 @@ def _drafting(cluster: Cluster, device: Any) -> Any:
 
 
 def _given(cluster: Cluster, kind: Kind) -> Any:
-    """The device of a kind as the file gives it."""
+    """Return the device of a kind as the file states it."""
     devices = cluster.search.devices
     assert devices is not None
     tables = cluster.content["search"]["devices"]["kinds"]
     return copy.deepcopy(tables[devices.kinds.index(kind)]["device"])
 
 
-def _counted(kinds: Sequence[Kind]) -> list[tuple[Kind, int]]:
-    """Kinds with their numbers, in order."""
-    labels = [kind.label for kind in kinds]
-    return [(kind, labels.count(kind.label)) for kind in {k.label: k for k in kinds}.values()]
-
-
 def _listed(kinds: Sequence[Kind]) -> str:
-    return " + ".join(f"{count} {kind.label}" for kind, count in _counted(kinds))
-
-
-def _bought(
-    kinds: Sequence[Kind], own: Kind | None, placement: Placement, pipelines: int
-) -> dict[str, int]:
-    """Devices by kind, of all pipelines and drafts."""
-    bought = {str(kind.label): count * pipelines for kind, count in _counted(kinds)}
-    if own is not None:
-        drafts = pipelines if placement == "own" else 1
-        bought[str(own.label)] = bought.get(str(own.label), 0) + drafts
-    return bought
-
-
-def _price(kinds: Sequence[Kind], bought: Mapping[str, int]) -> float | None:
-    """What is bought, added up; None where a kind of it states no price, or nothing is bought."""
-    prices = {str(kind.label): kind.price_usd for kind in kinds}
-    known = [(prices[label], count) for label, count in bought.items()]
-    if not known or any(price is None for price, _ in known):
-        return None
-    return sum((price or 0.0) * count for price, count in known)
+    counts = Counter(kind.label for kind in kinds)
+    return " + ".join(f"{count} {label}" for label, count in counts.items())

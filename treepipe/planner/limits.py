@@ -1,22 +1,22 @@
-"""Limits of a search: what is refused before a simulation, and what after it."""
+"""Limits of a search: those checked before a simulation, and those checked after it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from math import inf
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import inf, isfinite
+from typing import Any
 
 from treepipe.core.errors import UserError
 from treepipe.planner.cluster import Limits, Search
 from treepipe.results.metrics import in_words, metric
 from treepipe.scenario.deployment import Deployment
-from treepipe.scenario.machines import Machine
 from treepipe.scenario.memory import Need
 from treepipe.sim.points import Outcome
 
 
 class LimitError(UserError):
-    """A limit is broken, by ``excess`` of it."""
+    """An exceeded limit; ``excess`` is the relative amount."""
 
     def __init__(self, sentence: str, excess: float) -> None:
         super().__init__(sentence)
@@ -28,16 +28,19 @@ class Miss:
     """A bound of a simulated figure that a plan breaks.
 
     Attributes:
-        limit: the metric that is bounded.
-        value: what the plan reaches; None if it has no such figure.
-        excess: how far the value is beyond the bound, as a factor less 1: 0.2 is a fifth too
-            much, and for what should be large that the bound is a fifth more than the value.
+        limit: the bounded metric.
+        value: the plan's value; None if it has no such figure.
+        excess: the factor between value and bound less 1: 0.2 is a value 20 % above an upper bound,
+            or a lower bound 20 % above the value.
     """
 
     limit: str
     value: float | None
     bound: float
     excess: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "excess": self.excess if isfinite(self.excess) else None}
 
     def __str__(self) -> str:
         if self.value is None:
@@ -50,8 +53,8 @@ class Miss:
 
 
 def check_limits(deployment: Deployment, needs: Sequence[Need], search: Search) -> None:
-    """Raises ``UserError`` if a limit that needs no simulation is broken, or if the devices do not
-    state what the goal or a limit is reckoned from."""
+    """Raise ``UserError`` if a limit that needs no simulation is broken, or if a device lacks the
+    data for the goal or a limit."""
     limits = search.limits
     for goal in search.weighed:
         _check_data(deployment, goal, f"key search.front: {goal!r}")
@@ -65,7 +68,7 @@ def check_limits(deployment: Deployment, needs: Sequence[Need], search: Search) 
 
 
 def misses(outcome: Outcome, limits: Limits) -> tuple[Miss, ...]:
-    """The bounds of simulated figures that are broken, the worst first."""
+    """Return the broken bounds of simulated figures, the worst first."""
     found = []
     for name, bound in limits.of_metrics.items():
         if name not in outcome.metrics:
@@ -79,35 +82,30 @@ def misses(outcome: Outcome, limits: Limits) -> tuple[Miss, ...]:
 
 
 def _check_data(deployment: Deployment, goal: str, key: str) -> None:
-    """Energy and price are sums over all devices, so each must state its own."""
-    if goal in ("usd_per_million_tokens", "price_usd_per_hour"):
-        _check_stated(deployment, key, "price_usd_per_hour", lambda machine: machine.usd_per_hour)
-    if goal == "joules_per_token":
-        _check_stated(deployment, key, "power", lambda machine: machine.power_w)
-
-
-def _check_stated(
-    deployment: Deployment, key: str, needed: str, of: Callable[[Machine], object]
-) -> None:
-    lacking = [machine.name for machine in deployment.machines if of(machine) is None]
+    """Raise ``UserError`` if a device lacks the power or price that a goal sums over devices."""
+    machines = deployment.roles.machines
+    stated: dict[str, tuple[str, list[object]]] = {
+        "usd_per_million_tokens": ("price_usd_per_hour", [each.usd_per_hour for each in machines]),
+        "price_usd_per_hour": ("price_usd_per_hour", [each.usd_per_hour for each in machines]),
+        "joules_per_token": ("power", [each.power_w for each in machines]),
+    }
+    needed, values = stated.get(goal, ("", []))
+    lacking = [m.name for m, value in zip(machines, values, strict=False) if value is None]
     if lacking:
         others = f", nor do those of {', '.join(lacking[1:])}" if lacking[1:] else ""
         raise UserError(f"{key}: the device of {lacking[0]} states no {needed}{others}")
 
 
 def stated_prices(deployment: Deployment, price_usd: float | None) -> dict[str, float]:
-    """Prices of all devices together, where each of them states its own.
-
-    Args: ``price_usd``: of what is bought.
-    """
+    """Return ``price_usd`` of the purchase, and the hourly price if every device states one."""
     prices = {} if price_usd is None else {"price_usd": price_usd}
-    rates = [machine.usd_per_hour for machine in deployment.machines]
+    rates = [machine.usd_per_hour for machine in deployment.roles.machines]
     known = [rate for rate in rates if rate is not None]
     return {**prices, "price_usd_per_hour": sum(known)} if len(known) == len(rates) else prices
 
 
 def check_price(price_usd: float | None, bought: Mapping[str, int], limits: Limits) -> None:
-    """Raises ``LimitError`` if what is bought costs too much. Args: ``bought``: by kind."""
+    """Raise ``LimitError`` if the purchase (numbers by kind) costs too much."""
     most = limits.price_usd
     if most is not None and price_usd is not None and price_usd > most:
         raise LimitError(
@@ -118,8 +116,7 @@ def check_price(price_usd: float | None, bought: Mapping[str, int], limits: Limi
 
 
 def _check_rate(deployment: Deployment, most: float) -> None:
-    key = "key search.limits.price_usd_per_hour"
-    _check_stated(deployment, key, "price_usd_per_hour", lambda machine: machine.usd_per_hour)
+    _check_data(deployment, "price_usd_per_hour", "key search.limits.price_usd_per_hour")
     price = stated_prices(deployment, None)["price_usd_per_hour"]
     if price > most:
         raise LimitError(
@@ -130,13 +127,13 @@ def _check_rate(deployment: Deployment, most: float) -> None:
 
 
 def _check_share(deployment: Deployment, needs: Sequence[Need], share: float) -> None:
-    """Refuse what takes more than a share of a device's memory, as ``check_memory`` does."""
+    """Raise an error if a device needs more than ``share`` of its memory (``check_memory``)."""
     if not needs:
         raise UserError(
             "key search.limits.memory_share: nothing tells the target's size (target.profile, or "
             "target.layer_mib and target.kv_kib)"
         )
-    for machine in deployment.machines:
+    for machine in deployment.roles.machines:
         needed = sum(need.total for need in needs if need.role in machine.roles)
         if machine.memory_mib is not None and needed > share * machine.memory_mib:
             raise LimitError(

@@ -1,8 +1,8 @@
-"""Which stage holds how many layers: rules for pipelines of unequal devices.
+"""Partitions: rules that assign layers to the stages of pipelines with unequal devices.
 
-Layers are alike, so that a stage takes a fixed time and a time per layer; both come from the
-service times of ``profiles/service.py``. A device that states its whole role's times says nothing
-about a layer, so there layers are only dealt evenly.
+A stage takes a fixed time and a time per layer, both from the service times of
+``profiles/service.py``. A device that states its whole role's times has no time per layer; such
+pipelines are only partitioned evenly.
 """
 
 from __future__ import annotations
@@ -28,13 +28,10 @@ from treepipe.scenario.workload import draw_requests
 def uneven_partitions(
     scenario: Scenario, rules: Sequence[PartitionRule], share: float
 ) -> dict[PartitionRule, list[list[int]]]:
-    """Layers of every stage of every ``[[pipelines]]``, by rule; only where devices differ.
+    """Return layers of every stage of every ``[[pipelines]]`` by rule, if devices differ.
 
-    Args:
-        share: of a device's memory that may be taken.
-
-    Raises:
-        UserError: the scenario cannot be laid out, whatever the partition.
+    ``share`` is the usable part of a device's memory. Raises ``UserError`` if the scenario is
+    invalid with any partition.
     """
     devices = [_stages(pipeline, scenario.path) for pipeline in scenario.pipelines]
     hardware = [stage.device for stages in devices for stage in stages]
@@ -47,8 +44,8 @@ def uneven_partitions(
     deployment = resolve(scenario).asked(draw_requests(scenario, scenario.seed))
     rooms = most_layers(deployment, memory_needs(deployment), share)
     firsts = [sum(p.count for p in scenario.pipelines[:i]) for i in range(len(devices))]
-    placed = [deployment.pipelines[first] for first in firsts]
-    longest = max(len(stages) for stages in deployment.pipelines)
+    placed = [deployment.roles.pipelines[first] for first in firsts]
+    longest = max(len(stages) for stages in deployment.roles.pipelines)
     section = scenario.schedule
     tokens = section.system.segment_tokens(section.parameters, longest)
     context = cache_entries(deployment, 0) // 2
@@ -59,7 +56,7 @@ def uneven_partitions(
         ]
         for stages, places in zip(devices, placed, strict=True)
     ]
-    if deployment.ends == "pipeline":
+    if deployment.roles.ends == "pipeline":
         for of_pipeline, places in zip(costs, placed, strict=True):
             times, last = places[-1].times, of_pipeline[-1]
             verified_ms = times.evaluate(tokens) + times.decide
@@ -75,7 +72,7 @@ def uneven_partitions(
 
 
 def with_layers(stages: Sequence[Mapping[str, Any]], counts: Sequence[int]) -> list[dict[str, Any]]:
-    """A pipeline's stages as a file says them, with their layers; equal neighbours in one.
+    """Write a pipeline's stages as in a file, with their layers; equal neighbours are merged.
 
     >>> with_layers([{"device": "a", "count": 2}, {"device": "b"}], [3, 3, 2])
     [{'device': 'a', 'count': 2, 'layers': 3}, {'device': 'b', 'layers': 2}]
@@ -100,7 +97,7 @@ def with_layers(stages: Sequence[Mapping[str, Any]], counts: Sequence[int]) -> l
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """One stage as the file says it: its device, and its layers if given."""
+    """A stage as in the file: its device, and its layers if given."""
 
     device: Device | Hardware
     layers: int | None
@@ -116,7 +113,7 @@ def _stages(pipeline: Pipeline, path: Path) -> list[_Stage]:
 
 
 def _matters(stages: Sequence[_Stage]) -> bool:
-    """Whether layers of a pipeline can be dealt otherwise than evenly, and to unequal devices."""
+    """Return whether the pipeline's devices are unequal and its layers are not fixed."""
     differ = any(stage.device != stages[0].device for stage in stages)
     return differ and any(stage.layers is None for stage in stages)
 

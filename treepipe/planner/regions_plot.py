@@ -1,15 +1,14 @@
-"""The break-even map: which schedule is the best at the values of two inputs."""
+"""The break-even map: the best schedule at the values of two inputs."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from treepipe.planner.break_even import Axis, Regions
 from treepipe.results.plots import (
     AMBER,
     BLACK,
@@ -21,6 +20,9 @@ from treepipe.results.plots import (
     YELLOW,
 )
 
+if TYPE_CHECKING:
+    from treepipe.planner.break_even import Axis, Regions
+
 STYLES = (
     (PALE, ""),
     (AMBER, "///"),
@@ -30,11 +32,11 @@ STYLES = (
     (PURPLE, "---"),
     (GREY, "ooo"),
 )
-"""Colour and hatching of each schedule; more than these share a colour and keep their names."""
+"""Colour and hatching of each schedule; further ones share a colour and keep their names."""
 
 
 def regions_figure(found: Regions, title: str) -> Figure:
-    """A field per pair of values, coloured, hatched and named by the best schedule there."""
+    """Plot a field per pair of values, coloured, hatched and named by the best schedule there."""
     names = sorted({name for row in found.best for name in row})
     table = np.array([[names.index(name) for name in row] for row in found.best])
     figure = Figure(figsize=(9, 6), layout="constrained")
@@ -65,7 +67,7 @@ def regions_figure(found: Regions, title: str) -> Figure:
 
 
 def _name(panel: Any, inside: Any, name: str) -> None:
-    """The name in the field of the region that is nearest to its middle."""
+    """Write the name into the field of the region that is nearest to its middle."""
     fields = np.argwhere(inside)
     row, column = fields[np.argmin(((fields - fields.mean(axis=0)) ** 2).sum(axis=1))]
     panel.text(
@@ -81,7 +83,7 @@ def _name(panel: Any, inside: Any, name: str) -> None:
 
 
 def _mark_stated(panel: Any, axis: Axis, *, column: bool) -> None:
-    """A line through the value that the cluster states."""
+    """Draw a line through the value that the cluster states."""
     if axis.stated in axis.values:
         line = panel.axvline if column else panel.axhline
         line(axis.values.index(axis.stated) + 0.5, color=BLACK, lw=1, ls=":")

@@ -1,10 +1,10 @@
-"""What a search says: a table, the file ``treepipe.plan/1``, and the best plan as a scenario."""
+"""Output of a search: tables, the file ``treepipe.plan/1``, and the best plan as a scenario."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from math import isfinite
+from collections.abc import Mapping
+from dataclasses import asdict
 from os.path import relpath
 from pathlib import Path
 from typing import Any
@@ -12,22 +12,18 @@ from typing import Any
 from rich.console import Console
 
 from treepipe.core.errors import RunError
+from treepipe.core.schedules import systems
 from treepipe.files.outputs import write_file
 from treepipe.files.toml_file import toml_text
-from treepipe.planner.analysis import Analysis
-from treepipe.planner.answer import headline
-from treepipe.planner.break_even import BreakEvenAnalysis
+from treepipe.planner.analysis import Finding, with_empty
 from treepipe.planner.candidates import Candidate
-from treepipe.planner.capacity import CapacityAnalysis
-from treepipe.planner.cluster import Goal, published_price
+from treepipe.planner.cluster import published_price
 from treepipe.planner.front import Front
 from treepipe.planner.gaps import shown_interval
-from treepipe.planner.halving import Found, Ranked
-from treepipe.planner.robustness import RobustnessAnalysis
-from treepipe.planner.sensitivity import SensitivityAnalysis
+from treepipe.planner.halving import Ranked, SearchResult
 from treepipe.planner.uncertain import Cases
 from treepipe.profiles.library import is_path
-from treepipe.results.metrics import METRICS, in_words, metric
+from treepipe.results.metrics import METRIC, PRICES, in_words, metric
 from treepipe.results.sheet import Sheet, figures, words
 from treepipe.results.show import number, print_sheet
 from treepipe.results.statistics import CONFIDENCE, Interval
@@ -35,100 +31,54 @@ from treepipe.scenario.making import share_warnings
 
 SCHEMA = "treepipe.plan/1"
 NAMED = 4
-"""More plans that cannot be told apart are counted, as the table marks them."""
+"""Number of indistinguishable plans that are named; further ones are counted."""
+DIGITS = 3
+"""Digits of a figure in a sentence; tables have more."""
 
 
-ANALYSES: tuple[type[Analysis], ...] = (
-    SensitivityAnalysis,
-    BreakEvenAnalysis,
-    CapacityAnalysis,
-    RobustnessAnalysis,
-)
-"""In the order in which they are shown."""
-
-
-def with_empty(done: Sequence[Analysis]) -> list[Analysis]:
-    """Every analysis in its order; those that were not asked for have found nothing."""
-    by_kind = {type(each): each for each in done}
-    return [by_kind.get(kind) or kind() for kind in ANALYSES]
-
-
-def plan_content(found: Found, analyses: Sequence[Analysis] = ()) -> dict[str, Any]:
-    """The content of the JSON file; keys as in ``docs/planning.md``."""
-    search = found.cluster.search
+def plan_content(result: SearchResult, done: Mapping[str, Finding] | None = None) -> dict[str, Any]:
+    """Return the JSON file's content (keys: ``docs/planning.md``); ``done``: findings by name."""
+    findings = with_empty(done or {}).values()
     return {
         "schema": SCHEMA,
-        "cluster": found.cluster.name,
-        "goal": search.goal,
-        "unit": METRICS[search.goal].unit,
-        "seed": found.cluster.seed,
-        "feasible": found.feasible,
-        "rungs": [{"candidates": rung.candidates, "runs": rung.runs} for rung in found.rungs],
+        "cluster": result.cluster.name,
+        "goal": result.goal.name,
+        "unit": result.goal.unit,
+        "seed": result.cluster.seed,
+        "feasible": result.feasible,
+        "rungs": [asdict(rung) for rung in result.rungs],
         "confidence": CONFIDENCE,
-        "comparisons": found.comparisons,
-        "uncertain_inputs": {} if found.cases is None else _uncertain_inputs(found, found.cases),
-        **{key: value for each in with_empty(analyses) for key, value in each.as_dict().items()},
-        "warnings": plan_warnings(found),
-        "ranking": [_entry(each, search.goal) for each in found.ranking],
-        **found.front.as_dict(),
-        "refused": [
-            {
-                "schedule": each.schedule,
-                "settings": dict(each.settings),
-                "partition": each.partition,
-                "reason": each.reason,
-            }
-            for each in found.refused
-        ],
+        "comparisons": result.comparisons,
+        "uncertain_inputs": {} if result.cases is None else _uncertain_inputs(result, result.cases),
+        **{key: value for each in findings for key, value in each.as_dict().items()},
+        "warnings": plan_warnings(result),
+        "ranking": [_entry(each, result.goal.name) for each in result.ranking],
+        **result.front.as_dict(),
+        "refused": [{**each.as_dict(), "reason": each.reason} for each in result.refused],
     }
 
 
-def _uncertain_inputs(found: Found, cases: Cases) -> dict[str, Any]:
-    """What is estimated, and what that leaves of the best plan of each schedule."""
-    goal, plans = found.cluster.search.goal, found.best_of_each
-    best_in = cases.best_in(least=metric(goal).less_is_better)
+def _uncertain_inputs(result: SearchResult, cases: Cases) -> dict[str, Any]:
+    """Return the uncertain inputs, and the best plan of each schedule over the cases."""
+    best_in, goal = cases.best_in(result.goal), result.goal.name
+    wide = {n: cases.widened(n, result.value(each)) for n, each in result.best_of_each.items()}
     return {
         "estimates": {str(of): share for of, share in cases.inputs.items()},
-        "cases": len(next(iter(cases.values.values()))),
-        "plans": {
-            name: {
-                goal: cases.widened(name, each.outcome.metrics[goal]).as_dict(),
-                "best_in": best_in[name],
-            }
-            for name, each in plans.items()
-        },
+        "cases": cases.count,
+        "plans": {n: {goal: each.as_dict(), "best_in": best_in[n]} for n, each in wide.items()},
     }
 
 
-def _entry(ranked: Ranked, goal: Goal) -> dict[str, Any]:
+def _entry(ranked: Ranked, goal: str) -> dict[str, Any]:
     candidate, outcome = ranked.candidate, ranked.outcome
     return {
-        "schedule": candidate.schedule,
-        "settings": dict(candidate.settings),
-        "partition": candidate.partition,
-        "layers": [list(counts) for counts in candidate.layers],
-        "same": [
-            {
-                "schedule": each.schedule,
-                "settings": dict(each.settings),
-                "partition": each.partition,
-                "layers": [list(counts) for counts in each.layers],
-            }
-            for each in candidate.same
-        ],
+        **candidate.as_dict(),
+        "same": [each.as_dict() for each in candidate.same],
         goal: outcome.metrics[goal].as_dict(),
         "relative_to_best": None if ranked.gap is None else ranked.gap.as_dict(),
         "indistinguishable": ranked.tied,
-        "misses": [
-            {
-                "limit": miss.limit,
-                "value": miss.value,
-                "bound": miss.bound,
-                "excess": miss.excess if isfinite(miss.excess) else None,
-            }
-            for miss in ranked.misses
-        ],
-        **{name: candidate.prices.get(name) for name in ("price_usd", "price_usd_per_hour")},
+        "misses": [miss.as_dict() for miss in ranked.misses],
+        **{name: candidate.prices.get(name) for name in PRICES},
         "lossless": candidate.scenario.sampling.lossless,
         "metrics": {name: value.as_dict() for name, value in outcome.metrics.items()},
         "utilization": {name: value.as_dict() for name, value in outcome.utilization.items()},
@@ -138,187 +88,152 @@ def _entry(ranked: Ranked, goal: Goal) -> dict[str, Any]:
     }
 
 
-def show_plan(found: Found, console: Console) -> None:
-    """Print the ranking, what was refused, and the verdict."""
-    print_sheet(console, ranking_table(found))
-    for sentence in [*verdict(found), *prices(found), *binding(found)]:
+def show_plan(result: SearchResult, console: Console) -> None:
+    """Print the ranking, the refused plans, and the verdict."""
+    print_sheet(console, ranking_table(result))
+    for sentence in [*verdict(result), *prices(result), *binding(result)]:
         console.print(sentence, highlight=False)
-    if (table := front_table(found.front)) is not None:
+    if (table := front_table(result.front)) is not None:
         print_sheet(console, table)
-    for sentence in refusals(found):
+    for sentence in refusals(result):
         console.print(f"refused: {sentence}", highlight=False)
-    for warning in plan_warnings(found):
+    for warning in plan_warnings(result):
         console.print(f"warning, {warning}", highlight=False)
 
 
-def show_cases(found: Found, console: Console) -> None:
-    """Print what the uncertainty of inputs leaves of the verdict."""
-    for sentence in _by_inputs(found):
-        console.print(sentence, highlight=False)
-
-
-def plan_warnings(found: Found) -> list[str]:
-    """Those of the best plan (or the nearest), behind what makes the plans' comparison doubtful."""
-    scenarios = [each.candidate.scenario for each in found.ranking]
+def plan_warnings(result: SearchResult) -> list[str]:
+    """Return reasons to doubt the comparison, then warnings of the best (or nearest) plan."""
+    scenarios = [each.candidate.scenario for each in result.ranking]
     of_all = dict.fromkeys(sentence for each in scenarios for sentence in share_warnings(each))
-    which = "best" if found.feasible else "nearest"
-    own = [each for each in found.best.outcome.warnings if each not in of_all]
+    which = "best" if result.feasible else "nearest"
+    own = [each for each in result.best.outcome.warnings if each not in of_all]
     return [*(f"all plans: {each}" for each in of_all), *(f"{which} plan: {each}" for each in own)]
 
 
 def front_table(front: Front) -> Sheet | None:
-    """What each plan has to say for itself, and which one beats it in all goals; None where there
-    is one plan, or one goal."""
+    """Return each plan's goals, and which plan beats it; None if there is one plan or one goal."""
     if len(front.values) < 2 or len(front.goals) < 2:
         return None
     goals = [f"{in_words(goal)} ({metric(goal).unit})" for goal in front.goals]
     title = "all goals: plans of the ranking, and what beats them in every goal"
-    sheet = Sheet("", title, [*figures("", *goals), *words("beaten by")])
-    by = {each.plan: each for each in front.beaten}
+    sheet = Sheet(title, [*figures("", *goals), *words("beaten by")])
+    beaten = {
+        each.plan: f"{each.by + 1}{'' if each.beyond_doubt else ', not beyond doubt'}"
+        for each in front.beaten
+    }
     for place, values in enumerate(front.values):
         cells = [number(values[goal]) for goal in front.goals]
-        beaten = ""
-        if place in by:
-            doubt = "" if by[place].certain else ", not beyond doubt"
-            beaten = f"{by[place].by + 1}{doubt}"
-        sheet.add(str(place + 1), *cells, beaten)
+        sheet.add(str(place + 1), *cells, beaten.get(place, ""))
     return sheet
 
 
-def show_analysis(found: Found, analysis: Analysis, console: Console) -> None:
-    """Print what else was asked for, as far as there is an answer."""
-    for table in analysis.tables(found):
+def show_finding(result: SearchResult, finding: Finding, console: Console) -> None:
+    """Print the tables and sentences of an analysis, as far as there are any."""
+    for table in finding.tables(result):
         print_sheet(console, table)
-    for sentence in analysis.sentences():
+    for sentence in finding.sentences():
         console.print(sentence, highlight=False)
 
 
-def front_title(found: Found) -> str:
-    """What the plot of the front is headed by."""
-    return f"{found.cluster.name}: plans by their places in the ranking ({found.runs} runs)"
+def headline(result: SearchResult) -> str:
+    """Return the first sentence: the best plan's figure, how much better it is than plain decoding,
+    and which simpler schedule is as good. Requires a feasible plan."""
+    best = result.best.candidate
+    system = systems()[best.schedule]
+    known = system.summary.lower() == system.name
+    called = system.name if known else f"{system.name} ({system.summary})"
+    sentence = f"{called}: {_figure(result)}{_over_plain(result)}"
+    tied = [each.candidate for each in result.best_of_each.values() if each.tied]
+    simpler = min(tied, key=lambda each: each.parameters, default=best)
+    if simpler.parameters < best.parameters:
+        runs = result.runs
+        sentence += f"; {simpler.schedule} is as good as far as {runs} runs can tell, and simpler"
+    return sentence
 
 
-def in_two_sentences(found: Found) -> list[str]:
-    """The verdict for who reads nothing else: the winner's figure, and its plan and how sure it
-    is."""
-    best = found.best
-    if not found.feasible:
-        missed = " and ".join(str(miss) for miss in best.misses)
-        return [
-            "No plan keeps the limits.",
-            f"The nearest one is {best.candidate.label}: {missed}.",
-        ]
+def _figure(result: SearchResult) -> str:
+    """Format the goal with its interval; the time between tokens also as a rate."""
+    goal, workload, value = result.goal, result.cluster.workload, result.value(result.best)
+    mean = number(value.mean, DIGITS)
+    if goal.name != METRIC or not value.mean:
+        return f"{goal.in_words} {mean} {goal.unit}{_in_brackets(value)}"
+    alone = workload.arrivals is None and min(workload.concurrency, workload.requests) == 1
+    rate, each = value.inverse(1e3), "" if alone else " for each request"
+    per_second = f"{number(rate.mean, DIGITS)} tokens/s{each}{_in_brackets(rate)}"
+    return f"{per_second}, a token every {mean} ms"
+
+
+def _over_plain(result: SearchResult) -> str:
+    """Say by which factor the best plan beats plain decoding, if that is ranked."""
+    goal, best_of_each = result.goal, result.best_of_each
+    plain = [each for name, each in best_of_each.items() if not systems()[name].drafts]
+    if not plain:
+        return ""
+    if plain[0].gap is None:
+        return ", and no schedule that drafts is better" if len(best_of_each) > 1 else ""
+    over = plain[0].gap.shifted(1.0)
+    factor = over if goal.less_is_better else over.inverse()
+    times, ends = number(factor.mean, DIGITS), _in_brackets(factor)
+    if goal.name.endswith("_ms"):
+        return f", {times} times as fast as plain decoding{ends}"
+    if goal.less_is_better:
+        return f"; plain decoding takes {times} times as much{ends}"
+    return f", {times} times that of plain decoding{ends}"
+
+
+def _in_brackets(interval: Interval) -> str:
+    if interval.low is None or interval.high is None:
+        return ""
+    low, high = number(interval.low, DIGITS), number(interval.high, DIGITS)
+    return f" ({CONFIDENCE:.0%}: {low} to {high})"
+
+
+def in_two_sentences(result: SearchResult) -> list[str]:
+    """Return the winner's figure, and its plan with the certainty of the choice."""
+    best = result.best
+    if not result.feasible:
+        return ["No plan keeps the limits.", f"The nearest one is {best.label}: {best.missed}."]
     known = "its inputs state no uncertainty"
-    if not found.cluster.search.cases:
+    if not result.cluster.search.cases:
         known = "its inputs' uncertainty was not looked at (search.cases = 0)"
-    sure = "; ".join([*_apart(found), *(_by_inputs(found) or [known])])
-    return [f"{headline(found)}.", f"The best plan is {best.candidate.label}; {sure}."]
+    sure = "; ".join([*_apart(result), *(by_inputs(result) or [known])])
+    return [f"{headline(result)}.", f"The best plan is {best.label}; {sure}."]
 
 
-def verdict(found: Found) -> list[str]:
-    """Who wins, and who cannot be told from it; or which plan is the nearest to the limits."""
-    best = found.best
-    if not found.feasible:
-        return [f"no plan keeps the limits; the nearest one: {best.candidate.label}"]
-    sentences = [f"best: {headline(found)}", f"its plan: {best.candidate.label}"]
-    if best.candidate.partition != "even":
-        dealt = " | ".join(" ".join(map(str, counts)) for counts in best.candidate.layers)
+def verdict(result: SearchResult) -> list[str]:
+    """Describe the winner and its certainty, or the plan nearest to the limits."""
+    if not result.feasible:
+        return [f"no plan keeps the limits; the nearest one: {result.best.label}"]
+    return [f"best: {headline(result)}", *ranking_notes(result), *by_inputs(result)]
+
+
+def ranking_notes(result: SearchResult) -> list[str]:
+    """Return the sentences of the verdict beyond the winner."""
+    if not result.feasible:
+        return []
+    best, others = result.best.candidate, result.ranking[1:]
+    sentences = [f"its plan: {best.label}"]
+    if best.partition != "even":
+        dealt = " | ".join(" ".join(map(str, counts)) for counts in best.layers)
         sentences.append(f"its layers per stage: {dealt}")
-    return sentences + _comparison(found) + _by_inputs(found)
-
-
-def prices(found: Found) -> list[str]:
-    """Prices that the cluster file does not state itself, with their sources."""
-    cluster = found.cluster
-    devices = cluster.search.devices
-    if devices is None:
-        return []
-    stated, base = cluster.content["search"]["devices"]["kinds"], cluster.path.parent
-    told = []
-    for kind, given in zip(devices.kinds, stated, strict=True):
-        if kind.price_usd is not None and "price_usd" not in given:
-            price = published_price(given["device"], f"{cluster.path}: {kind.label}", base)
-            told.append(f"price of {kind.label}: {price}")
-    return told
-
-
-def binding(found: Found) -> list[str]:
-    """Where a token's time goes in the best plan, and what binds; nothing where no time passes."""
-    best, goal = found.best, found.cluster.search.goal
-    name, busy = best.binds(goal), best.outcome.utilization
-    sentences = best.path.sentences
-    if name is not None and name != best.path.binds:
-        sentences.append(
-            f"what binds the {in_words(goal)}: {name}, busy {busy[name].mean:.0%} of the time"
-        )
-    return sentences
-
-
-def _by_inputs(found: Found) -> list[str]:
-    """What is left of the verdict as inputs that are estimates vary."""
-    if found.cases is None:
-        return []
-    best, goal = found.best, found.cluster.search.goal
-    wide = found.cases.widened(best.candidate.schedule, best.outcome.metrics[goal])
-    shares = found.cases.best_in(least=metric(goal).less_is_better)
-    others = [
-        f"{name} in {share:.0%}"
-        for name, share in sorted(shares.items(), key=lambda item: -item[1])
-        if share and name != best.candidate.schedule
-    ]
-    winner = best.candidate.schedule
-    first = f"{winner} is the best schedule in {shares[winner]:.0%}"
-    inputs = ", ".join(f"{of} ±{share:.0%}" for of, share in found.cases.inputs.items())
-    return [
-        f"with its inputs' uncertainty: {_ends(wide)} {METRICS[goal].unit}; "
-        f"{', '.join([first, *others])} of {len(next(iter(found.cases.values.values())))} cases "
-        f"that the inputs allow ({inputs})"
-    ]
-
-
-def ranking_notes(found: Found) -> list[str]:
-    """What the verdict says beyond the winner, and what only the ranking's runs leave of it."""
-    return [each for each in verdict(found)[1:] if each not in _by_inputs(found)]
-
-
-def cases_table(found: Found) -> Sheet:
-    """The best plan of each schedule with both intervals, and how often it is the best one."""
-    cases, goal = found.cases, found.cluster.search.goal
-    assert cases is not None
-    shares = cases.best_in(least=metric(goal).less_is_better)
-    count = len(next(iter(cases.values.values())))
-    title = f"the best plan of each schedule in {count} cases that the inputs allow"
-    told = (METRICS[goal].unit, "95 %, by the runs", "95 %, by runs and inputs", "best in")
-    sheet = Sheet("", title, [*words("schedule"), *figures(*told)])
-    for name, each in found.best_of_each.items():
-        value = each.outcome.metrics[goal]
-        both = _ends(cases.widened(name, value))
-        sheet.add(name, number(value.mean), _ends(value), both, f"{shares[name]:.0%}")
-    return sheet
-
-
-def _comparison(found: Found) -> list[str]:
-    """What the intervals of the ranking say, and what they rest on."""
-    others, sentences = found.ranking[1:], _apart(found)
-    tied = [each for each in others if each.tied]
-    if any(each.gap is None or each.gap.low != each.gap.high for each in tied):
-        sentences.insert(
-            1, f"{found.runs} runs cannot tell whether these are worse; more may (--runs)"
-        )
+    apart = _apart(result)
+    if any(each.tied and (each.gap is None or each.gap.low != each.gap.high) for each in others):
+        doubt = f"{result.runs} runs cannot tell whether these are worse; more may (--runs)"
+        apart.insert(1, doubt)
     if others:
-        sentences.append(
+        apart.append(
             f"differences: {CONFIDENCE:.0%} intervals that hold for all pairs of these plans "
-            f"({found.comparisons}) together, over {found.runs} runs on the same texts"
+            f"({result.comparisons}) together, over {result.runs} runs on the same texts"
         )
-    return sentences
+    return sentences + apart
 
 
-def _apart(found: Found) -> list[str]:
-    """Which plans cannot be told from the best one, and which are worse."""
-    others, sentences = found.ranking[1:], list[str]()
+def _apart(result: SearchResult) -> list[str]:
+    """Name the plans that are indistinguishable from the best one, and those that are worse."""
+    others, sentences = result.ranking[1:], list[str]()
     tied = [each for each in others if each.tied]
     if tied:
-        labels = "; ".join(each.candidate.label for each in tied)
+        labels = "; ".join(each.label for each in tied)
         if len(tied) > NAMED:
             some = len(tied) < len(others)
             labels = f"{len(tied)} of the other {len(others)} plans" if some else "all others"
@@ -330,30 +245,95 @@ def _apart(found: Found) -> list[str]:
     return sentences
 
 
-def check_feasible(found: Found) -> None:
-    """Raises ``RunError`` if no plan keeps the limits."""
-    if not found.feasible:
-        nearest = found.best
-        reasons = " and ".join(str(miss) for miss in nearest.misses)
+def by_inputs(result: SearchResult) -> list[str]:
+    """Say how the uncertain inputs change the verdict."""
+    cases, winner = result.cases, result.best.candidate.schedule
+    if cases is None:
+        return []
+    wide, shares = cases.widened(winner, result.value(result.best)), cases.best_in(result.goal)
+    others = {name: share for name, share in shares.items() if share and name != winner}
+    winners = [f"{winner} is the best schedule in {shares[winner]:.0%}"]
+    winners += [
+        f"{name} in {others[name]:.0%}" for name in sorted(others, key=lambda n: -others[n])
+    ]
+    inputs = ", ".join(f"{of} ±{share:.0%}" for of, share in cases.inputs.items())
+    return [
+        f"with its inputs' uncertainty: {_ends(wide)} {result.goal.unit}; {', '.join(winners)} of "
+        f"{cases.count} cases that the inputs allow ({inputs})"
+    ]
+
+
+def cases_table(result: SearchResult) -> Sheet:
+    """Show the best plan of each schedule with both intervals, and the share of cases it wins."""
+    cases = result.cases
+    assert cases is not None
+    shares = cases.best_in(result.goal)
+    title = f"the best plan of each schedule in {cases.count} cases that the inputs allow"
+    columns = (result.goal.unit, "95 %, by the runs", "95 %, by runs and inputs", "best in")
+    sheet = Sheet(title, [*words("schedule"), *figures(*columns)])
+    for name, each in result.best_of_each.items():
+        value = result.value(each)
+        both = _ends(cases.widened(name, value))
+        sheet.add(name, number(value.mean), _ends(value), both, f"{shares[name]:.0%}")
+    return sheet
+
+
+def prices(result: SearchResult) -> list[str]:
+    """Return the sources of prices that the cluster file does not state itself."""
+    cluster = result.cluster
+    devices = cluster.search.devices
+    if devices is None:
+        return []
+    stated, base = cluster.content["search"]["devices"]["kinds"], cluster.path.parent
+    return [
+        f"price of {k.label}: {published_price(own['device'], f'{cluster.path}: {k.label}', base)}"
+        for k, own in zip(devices.kinds, stated, strict=True)
+        if k.price_usd is not None and "price_usd" not in own
+    ]
+
+
+def binding(result: SearchResult) -> list[str]:
+    """Name the parts of a token's time in the best plan and its bottleneck, if time passes."""
+    best, goal = result.best, result.goal
+    name, busy = best.binds(goal.name), best.outcome.utilization
+    if name is None or name == best.path.binds:
+        return best.path.sentences
+    busiest = f"what binds the {goal.in_words}: {name}, busy {busy[name].mean:.0%} of the time"
+    return [*best.path.sentences, busiest]
+
+
+def check_feasible(result: SearchResult) -> None:
+    """Raise ``RunError`` if no plan keeps the limits."""
+    if not result.feasible:
         raise RunError(
-            f"{found.cluster.path}: no plan keeps the limits; of the nearest one, "
-            f"{nearest.candidate.label}, {reasons}"
+            f"{result.cluster.path}: no plan keeps the limits; of the nearest one, "
+            f"{result.best.label}, {result.best.missed}"
         )
 
 
-def ranking_table(found: Found) -> Sheet:
-    """The ranking; where no plan keeps the limits, how far each of them is off."""
-    return _ordered_table(found) if found.feasible else _misses_table(found)
-
-
-def _ordered_table(found: Found) -> Sheet:
-    goal = found.cluster.search.goal
-    told = (METRICS[goal].unit, "95 % interval", "against the best", "95 %, all together", "")
-    sheet = Sheet("", _title(found), [*words("", "plan"), *figures(*told)])
-    for rank, each in enumerate(found.ranking, 1):
-        value = each.outcome.metrics[goal]
-        cells = ("", "", "best") if rank == 1 else _gap_cells(each)
-        sheet.add(str(rank), _named(each), number(value.mean), _ends(value), *cells)
+def ranking_table(result: SearchResult) -> Sheet:
+    """Show the ranking; if no plan keeps the limits, with each one's excess."""
+    unit, columns = result.goal.unit, words("", "plan")
+    rungs = ", ".join(f"{rung.candidates} on {rung.runs} runs" for rung in result.rungs)
+    title = f"{result.cluster.name}: {result.goal.in_words} (plans simulated: {rungs})"
+    if result.feasible:
+        columns += figures(unit, "95 % interval", "against the best", "95 %, all together", "")
+    else:
+        title += ": no plan keeps the limits, nearest first"
+        columns += [*figures(unit), *words("limits missed, the worst first")]
+    sheet = Sheet(title, columns)
+    for rank, each in enumerate(result.ranking, 1):
+        value = result.value(each)
+        cells = [str(rank), _named(each), number(value.mean)]
+        if not result.feasible:
+            sheet.add(*cells, "; ".join(map(str, each.misses)))
+        elif rank == 1:
+            sheet.add(*cells, _ends(value), "", "", "best")
+        else:
+            gap, tied = each.gap, "not distinguishable" if each.tied else ""
+            relative = "" if gap is None else f"{gap.mean:+.1%}"
+            interval = "" if gap is None else shown_interval(gap.low, gap.high)
+            sheet.add(*cells, _ends(value), relative, interval, tied)
     return sheet
 
 
@@ -361,49 +341,24 @@ def _ends(interval: Interval) -> str:
     return " … ".join(number(end) for end in (interval.low, interval.high) if end is not None)
 
 
-def _gap_cells(ranked: Ranked) -> tuple[str, str, str]:
-    gap, tied = ranked.gap, "not distinguishable" if ranked.tied else ""
-    if gap is None:
-        return "", "", tied
-    return f"{gap.mean:+.1%}", shown_interval(gap.low, gap.high), tied
-
-
-def _misses_table(found: Found) -> Sheet:
-    goal = found.cluster.search.goal
-    title = f"{_title(found)}: no plan keeps the limits, nearest first"
-    columns = [*words("", "plan"), *figures(METRICS[goal].unit)]
-    sheet = Sheet("", title, [*columns, *words("limits missed, the worst first")])
-    for rank, each in enumerate(found.ranking, 1):
-        value = each.outcome.metrics[goal].mean
-        missed = "; ".join(str(miss) for miss in each.misses)
-        sheet.add(str(rank), _named(each), number(value), missed)
-    return sheet
-
-
 def _named(ranked: Ranked) -> str:
-    """A plan, and those that are the same: of its own schedule what they set otherwise, else the
-    schedule with its settings, or with their number."""
+    """Name a plan and its equals: those of the same schedule by the settings that differ, others by
+    schedule and settings, or by their number."""
     by_schedule: dict[str, list[Candidate]] = {}
     for same in ranked.candidate.same:
         by_schedule.setdefault(same.schedule, []).append(same)
-    plan, told = ranked.candidate, list[str]()
+    plan, others = ranked.candidate, list[str]()
     for schedule, each in by_schedule.items():
         if schedule == plan.schedule:
-            told += [" ".join(x for x in same.chosen if x not in plan.chosen) for same in each]
+            others += [" ".join(x for x in same.chosen if x not in plan.chosen) for same in each]
         else:
-            told.append(each[0].label if len(each) == 1 else f"{schedule} ({len(each)} settings)")
-    return f"{plan.label}; the same on all texts: {', '.join(told)}" if told else plan.label
+            others.append(each[0].label if len(each) == 1 else f"{schedule} ({len(each)} settings)")
+    return f"{plan.label}; the same on all texts: {', '.join(others)}" if others else plan.label
 
 
-def _title(found: Found) -> str:
-    rungs = ", ".join(f"{rung.candidates} on {rung.runs} runs" for rung in found.rungs)
-    goal = in_words(found.cluster.search.goal)
-    return f"{found.cluster.name}: {goal} (plans simulated: {rungs})"
-
-
-def refusals(found: Found) -> list[str]:
-    """What was refused and why; plans of a schedule that share a reason are counted."""
-    counts = Counter((each.schedule, each.reason) for each in found.refused)
+def refusals(result: SearchResult) -> list[str]:
+    """List the refused plans with reasons; plans of a schedule that share a reason are counted."""
+    counts = Counter((each.schedule, each.reason) for each in result.refused)
     return [
         f"{schedule}{'' if count == 1 else f' ({count} plans)'}: {reason}"
         for (schedule, reason), count in counts.items()
@@ -411,34 +366,33 @@ def refusals(found: Found) -> list[str]:
 
 
 def default_out(cluster: Path) -> Path:
-    """The plan's file, beside the cluster's, as names in it count from there."""
+    """Return the plan's path, beside the cluster's, to which its file names are relative."""
     return cluster.with_name(f"{cluster.stem}-best.toml")
 
 
-def write_best(found: Found, out: Path) -> None:
-    """The best plan as a scenario file; nothing where no plan keeps the limits.
+def write_best(result: SearchResult, out: Path) -> None:
+    """Write the best plan as a scenario file; do nothing if no plan keeps the limits.
 
     Raises:
-        WriteError: it cannot be written there.
+        WriteError: the file cannot be written.
     """
-    if not found.feasible:
+    if not result.feasible:
         return
-    best, search = found.best, found.cluster.search
-    value = best.outcome.metrics[search.goal]
+    cluster, plan, goal = result.cluster, result.best.candidate, result.goal
+    mean = number(result.value(result.best).mean)
     comment = [
-        f"Found by treepipe plan {found.cluster.path.name}: the best of "
-        f"{found.rungs[0].candidates} plans for {in_words(search.goal)}.",
-        f"Predicted: {number(value.mean)} {METRICS[search.goal].unit} (mean of {found.runs} runs).",
+        f"Found by treepipe plan {cluster.path.name}: the best of {result.rungs[0].candidates} "
+        f"plans for {goal.in_words}.",
+        f"Predicted: {mean} {goal.unit} (mean of {result.runs} runs).",
     ]
-    name = f"{found.cluster.name}: {best.candidate.schedule}"
-    faults = {key: value for key, value in found.cluster.content.items() if key == "faults"}
-    content = {**best.candidate.scenario.content, **faults}
-    data = _moved(content, found.cluster.path.resolve().parent, out.resolve().parent)
-    write_file(out, toml_text({**data, "name": name}, comment), "--out")
+    faults = {key: value for key, value in cluster.content.items() if key == "faults"}
+    content = {**plan.scenario.content, **faults, "name": f"{cluster.name}: {plan.schedule}"}
+    moved = _moved(content, cluster.path.resolve().parent, out.resolve().parent)
+    write_file(out, toml_text(moved, comment), "--out")
 
 
 def _moved(value: Any, old: Path, new: Path, key: str = "") -> Any:
-    """A file's content; names of files that count from ``old`` are made to count from ``new``."""
+    """Rewrite file names in a file's content from relative to ``old`` to relative to ``new``."""
     if isinstance(value, Mapping):
         return {name: _moved(each, old, new, name) for name, each in value.items()}
     if isinstance(value, list | tuple):

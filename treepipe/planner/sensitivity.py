@@ -1,24 +1,25 @@
-"""Which inputs the best plan's figure hangs on: each of them a tenth smaller and larger, alone.
+"""Sensitivity analysis: the change of the best plan's goal as each input is a tenth smaller or
+larger.
 
-Law of this file: an input is changed by a key of the scenario (mostly a factor of ``[scale]``), and
-simulated on the ranking's own runs and texts; so a change is due to the input alone (other misses
-of a recorded pool draw other passages from the same seeds). Neither limits nor parameters are
-looked at again.
+An input is changed by a key of the scenario (mostly a factor of ``[scale]``) on the ranking's own
+runs and texts, so that differences come from the input alone (other misses of a recorded pool draw
+other passages from the same seeds). Limits are not checked again, and parameters are not searched
+again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from treepipe.core.errors import UserError
-from treepipe.planner.analysis import Analysis
+from treepipe.planner.analysis import Finding
 from treepipe.planner.gaps import Runs, relative_change, shown, shown_interval
-from treepipe.planner.halving import Found
-from treepipe.results.metrics import in_words
+from treepipe.planner.halving import SearchResult
+from treepipe.progress import Progress
 from treepipe.results.sheet import Sheet, figures, words
-from treepipe.results.statistics import ROUNDING
+from treepipe.results.statistics import ROUNDING, Interval
 from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.scale import multiplied, named_devices
 from treepipe.scenario.scenario import Scenario
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from treepipe.report.page import Picture
 
 STEP = 0.1
-"""The relative change of an input."""
+"""Relative change of an input."""
 Side: TypeAlias = Literal["down", "up"]
 FACTORS = (1 - STEP, 1 + STEP)
 RATE = "workload.arrivals.rate_per_s"
@@ -36,15 +37,13 @@ RATE = "workload.arrivals.rate_per_s"
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """What an input does to the goal.
+    """Relative changes of the goal as one input changes.
 
     Attributes:
-        key: of the scenario, a factor or the arrivals' rate.
-        down: relative change of the goal where the input is 10 % less.
-        up: the same for 10 % more.
-        low: end of the larger change's 95 % interval, over the paired runs and for this input
-            alone; None where the runs cannot be paired.
-        high: its other end.
+        key: key of the scenario, a factor or the arrivals' rate.
+        down, up: changes of the goal with 10 % less and 10 % more of the input.
+        low, high: 95 % interval of the larger change, over the paired runs and for this input
+            alone; None if the runs cannot be paired.
     """
 
     key: str
@@ -55,12 +54,12 @@ class Sensitivity:
 
     @property
     def size(self) -> float:
-        """The larger of both changes, without its sign."""
+        """Magnitude of the larger change."""
         return max(abs(self.down), abs(self.up))
 
     @property
     def larger(self) -> Side:
-        """The side of the larger change; up where both are the same but for rounding."""
+        """The side of the larger change; up if both are equal but for rounding."""
         return "up" if abs(self.up) >= abs(self.down) - ROUNDING else "down"
 
     @property
@@ -70,57 +69,58 @@ class Sensitivity:
 
 
 @dataclass(frozen=True, slots=True)
-class SensitivityAnalysis(Analysis):
-    """``--sensitivity``: the inputs, the one that matters most first."""
+class Sensitivities(Finding):
+    """The inputs, sorted by the size of their effect, the largest first."""
 
     rows: Sequence[Sensitivity] = ()
-    heading: ClassVar[str] = "What the answer hangs on"
 
     @classmethod
-    def run(cls, found: Found, say: Callable[[str, int], None]) -> SensitivityAnalysis:
-        return cls(sensitivities(found, say))
+    def draws(cls, given: Sequence[str]) -> bool:
+        return True
+
+    @classmethod
+    def run(cls, result: SearchResult, say: Progress, given: Sequence[str] = ()) -> Sensitivities:
+        return cls(sensitivities(result, say))
 
     def as_dict(self) -> dict[str, Any]:
         return {"sensitivity": [asdict(row) for row in self.rows]}
 
-    def tables(self, found: Found) -> list[Sheet]:
-        """A row per input with what a change of it does to the goal."""
+    def tables(self, result: SearchResult) -> list[Sheet]:
         if not self.rows:
             return []
         changes = (f"-{STEP:.0%}", f"+{STEP:.0%}", "95 % interval of the larger change")
-        sheet = Sheet("", _title(found), [*words("input"), *figures(*changes)])
+        sheet = Sheet(_title(result), [*words("input"), *figures(*changes)])
         for row in self.rows:
             interval = shown_interval(row.low, row.high)
             sheet.add(row.label, shown(row.down), shown(row.up), interval)
         return [sheet]
 
-    def pictures(self, found: Found) -> list[Picture]:
-        """The tornado."""
+    def pictures(self, result: SearchResult) -> list[Picture]:
         from treepipe.planner.sensitivity_plot import tornado_figure
         from treepipe.report.page import Picture
 
         if not self.rows:
             return []
-        title, goal = _title(found), found.cluster.search.goal
-        figure = tornado_figure(self.rows, title, goal)
+        title = _title(result)
+        figure = tornado_figure(self.rows, title, result.goal.name, STEP)
         return [Picture(figure, f"a pair of bars per input: {title}")]
 
 
-def _title(found: Found) -> str:
-    goal, plan = in_words(found.cluster.search.goal), found.best.candidate.label
-    return f"{plan}: {goal} as one input changes ({found.runs} paired runs)"
+def _title(result: SearchResult) -> str:
+    goal, plan = result.goal.in_words, result.best.candidate.label
+    return f"{plan}: {goal} as one input changes ({result.runs} paired runs)"
 
 
-def sensitivities(found: Found, say: Callable[[str, int], None]) -> list[Sensitivity]:
-    """What each input does to the best plan's goal, the largest first; none if no plan is feasible.
+def sensitivities(result: SearchResult, say: Progress) -> list[Sensitivity]:
+    """Measure each input's effect on the best plan's goal, the largest first, if one is feasible.
 
     Raises:
-        UserError: an input cannot be so much larger.
-        RunError: as ``simulate_points``.
+        UserError: the scenario rejects an input's larger value.
+        RunError: see ``simulate_points``.
     """
-    if not found.feasible:
+    if not result.feasible:
         return []
-    goal, plan = found.cluster.search.goal, found.best.candidate.scenario.with_(runs=found.runs)
+    goal, plan = result.goal.name, result.best.candidate.scenario.with_(runs=result.runs)
     keys = input_keys(plan)
     points = [
         Point(f"{key} {factor}", with_input(plan, key, factor))
@@ -131,14 +131,19 @@ def sensitivities(found: Found, say: Callable[[str, int], None]) -> list[Sensiti
         outcomes = simulate_points(points, say, f"best plan, {len(keys)} inputs +-{STEP:.0%}")
     except UserError as error:
         raise UserError(f"{error} (--sensitivity takes each input {STEP:.0%} larger)") from None
-    stated = Runs.of(found.best.outcome, goal)
-    sides = iter([Runs.of(outcome, goal) for outcome in outcomes.values()])
-    rows = [_sensitivity(key, stated, next(sides), next(sides)) for key in keys]
+    stated = Runs.of(result.best.outcome, goal)
+    changes = [relative_change(stated, Runs.of(each, goal)) for each in outcomes.values()]
+    rows = [_row(*each) for each in zip(keys, changes[::2], changes[1::2], strict=True)]
     return sorted(rows, key=lambda row: -row.size)
 
 
+def _row(key: str, down: Interval, up: Interval) -> Sensitivity:
+    row = Sensitivity(key, down.mean, up.mean, up.low, up.high)
+    return row if row.larger == "up" else replace(row, low=down.low, high=down.high)
+
+
 def input_keys(scenario: Scenario) -> list[str]:
-    """The inputs that are changed; a trace's arrivals are as they were, and are not."""
+    """List the keys of the inputs to change; arrivals of a trace are not changed."""
     keys = ["scale.stages", "scale.drafts"]
     devices = named_devices(scenario)
     if len(devices) > 1:
@@ -152,7 +157,7 @@ def input_keys(scenario: Scenario) -> list[str]:
 
 
 def with_input(scenario: Scenario, key: str, factor: float) -> Scenario:
-    """The scenario with an input so much larger, on top of the scenario's own factor."""
+    """Multiply an input by ``factor``, on top of the scenario's own factor."""
     arrivals = scenario.workload.arrivals
     if key != RATE:
         table = multiplied(scenario.scale, {key.removeprefix("scale."): factor})
@@ -162,25 +167,19 @@ def with_input(scenario: Scenario, key: str, factor: float) -> Scenario:
     return scenario.with_(**{RATE: arrivals.rate_per_s * factor})
 
 
+LABELS = {
+    "scale.stages": "times of all stages",
+    "scale.drafts": "times of all drafts",
+    "scale.latency": "link latency",
+    "scale.bandwidth": "link bandwidth",
+    "scale.misses": "misses of acceptance",
+    RATE: "arrival rate",
+}
+
+
 def input_label(key: str) -> str:
     """
     >>> input_label("scale.devices.l40"), input_label("scale.misses")
     ('times of l40', 'misses of acceptance')
     """
-    if key.startswith("scale.devices."):
-        return f"times of {key.removeprefix('scale.devices.')}"
-    return {
-        "scale.stages": "times of all stages",
-        "scale.drafts": "times of all drafts",
-        "scale.latency": "link latency",
-        "scale.bandwidth": "link bandwidth",
-        "scale.misses": "misses of acceptance",
-        RATE: "arrival rate",
-    }[key]
-
-
-def _sensitivity(key: str, stated: Runs, less: Runs, more: Runs) -> Sensitivity:
-    changes = {"down": relative_change(stated, less), "up": relative_change(stated, more)}
-    row = Sensitivity(key, changes["down"].mean, changes["up"].mean, None, None)
-    larger = changes[row.larger]
-    return replace(row, low=larger.low, high=larger.high)
+    return LABELS.get(key) or f"times of {key.removeprefix('scale.devices.')}"

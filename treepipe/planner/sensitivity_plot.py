@@ -1,26 +1,28 @@
-"""The tornado: a pair of bars per input, the input that matters most on top."""
+"""The tornado plot: a pair of bars per input, the input with the largest effect on top."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from textwrap import fill
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
 
 from treepipe.planner.gaps import shown
-from treepipe.planner.sensitivity import STEP, Sensitivity
 from treepipe.results.metrics import in_words
 from treepipe.results.plots import AMBER, BLACK, BLUE, clean
 
+if TYPE_CHECKING:
+    from treepipe.planner.sensitivity import Sensitivity
+
 THICK = 0.36
-"""Of a bar; a row is 1 high."""
+"""Height of a bar; rows are 1 high."""
 WIDTH = 80
-"""Of a title, in characters: a plan's label may be longer than the panel."""
+"""Width of a title in characters; a plan's label may be longer than the panel."""
 
 
-def tornado_figure(rows: Sequence[Sensitivity], title: str, goal: str) -> Figure:
-    """Bars of both changes, labelled, the larger one with its interval; ``goal``: its name."""
+def tornado_figure(rows: Sequence[Sensitivity], title: str, goal: str, step: float) -> Figure:
+    """Plot both changes by ``step`` as bars with labels, the larger one with its interval."""
     figure = Figure(figsize=(9, 1.8 + 0.55 * len(rows)), layout="constrained")
     panel: Any = figure.subplots()
     styles: dict[str, dict[str, Any]] = {
@@ -31,7 +33,7 @@ def tornado_figure(rows: Sequence[Sensitivity], title: str, goal: str) -> Figure
         sign = -1 if side == "down" else 1
         places = [row + sign * THICK / 2 for row in range(len(rows))]
         changes = [getattr(row, side) for row in rows]
-        name = f"input {sign * STEP:+.0%}"
+        name = f"input {sign * step:+.0%}"
         panel.barh(places, [100 * each for each in changes], THICK, label=name, **style)
         for place, row, change in zip(places, rows, changes, strict=True):
             _mark(panel, place, row, change, larger=row.larger == side)
@@ -47,7 +49,7 @@ def tornado_figure(rows: Sequence[Sensitivity], title: str, goal: str) -> Figure
 
 
 def _mark(panel: Any, place: float, row: Sensitivity, change: float, *, larger: bool) -> None:
-    """The change in figures beyond the bar's end, and the interval if the bar is the larger one."""
+    """Write the change beyond the bar's end; draw the interval if the bar is the larger one."""
     ends = [change]
     if larger and row.size and row.low is not None and row.high is not None:
         panel.plot([100 * row.low, 100 * row.high], [place] * 2, color=BLACK, lw=1.2)

@@ -1,18 +1,15 @@
-"""What the uncertainty of inputs does to an answer: the best plans again, in drawn cases.
+"""Uncertainty of inputs, propagated to an answer: the best plans simulated in drawn cases.
 
-An input that is an estimate states a relative uncertainty u: its true value is within a factor of
-1 + u of the stated one, with a confidence of 95 %. In a case each such input has a factor of its
-own, drawn from the lognormal distribution of which this is so (all of them by a Latin hypercube,
-so that few cases cover the range). Plans are compared within a case, so what all of them rest on
-cancels out.
-
-Law of this file: a case is simulated on the first runs' own texts; so what it changes is due to
-the inputs, and not to other texts.
+An input that is an estimate states a relative uncertainty u: its true value is within a factor of 1
++ u of the stated one, with a confidence of 95 %. Each case multiplies every such input by a factor
+from the corresponding lognormal distribution (drawn by a Latin hypercube, so that few cases cover
+the range). Plans are compared within a case, on the first runs' own texts, so that common errors
+cancel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import exp, log, log1p, sqrt
 
@@ -22,6 +19,9 @@ from scipy import stats
 
 from treepipe.core.errors import UserError
 from treepipe.planner.candidates import Candidate
+from treepipe.planner.cluster import Cluster
+from treepipe.progress import Progress
+from treepipe.results.metric import Metric
 from treepipe.results.statistics import CONFIDENCE, Interval
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scale import Estimated, multiplied
@@ -30,49 +30,51 @@ from treepipe.scenario.schema import ScheduleName
 from treepipe.sim.points import Point, simulate_points
 
 RUNS = 2
-"""Of each plan in each case."""
+"""Runs of each plan in each case."""
 QUANTILE = float(stats.norm.ppf((1 + CONFIDENCE) / 2))
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """A plan of each schedule in the cases that the inputs allow.
+    """A plan of each schedule in cases drawn from the inputs' uncertainty.
 
     Attributes:
-        inputs: relative uncertainty of each that is an estimate.
+        inputs: relative uncertainty of each estimated input.
         values: by schedule, the goal's mean over the runs in each case.
-        stated: by schedule, the same with all inputs as they are stated.
+        stated: by schedule, the goal's mean with all inputs as stated.
     """
 
     inputs: Mapping[Estimated, float]
     values: Mapping[ScheduleName, Floats]
     stated: Mapping[ScheduleName, float]
 
-    def best_in(self, *, least: bool) -> dict[ScheduleName, float]:
-        """The share of the cases in which each is the best. Args: ``least``: is best."""
+    @property
+    def count(self) -> int:
+        return len(next(iter(self.values.values())))
+
+    def best_in(self, goal: Metric) -> dict[ScheduleName, float]:
+        """Return the share of the cases in which each schedule is best."""
         table = np.array(list(self.values.values()))
-        best = table.argmin(axis=0) if least else table.argmax(axis=0)
+        best = table.argmin(axis=0) if goal.less_is_better else table.argmax(axis=0)
         return {name: float(np.mean(best == row)) for row, name in enumerate(self.values)}
 
     def widened(self, schedule: ScheduleName, sampled: Interval) -> Interval:
-        """The goal's interval by the runs and by the inputs; ``sampled``: by the runs alone."""
+        """Widen ``sampled``, the goal's interval over the runs, by the inputs' uncertainty."""
         return widened(sampled, self.values[schedule] / self.stated[schedule])
 
     def ratio_widened(
         self, above: ScheduleName, below: ScheduleName, sampled: Interval
     ) -> Interval:
-        """The same of one plan's goal over another's, within the same cases."""
+        """Widen the interval of the ratio of two plans' goals, compared within each case."""
         ratios = self.values[above] / self.values[below]
         return widened(sampled, ratios * self.stated[below] / self.stated[above])
 
 
 def widened(sampled: Interval, factors: Floats) -> Interval:
-    """A positive estimate with the interval that both the sampling and the inputs leave it.
-
-    Both spreads are of logarithms, are independent, and are taken to be normal.
-
-    Args: ``factors``: what the inputs' cases multiply the estimate by.
+    """Widen the interval of a positive estimate by the factors that the inputs put on it, one per
+    case. The spreads of sampling and of inputs are of logarithms, and are assumed independent and
+    normal.
 
     >>> both = widened(Interval(10.0, 10.0, 10.0), np.array([0.5, 2.0]))
     >>> round(both.low, 2), round(both.high, 2)
@@ -90,17 +92,14 @@ def widened(sampled: Interval, factors: Floats) -> Interval:
 
 
 def in_cases(
-    plans: Mapping[ScheduleName, Candidate],
-    goal: str,
-    cases: int,
-    seed: int,
-    say: Callable[[str, int], None],
+    plans: Mapping[ScheduleName, Candidate], cluster: Cluster, say: Progress
 ) -> Cases | None:
-    """Simulate plans in so many cases; None if no input of theirs is an estimate.
+    """Simulate plans in the cluster's cases; None if no input is an estimate.
 
     Raises:
-        UserError, RunError: as ``simulate_points``.
+        UserError, RunError: see ``simulate_points``.
     """
+    goal, cases, seed = cluster.search.goal, cluster.search.cases, cluster.seed
     own = {name: resolve(plan.scenario).estimates for name, plan in plans.items()}
     inputs = {
         of: share
@@ -129,7 +128,7 @@ def in_cases(
 
 
 def _draw(inputs: Mapping[Estimated, float], cases: int, seed: int) -> list[dict[Estimated, float]]:
-    """The factor of every input, per case."""
+    """Draw the factor of every input for each case."""
     places = stats.qmc.LatinHypercube(len(inputs), seed=seed).random(cases)
     normal = stats.norm.ppf(places)
     spreads = [log1p(share) / QUANTILE for share in inputs.values()]
@@ -139,10 +138,8 @@ def _draw(inputs: Mapping[Estimated, float], cases: int, seed: int) -> list[dict
 def _in_case(
     scenario: Scenario, own: Collection[Estimated], factors: Mapping[Estimated, float]
 ) -> Scenario:
-    """A plan's scenario with its inputs so much larger, on top of factors that it gives itself.
-
-    Args: ``own``: the estimates that it names; factors on others are left out.
-    """
+    """Multiply those inputs that the plan's scenario uses (``own``) by their factors, on top of the
+    scenario's own factors."""
     table = {"device": "devices", "link": "links", "acceptance": "misses"}
     mine = {
         f"{table[of.kind]}.{of.name}".rstrip("."): factor

@@ -1,1 +1,1 @@
-"""Reports: what a command found as one HTML page that needs nothing else, to read and to print."""
+"""Reports: a command's result as one self-contained HTML page, for screen and print."""

@@ -1,8 +1,6 @@
-"""What every report ends with: its inputs and where they are from, what was not modelled, and the
-command that makes it again.
+"""The last chapters of every report: inputs and their sources, omissions, and the command.
 
-Law of this file: nothing is said here that is said elsewhere. Sources are those of the profiles,
-what is not modelled is the list of ``treepipe/physics/not_modelled.md``.
+Sources come from the profiles, omissions from ``treepipe/physics/not_modelled.md``.
 """
 
 from __future__ import annotations
@@ -31,9 +29,9 @@ class Input(NamedTuple):
     """An input as the report's table shows it.
 
     Attributes:
-        name: of its profile or file; none of what the scenario itself states.
-        uncertainty: in words.
-        date: of the measurement, or when the source was read.
+        name: name of its profile or file; empty if the scenario itself states it.
+        uncertainty: relative uncertainty in words.
+        date: date of the measurement, or of reading the source.
     """
 
     kind: str
@@ -46,12 +44,12 @@ class Input(NamedTuple):
 def background(
     scenario: Scenario, warnings: Sequence[str], command: str, used: Sequence[Scenario] = ()
 ) -> list[Chapter]:
-    """The last chapters.
+    """Make the last chapters.
 
     Args:
-        scenario: whose file is shown.
-        command: what made the report, quoted for a shell.
-        used: what was simulated or run, where that is not the scenario itself.
+        scenario: the scenario whose file is shown.
+        command: the shell command that made the report.
+        used: the scenarios that were simulated or run, if not ``scenario`` itself.
     """
     return [
         Chapter("Inputs", tables=[inputs_table(used or [scenario])]),
@@ -63,23 +61,23 @@ def background(
 
 
 def file_chapter(scenario: Scenario) -> Chapter:
-    """What was given, changes by ``--set`` included."""
+    """Show the scenario as given, with changes by ``--set``."""
     return Chapter(f"The file {scenario.path.name}", verbatim=toml_text(scenario.content))
 
 
 def made_again(command: str, *what: str) -> Chapter:
-    """What made the report, and with what."""
+    """Show the command, versions and ``what`` else is needed to repeat the report."""
     made = f"made with treepipe {__version__}, Python {platform.python_version()}"
     return Chapter("Make it again", ["; ".join([made, *what])], verbatim=command)
 
 
 def not_modelled() -> Chapter:
-    """What no figure of the simulator holds."""
+    """List the effects that the simulator does not model."""
     return Chapter("Not modelled", sentences(NOT_MODELLED.read_text(encoding="utf-8"))[""])
 
 
 def inputs_table(scenarios: Sequence[Scenario]) -> Sheet:
-    """Where every input is from, and how uncertain it is; each once, with the keys that name it."""
+    """Show the source and uncertainty of every input, each once, with the keys that name it."""
     keys: dict[Input, list[str]] = {}
     for scenario in scenarios:
         for key, found in _inputs(scenario):
@@ -88,14 +86,14 @@ def inputs_table(scenarios: Sequence[Scenario]) -> Sheet:
                 named.append(key)
     title = "every input; what a scenario states itself is in its file, below"
     columns = words("input", "name", "keys", "uncertainty", "source", "date")
-    sheet = Sheet("", title, columns)
+    sheet = Sheet(title, columns)
     for found, named in keys.items():
         sheet.add(found.kind, found.name, ", ".join(named), *found[2:])
     return sheet
 
 
 def _inputs(scenario: Scenario) -> Iterator[tuple[str, Input]]:
-    """All that a scenario's times, sizes and acceptance come from, by key."""
+    """Yield the sources of a scenario's times, sizes and acceptance, by key."""
     base = scenario.path.parent
     named: list[tuple[str, str, str | None]] = []
     yield "target", _of_model(scenario.target, "target", base)
@@ -121,7 +119,7 @@ def _of_model(section: Model, key: str, base: Path) -> Input:
 
 
 def _of_profile(kind: str, name: str | None, key: str, base: Path) -> Input:
-    """What a profile says of its figures; without one they are the scenario's own."""
+    """Describe a profile's figures; without a profile they are the scenario's own."""
     if name is None:
         return Input(kind, "", "none stated", STATED)
     _, profile = load_any(profile_path(f"{kind}s", name, key, base))
@@ -129,14 +127,14 @@ def _of_profile(kind: str, name: str | None, key: str, base: Path) -> Input:
 
 
 def _of_origin(kind: str, name: str, origin: Origin) -> Input:
-    said = "none stated" if origin.uncertainty is None else f"±{origin.uncertainty:.0%}"
-    doubt = f"an estimate, {said}" if origin.estimate else said
+    share = "none stated" if origin.uncertainty is None else f"±{origin.uncertainty:.0%}"
+    doubt = f"an estimate, {share}" if origin.estimate else share
     source = f"{origin.source}; {origin.note}" if origin.note else origin.source
     return Input(kind, name, doubt, source, str(origin.date))
 
 
 def _acceptance(scenario: Scenario) -> Input:
-    """The source of acceptance: a profile, a recorded file, or numbers of the scenario."""
+    """Describe the source of acceptance: a profile, a recorded file, or numbers of the scenario."""
     section, given = scenario.acceptance, scenario.content["acceptance"]
     assert section is not None
     if given.get("source") == "profile":

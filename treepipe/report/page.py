@@ -1,7 +1,6 @@
-"""One HTML page: sentences, tables and pictures under headings, in a file that needs no network.
+"""One HTML page of sentences, tables and plots under headings, in a file that needs no network.
 
-Law of this file: it knows headings, not what they are of. Whatever comes from a scenario is escaped
-by the template, and the page forbids itself to load anything.
+The template escapes everything that comes from a scenario, and the page's policy forbids loading.
 """
 
 from __future__ import annotations
@@ -18,21 +17,20 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from treepipe.files.outputs import REPORT, REPORT_PAGE, write_file
-from treepipe.files.visible import visible
+from treepipe.files.reading import visible
 from treepipe.results import plots
 from treepipe.results.sheet import Sheet
 
 HERE = Path(__file__).parent
 SVG: Any = {"svg.fonttype": "none", "svg.hashsalt": "treepipe"}
-"""Text stays text, which is small, can be searched and is read aloud; the same is drawn again as
-the same file."""
+"""SVG settings: text stays text (small, searchable, read aloud), and drawing is reproducible."""
 LEAST_SCALE = 0.75
-"""Of a picture's own size; on a narrower screen it scrolls in its box, so that it can be read."""
+"""Smallest scale of a picture; on a narrower screen it scrolls in its box."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure, and what it shows in words, for who cannot see it."""
+    """A figure and its alt text."""
 
     figure: Figure
     description: str
@@ -40,11 +38,11 @@ class Picture:
 
 @dataclass(frozen=True)
 class Chapter:
-    """A heading and what is below it, in this order.
+    """A heading and its content, in this order.
 
     Attributes:
-        verbatim: text that keeps its lines, a command or a file.
-        prose: whether the sentences are a paragraph rather than a list.
+        verbatim: text with line breaks kept, a command or a file.
+        prose: whether the sentences form a paragraph rather than a list.
     """
 
     heading: str
@@ -56,13 +54,13 @@ class Chapter:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to say; such a chapter is left out."""
+        """Whether the chapter has no content; such a chapter is left out."""
         return not (self.sentences or self.tables or self.pictures or self.verbatim)
 
 
 @dataclass(frozen=True)
 class Report:
-    """A page: what was asked, the answer in two sentences, and what it rests on."""
+    """A page: the question, the answer in two sentences, and the chapters that support it."""
 
     title: str
     question: Sequence[str]
@@ -76,7 +74,7 @@ def write_report(report: Report, folder: Path) -> None:
 
 
 def report_html(report: Report) -> str:
-    """The page's text."""
+    """Return the page's text."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -102,7 +100,7 @@ def report_html(report: Report) -> str:
 
 
 def _svg(picture: Picture, prefix: str) -> Mapping[str, Any]:
-    """A picture's elements and sizes. Args: ``prefix``: keeps its names apart from others'."""
+    """Return a picture's elements and sizes; ``prefix`` makes its ids unique in the page."""
     drawn = _drawn(picture.figure)
     inside = drawn[drawn.index(">", drawn.index("<svg")) + 1 : drawn.rindex("</svg>")]
     inside = re.sub(r"\s*<metadata>.*?</metadata>", "", inside, flags=re.DOTALL)
@@ -110,7 +108,7 @@ def _svg(picture: Picture, prefix: str) -> Mapping[str, Any]:
         inside = re.sub(begin, lambda found: found.group() + prefix, inside)
     (box,) = re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawn)
     width, height = map(float, box)
-    pixels = width * 4 / 3  # of 96 in an inch; the box is in points
+    pixels = width * 4 / 3  # 96 per inch; the box is in points (72)
     sizes = {"width": width, "height": height, "pixels": pixels, "least": LEAST_SCALE * pixels}
     return {"inside": inside, **sizes}
 
@@ -118,7 +116,7 @@ def _svg(picture: Picture, prefix: str) -> Mapping[str, Any]:
 def _drawn(figure: Figure) -> str:
     for text in figure.findobj(Text):
         if isinstance(text, Text) and "$" in text.get_text():
-            text.set_parse_math(False)  # a name of the scenario's is no formula
+            text.set_parse_math(False)  # names may contain "$"
     file = io.StringIO()
     with rc_context(SVG):
         figure.savefig(file, format="svg", metadata={"Date": None})

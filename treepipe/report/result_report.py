@@ -1,8 +1,4 @@
-"""A result, or the comparison of two, as a report: what ``simulate`` and ``run`` have found.
-
-Law of this file: tables and sentences are those of ``results/show.py``; only their order is made
-here.
-"""
+"""The report of a result, or of the comparison of two, chapter by chapter."""
 
 from __future__ import annotations
 
@@ -27,11 +23,11 @@ from treepipe.results.where_plot import shares_figure
 from treepipe.scenario.scenario import Scenario
 
 SECOND = "throughput_tokens_s"
-"""What an answer tells beside the time between tokens."""
+"""Metric of the answer's second figure, after the time between tokens."""
 
 
 def result_report(result: Result, scenario: Scenario, command: str = "") -> Report:
-    """Args: ``command``: what made the report, quoted for a shell."""
+    """Make the report of a result; ``command`` is the shell command that it quotes."""
     asks = "was measured of" if result.source == "execution" else "is predicted of"
     losses = () if result.lossless else (NOT_LOSSLESS,)
     path, form = result.critical_path, result.closed_form
@@ -40,7 +36,7 @@ def result_report(result: Result, scenario: Scenario, command: str = "") -> Repo
         [f"What {asks} {scenario.schedule.name} in the scenario {result.scenario!r}?"],
         _answer(result),
         [
-            Chapter("Figures", tables=result_tables(result.to_json())),
+            Chapter("Figures", tables=result_tables(result)),
             Chapter("Closed form", tables=[] if form is None else [terms_table(form)]),
             Chapter("What binds", [] if path is None else path.sentences),
             _timeline([result]),
@@ -51,10 +47,9 @@ def result_report(result: Result, scenario: Scenario, command: str = "") -> Repo
 
 
 def comparison_report(found: Comparison, a: Scenario, b: Scenario, command: str = "") -> Report:
-    """Args: ``a``, ``b``: both scenarios. ``command``: as above."""
-    content = found.to_json()
+    """Make the report of a comparison of scenarios ``a`` and ``b``."""
     names = f"{found.a.scenario!r} (A) and {found.b.scenario!r} (B)"
-    chapters = background(a, versus_warnings(content), command, [a, b])
+    chapters = background(a, versus_warnings(found), command, [a, b])
     if b.path != a.path:
         chapters.append(file_chapter(b))
     return Report(
@@ -62,7 +57,7 @@ def comparison_report(found: Comparison, a: Scenario, b: Scenario, command: str 
         [f"By how much do {names} differ on common random numbers?"],
         _difference(found),
         [
-            Chapter("Figures", tables=[versus_table(content)]),
+            Chapter("Figures", tables=[versus_table(found)]),
             _timeline([found.a, found.b]),
             *chapters,
         ],
@@ -70,12 +65,12 @@ def comparison_report(found: Comparison, a: Scenario, b: Scenario, command: str 
 
 
 def _answer(result: Result) -> list[str]:
-    """Two figures in two sentences, and what they rest on."""
-    told = [result.metrics[name] for name in (METRIC, SECOND) if name in result.metrics]
-    if not told:
+    """Return two figures in two sentences, and their basis."""
+    known = [result.metrics[name] for name in (METRIC, SECOND) if name in result.metrics]
+    if not known:
         return [f"There is no figure: {result.failure or 'no request got a token'}."]
     over = f"over {result.intervals_over}" if result.intervals_over else ""
-    words = [f"{each.name} is {_said(each, over)}." for each in told]
+    words = [f"{each.name} is {_said(each, over)}." for each in known]
     return words if result.runs else [words[0], "It is the expected value of a closed form."]
 
 
@@ -101,17 +96,17 @@ def _difference(found: Comparison) -> list[str]:
 
 
 def _timeline(results: list[Result]) -> Chapter:
-    """What every device did in the first run of each."""
+    """Show each device's work over time in the first run of each result."""
     traces = [(each.scenario, each.traces[0]) for each in results if each.traces]
     if not traces:
         return Chapter("Timeline")
     names = ", ".join(name for name, _ in traces)
-    picture = Picture(timelines_figure(traces, names), f"what every device does when: {names}")
+    picture = Picture(timelines_figure(traces), f"what every device does when: {names}")
     return Chapter("Timeline", pictures=[picture])
 
 
 def _where(result: Result) -> Chapter:
-    """What every worker's time went to."""
+    """Show the components of every worker's time."""
     found = shares(result.traces)
     if not found:
         return Chapter("Where time goes")

@@ -1,1 +1,1 @@
-"""What a run leaves behind: trace, recording, metrics, statistics, tables and pictures."""
+"""Results of a run: trace, recording, metrics, statistics, tables and pictures."""

@@ -1,8 +1,8 @@
-"""Where a token's time goes along its critical path: what released it, and what released that.
+"""Shares of a token's time along its critical path, by place and reason.
 
-Law of this file: only shares of recorded time are made here, which add up to 1; what released what
-is for the simulator to say (``sim/causes.py``). The time is that from a request's first token to
-its end, as in the time between tokens, and each request's weighs as much as it is long.
+Only shares of recorded time are computed here, which add up to 1; ``sim/causes.py`` finds what
+released each step. The time is that from a request's first token to its end, as in the time between
+tokens, and each request has a weight proportional to its length.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 from treepipe.core.requests import RequestTrace
 
 ARRIVALS = "arrivals"
-"""Whoever waits for nothing but the next request: the outside world."""
+"""The place of waits for the next request, which comes from outside the system."""
 Why: TypeAlias = Literal["work", "refill", "barrier", "queueing"]
-"""Why a moment is on the path. ``barrier``: a segment was at its stage and waited for a word;
-``queueing``: something waited for a place that was at something else; ``refill``: neither, but it
-is the first step of a round, behind a miss that left nothing under way; ``work``: none of these."""
+"""Why a moment is on the path. ``barrier``: a segment waited at its stage for a word; ``queueing``:
+something waited for a busy place; ``refill``: neither, but it is the first step of a round, after a
+miss that left nothing under way; ``work``: all else."""
 REASONS: tuple[Why, ...] = get_args(Why)
 WORDS: Mapping[Why, str] = {
     "work": "work",
@@ -28,15 +28,15 @@ WORDS: Mapping[Why, str] = {
     "queueing": "queueing",
 }
 NEGLIGIBLE = 0.005
-"""Of a reason; a smaller share is not named in a sentence."""
+"""Share of a reason below which a sentence does not name it."""
 SMALL = 0.02
-"""Of a place, of which there are many."""
+"""Share of a place below which a sentence does not name it; there are many places."""
 Place = TypeVar("Place", bound=str)
 
 
 @dataclass(frozen=True, slots=True)
 class PathPart:
-    """How long a request's critical path led over a place (a role, or a link "a->b") and why."""
+    """Time of a request's critical path at a place (a role, or a link "a->b"), and its reason."""
 
     session: int
     place: str
@@ -49,8 +49,8 @@ class CriticalPath:
     """Shares of the time on critical paths; empty where no time passed.
 
     Attributes:
-        places: by place, the largest first.
-        reasons: the same time by reasons; those that were none left out.
+        places: shares by place, the largest first.
+        reasons: shares of the same time by reason, zero shares left out.
     """
 
     places: Mapping[str, float]
@@ -58,11 +58,11 @@ class CriticalPath:
 
     @property
     def binds(self) -> str | None:
-        """The place of the largest share, None where no time passed."""
+        """Place with the largest share; None where no time passed."""
         return next(iter(self.places), None)
 
     def to_json(self) -> dict[str, Any]:
-        """The entries of a result and of a plan."""
+        """Return the entries for a result and for a plan."""
         return {
             "critical_path": dict(self.places),
             "critical_path_reasons": dict(self.reasons),
@@ -71,13 +71,13 @@ class CriticalPath:
 
     @property
     def sentences(self) -> list[str]:
-        """The path in words: its places, and why."""
+        """The path in words: its places, and the reasons."""
         if not self.places:
             return []
-        told = {name: share for name, share in self.places.items() if share >= SMALL}
-        rest = 1.0 - sum(told.values())
-        shown = ", ".join(f"{name} {share:.0%}" for name, share in told.items())
-        others = f", {len(self.places) - len(told)} others {rest:.0%}" if rest > NEGLIGIBLE else ""
+        named = {name: share for name, share in self.places.items() if share >= SMALL}
+        rest = 1.0 - sum(named.values())
+        shown = ", ".join(f"{name} {share:.0%}" for name, share in named.items())
+        others = f", {len(self.places) - len(named)} others {rest:.0%}" if rest > NEGLIGIBLE else ""
         whys = [f"{WORDS[why]} {s:.0%}" for why, s in self.reasons.items() if s >= NEGLIGIBLE]
         return [
             f"critical path of a token: {shown}{others}",
@@ -86,7 +86,7 @@ class CriticalPath:
 
 
 def added_up(parts: Iterable[PathPart]) -> CriticalPath:
-    """The path of several requests together.
+    """Add up the paths of several requests.
 
     >>> found = added_up([PathPart(1, "a", "work", 1.0), PathPart(1, "b", "barrier", 3.0)])
     >>> found.binds, found.places, found.reasons
@@ -100,8 +100,8 @@ def added_up(parts: Iterable[PathPart]) -> CriticalPath:
 
 
 def edges(request: RequestTrace) -> list[tuple[float, float, Why]]:
-    """The times between a request's emissions, and whether each is a refill: the first of a round
-    where rounds have several, as all steps of others begin with nothing under way."""
+    """Return the times between a request's emissions, and whether each is a refill: the first of a
+    round with several emissions (in others, every step begins with nothing under way)."""
     times = [time for time, _ in request.emitted]
     steps = [sum(map(bool, each.committed_per_step)) for each in request.rounds]
     firsts = set(itertools.accumulate([0, *steps])) if len(times) - 1 > len(steps) else set[int]()

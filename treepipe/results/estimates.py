@@ -1,8 +1,5 @@
-"""Traces -> estimates: warm-up, observations from runs or from batches of one run, intervals.
-
-Law of this file: it decides what counts as one observation; sums per run or batch come from
-``metrics.py``, intervals from ``statistics.py``. Explained in ``docs/statistics.md``.
-"""
+"""Estimates from traces: warm-up, observations over runs or batches, intervals
+(``docs/statistics.md``)."""
 
 from __future__ import annotations
 
@@ -17,16 +14,12 @@ import numpy as np
 
 from treepipe.core.errors import UserError
 from treepipe.results.critical_path import CriticalPath, PathPart, added_up
+from treepipe.results.metric import Floats, Percentile, Ratio, Sums, Windows
 from treepipe.results.metrics import (
     METRICS,
-    PER_TIME,
     PERCENTILES,
-    Floats,
-    Percentile,
-    Ratio,
-    Windows,
-    fairness,
     metric_ratios,
+    metrics_of_run,
     timeless,
     utilization_ratios,
 )
@@ -43,20 +36,21 @@ from treepipe.results.statistics import (
 from treepipe.results.trace import Trace
 
 MANY_REQUESTS = 100
-"""Fewer per run tell too little about where a warm-up ends; none is removed on its own."""
+"""Fewest requests per run for finding a warm-up; with fewer, none is removed automatically."""
 NEGLIGIBLE = 1e-3
-"""Relative half-width of an interval that is not worth a warning."""
+"""Relative half-width below which an interval causes no warning."""
 ROUGH = 2.718
-"""Times a value (e; a half-width of the value itself): an interval beyond this is warned of."""
+"""Ratio of an interval's end to its value beyond which a warning is given (e: a half-width of the
+value itself)."""
 LEAST_GAPS = 100
-"""A batch with fewer gaps between tokens has no 99th percentile of its own."""
+"""Fewest gaps between tokens for which a batch has its own 99th percentile."""
 UNSETTLED = (
     "warm-up: the first half of the requests differs from the rest; more requests "
     "(workload.requests) would tell where it ends"
 )
 P99 = "p99_time_between_tokens_ms"
 PER_TARGET = ("throughput_tokens_s", "time_between_tokens_ms", P99)
-"""What is told of each target."""
+"""Metrics that are given for each target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +58,12 @@ class Estimates:
     """Observations of every metric and of every device's utilization.
 
     Attributes:
-        over: what one observation is; None where there is one in all.
+        over: kind of observation; None where there is only one.
         warmup: requests at the beginning of each run that are not counted.
-        metrics, utilization: their observations; a metric's mean is its value over all of them.
+        metrics, utilization: observations; a metric's mean is its value over all of them.
         settled: False if the runs' first halves differ from the rest (see ``mser5``).
-        timeless: metrics that were left out, as no time passes in any run.
-        redrawn: of the runs, in the mean (see ``Trace``).
+        timeless: metrics left out because no time passes in any run.
+        redrawn: mean of the runs' ``redrawn`` (see ``Trace``).
     """
 
     over: Literal["runs", "batches"] | None
@@ -82,22 +76,22 @@ class Estimates:
 
     @property
     def common(self) -> float:
-        """What the observations share of the recorded texts' chance, as ``Interval`` takes it.
+        """The share of variance that observations have in common through recorded texts, for
+        ``Interval``.
 
-        n texts drawn of P recorded ones have a mean whose variance is the texts' own over n, and
-        over P if the recorded ones were others. A run that was drawn from a resample varies by
-        both, batches of one run by the first alone.
+        The mean of n texts drawn of P recorded ones has the texts' own variance over n, and over P
+        if others were recorded. Runs drawn from resamples vary by both, batches by the first alone.
         """
         return self.redrawn if self.over == "batches" else self.redrawn / (1 + self.redrawn)
 
     @property
     def intervals(self) -> tuple[dict[str, Interval], dict[str, Interval]]:
-        """Intervals of the metrics, and of the devices' utilization: where their means lie."""
+        """Intervals of the metrics' and of the devices' utilization's means."""
         return self._intervals(self.common)
 
     @property
     def of_a_run(self) -> dict[str, Interval]:
-        """Each metric's prediction interval for one further run; it has no ends over batches."""
+        """Each metric's prediction interval for one further run; without ends over batches."""
         if self.over == "batches":
             return {name: Interval(float(v.mean()), None, None) for name, v in self.metrics.items()}
         return self._intervals(1.0)[0]
@@ -112,7 +106,7 @@ class Estimates:
 
     @property
     def warnings(self) -> list[str]:
-        """What makes the intervals doubtful, in a sentence each."""
+        """Sentences on what makes the intervals doubtful."""
         found = []
         if not self.settled:
             found.append(UNSETTLED)
@@ -144,8 +138,7 @@ class Estimates:
 
 
 def critical_path(traces: Sequence[Trace], warmup: int = 0) -> CriticalPath:
-    """Where the time of the requests behind the warm-up goes, all runs together; empty where
-    traces do not tell."""
+    """Return all runs' critical path after the warm-up; empty if traces lack paths."""
     parts = list[PathPart]()
     for trace in traces:
         dropped = {*sorted(request.session for request in trace.requests)[:warmup]}
@@ -154,54 +147,50 @@ def critical_path(traces: Sequence[Trace], warmup: int = 0) -> CriticalPath:
 
 
 def summarize(traces: Sequence[Trace]) -> tuple[dict[str, Interval], dict[str, Interval]]:
-    """Metrics and utilization over whole runs (or one run's batches), each with its interval."""
+    """Return metrics and utilization over whole runs (or one run's batches), with intervals."""
     return observe(traces, 0).intervals
-
-
-def _check_warmup(warmup: int, traces: Sequence[Trace]) -> None:
-    least = min(len(trace.requests) for trace in traces)
-    if warmup >= least:
-        raise UserError(
-            f"key workload.warmup_requests = {warmup} leaves nothing of a run's {least} requests"
-        )
 
 
 def observe(
     traces: Sequence[Trace], warmup: int | None = None, batches: int | None = None
 ) -> Estimates:
-    """Estimates of the runs' metrics: over runs if there are several, else over batches of one.
+    """Estimate the runs' metrics: over runs if there are several, else over batches of one.
 
     Args:
-        traces: one per run, of equal requests.
-        warmup: requests to leave out of each run; None: found in the runs (``find_warmup``).
-        batches: of a single run; None: as many as it allows (``possible_batches``).
+        warmup: requests to leave out of each run; None: determined from the runs (``find_warmup``).
+        batches: number of batches of a single run; None: as many as possible
+            (``possible_batches``).
 
-    Raises ``UserError`` if ``warmup`` leaves no request.
+    Raises:
+        UserError: ``warmup`` leaves no request.
     """
     traces = [trace for trace in traces if trace.requests]
     if not traces:
         return Estimates(None, 0, {}, {})
     warmup, settled = find_warmup(traces) if warmup is None else (warmup, True)
-    _check_warmup(warmup, traces)
+    least = min(len(trace.requests) for trace in traces)
+    if warmup >= least:
+        raise UserError(
+            f"key workload.warmup_requests = {warmup} leaves nothing of a run's {least} requests"
+        )
     if len(traces) == 1:
         count = possible_batches(traces[0], warmup) if batches is None else batches
         windows = [Windows.of(traces[0], count, warmup)]
     else:
         count = len(traces)
         windows = [Windows.of(trace, 1, warmup) for trace in traces]
-    pairs = list(zip(traces, windows, strict=True))
-    metrics = _observations([metric_ratios(t, w) for t, w in pairs if w.answered])
-    utilization = _observations([utilization_ratios(t, w) for t, w in pairs])
-    lacking = set[str]()
-    if not (utilization and metrics.keys() >= set(PER_TIME)):
-        lacking = {name for t, w in pairs if w.answered for name in timeless(t, w)}
+    sums = [Sums(*pair) for pair in zip(traces, windows, strict=True)]
+    answered = [each for each in sums if each.windows.answered]
+    metrics = _observations([metric_ratios(each) for each in answered])
+    utilization = _observations([utilization_ratios(each) for each in sums])
+    lacking = set[str]().union(*map(timeless, answered))
     for name, percentile in PERCENTILES.items():
         percentiles = _percentiles(percentile, windows, of_batches=len(traces) == 1)
         if len(percentiles):
             metrics[name] = percentiles
-    indices = [fairness(Windows.of(trace, 1, warmup)) for trace in traces]
-    if fair := [index for index in indices if index is not None]:
-        metrics["fairness"] = np.array(fair)
+    of_runs = [metrics_of_run(Windows.of(trace, 1, warmup)) for trace in traces]
+    for name in dict.fromkeys(name for each in of_runs for name in each):
+        metrics[name] = np.array([each[name] for each in of_runs if name in each])
     return Estimates(
         over=None if count == 1 else "batches" if len(traces) == 1 else "runs",
         warmup=warmup,
@@ -214,10 +203,8 @@ def observe(
 
 
 def target_intervals(traces: Sequence[Trace], warmup: int) -> dict[str, dict[str, Interval]]:
-    """What each target (pipeline) had of the runs, by its name, where there are several.
-
-    Args: ``warmup``: requests left out of each run, of all targets together.
-    """
+    """Return intervals of each target (pipeline) by name, where there are several; ``warmup``
+    requests of all targets together are left out of each run."""
     counted = [sorted(trace.requests, key=lambda r: r.session)[warmup:] for trace in traces]
     found = {}
     for target in sorted({request.pipeline for each in counted for request in each}):
@@ -237,17 +224,18 @@ def target_intervals(traces: Sequence[Trace], warmup: int) -> dict[str, dict[str
 
 
 def find_warmup(traces: Sequence[Trace]) -> tuple[int, bool]:
-    """Requests at the beginning of the runs that are unlike the rest, and whether it settles.
+    """Find the requests at the beginning of the runs that differ from the rest, and whether runs
+    settle.
 
-    By MSER-5 on the requests' latency per token, in the order in which they were asked for,
-    averaged over the runs. None where requests are fewer than ``MANY_REQUESTS`` or never overlap:
+    MSER-5 is applied to the requests' latency per token, in the order of asking, averaged over the
+    runs. The result is 0 if there are fewer than ``MANY_REQUESTS`` requests or they never overlap:
     then each finds an empty system, and all are alike.
     """
     least = min(len(trace.requests) for trace in traces)
     if least < MANY_REQUESTS or not any(_overlap(trace) for trace in traces):
         return 0, True
     series = np.array([_latency_per_token(trace)[:least] for trace in traces])
-    with python_warnings.catch_warnings():  # a request that every run has refused
+    with python_warnings.catch_warnings():  # a request that every run refused
         python_warnings.simplefilter("ignore", RuntimeWarning)
         means = np.nanmean(series, axis=0)
     known = means[~np.isnan(means)]
@@ -256,10 +244,10 @@ def find_warmup(traces: Sequence[Trace]) -> tuple[int, bool]:
 
 
 def possible_batches(trace: Trace, warmup: int) -> int:
-    """How many batches a run can be cut into; 1: it is too short.
+    """Return into how many batches a run can be cut; 1: it is too short.
 
-    Where requests never overlap, one is a batch of its own. Else a batch has at least twice as many
-    requests as are open at once on average, so that few of them reach into the next one.
+    Where requests never overlap, each is a batch. Otherwise a batch has at least twice as many
+    requests as are open at once on average, so that few of them extend into the next one.
     """
     least = 1
     if _overlap(trace):
@@ -270,7 +258,7 @@ def possible_batches(trace: Trace, warmup: int) -> int:
 
 
 def _is_rough(interval: Interval) -> bool:
-    """Whether it reaches so far from the value that the delta method's line is no good there."""
+    """Return whether the interval is too wide for the delta method's linear approximation."""
     return interval.high is not None and interval.high > ROUGH * interval.mean > 0
 
 
@@ -279,7 +267,7 @@ def _is_negligible(interval: Interval) -> bool:
 
 
 def _overlap(trace: Trace) -> bool:
-    """Whether a request was asked for while another one was open."""
+    """Return whether a request was asked for while another one was open."""
     latest = -np.inf
     for request in sorted(trace.requests, key=lambda request: request.started_ms):
         if request.started_ms < latest:
@@ -296,7 +284,7 @@ def _latency_per_token(trace: Trace) -> Floats:
 
 
 def _observations(parts: Sequence[Mapping[str, Ratio]]) -> dict[str, Floats]:
-    """Linearized ratios over the windows of all runs; one value where only one window has any."""
+    """Return linearized ratios over all runs' windows; one value if only one window has any."""
     found = {}
     for name in dict.fromkeys(name for part in parts for name in part):
         ratios = [part[name] for part in parts if name in part]
@@ -307,13 +295,13 @@ def _observations(parts: Sequence[Mapping[str, Ratio]]) -> dict[str, Floats]:
 
 
 def _percentiles(percentile: Percentile, windows: Sequence[Windows], *, of_batches: bool) -> Floats:
-    """Observations of a percentile: each run's own, or those of a run's batches; none where there
-    are too few figures.
+    """Return a percentile's observations, per run or per batch; empty where there are too few
+    figures.
 
-    A percentile is no ratio of sums. Batches' own, shifted so that their mean is the whole run's,
-    tell its spread; batches that are too short are merged in pairs (sectioning: Asmussen and
-    Glynn, Stochastic Simulation (2007), section III.5). Runs have few requests, so of figures of
-    requests theirs are shifted in the same way, to that of all runs together.
+    A percentile is no ratio of sums. Batches' own percentiles, shifted so that their mean is the
+    whole run's, give its spread; batches that are too short are merged in pairs (sectioning:
+    Asmussen and Glynn, Stochastic Simulation (2007), section III.5). Runs have few requests, so
+    percentiles of requests' figures are shifted in the same way, to that of all runs together.
     """
     found = [percentile.figures(requests) for each in windows for requests in each.requests]
     given = [each for each in found if len(each)]

@@ -1,15 +1,11 @@
-"""Open arrivals against what the resources can serve, from a run's trace: is a system overloaded?
+"""Detection of overload: open arrivals compared with the capacity of resources in a run's trace.
 
 A resource (a device, a shared machine, a link, the places for open requests) that is busy for D per
-request cannot serve more than 1 / D requests per second, however they are scheduled, and a system
-no more than its busiest resource: the load is rate x D, largest over resources, and from 1 on the
-queue grows as long as requests come (the utilization law and the bottleneck's bound of operational
-analysis: Denning and Buzen, ACM Computing Surveys 1978). D is taken from the trace, where batches,
-rejected nodes and waiting for shared machines are as they are under this very load; what a run was
-busy is at most as long as the run, so a load above 1 means that the run did last longer than its
-requests took to arrive (with few requests, as by the last one's own time).
-
-In a closed loop a client waits for its answer before it asks again: nothing can pile up.
+request serves at most 1 / D requests per second, and a system no more than its busiest resource.
+The load is rate x D, the largest over resources; from 1 on the queue grows as long as requests come
+(the utilization law and the bottleneck's bound of operational analysis: Denning and Buzen, ACM
+Computing Surveys 1978). D is taken from the trace, with the batches and rejected nodes of this
+load. In a closed loop a client waits for its answer before it asks again, so no queue can grow.
 """
 
 from __future__ import annotations
@@ -26,21 +22,16 @@ from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.scenario import Scenario
 
 OVERLOADED = "requests arrive faster than they are served"
-"""What such a warning says."""
+"""Wording of the overload warning."""
 LEAST_GAPS = 8
-"""Between a trace's arrivals; of fewer random ones the rate is off by more than a third
+"""Fewest gaps between a trace's arrivals; with fewer random gaps the rate's error exceeds a third
 (1 / sqrt(gaps))."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceLoad:
-    """The load of the busiest resource.
-
-    Attributes:
-        at: its name.
-        rate_s: requests per second that arrive.
-        work_ms: what it is busy for one request, over its capacity.
-    """
+    """Load of the busiest resource, which is busy for ``work_ms`` per request, over its capacity,
+    as ``rate_s`` requests per second arrive."""
 
     at: str
     rate_s: float
@@ -54,7 +45,7 @@ class ResourceLoad:
 def overload_warnings(
     scenario: Scenario, deployment: Deployment, traces: Sequence[Trace]
 ) -> list[str]:
-    """One sentence if requests arrive faster than they are served, else none."""
+    """Return a warning if requests arrive faster than they are served; empty otherwise."""
     found = bottleneck(scenario, deployment, traces)
     if found is None or found.load < 1:
         return []
@@ -62,7 +53,7 @@ def overload_warnings(
         f"load {found.load:.3g} at {found.at} ({found.rate_s:.3g} requests/s, "
         f"{found.work_ms / 1e3:.3g} s of work each): {OVERLOADED}"
     )
-    if deployment.serving.admission is None:
+    if deployment.service.admission is None:
         return [f"{what}, so waiting times grow with the length of the run (workload.arrivals)"]
     requests = [request for trace in traces for request in trace.requests]
     refused = sum(request.reason == "refused" for request in requests)
@@ -72,9 +63,9 @@ def overload_warnings(
 def bottleneck(
     scenario: Scenario, deployment: Deployment, traces: Sequence[Trace]
 ) -> ResourceLoad | None:
-    """The busiest resource over all runs; None in a closed loop, and where nothing was served.
+    """Find the busiest resource over all runs; None in a closed loop, and if no request was served.
 
-    Args: ``deployment``: of any of the runs.
+    Args: ``deployment``: deployment of any of the runs.
     """
     rate = _arrival_rate_s(scenario, deployment)
     served = [[request for request in trace.requests if request.emitted] for trace in traces]
@@ -90,8 +81,8 @@ def bottleneck(
 
 
 def _arrival_rate_s(scenario: Scenario, deployment: Deployment) -> float | None:
-    """The rate of the process; of a trace its own, None if its requests all come at once or are so
-    few that their gaps tell none."""
+    """Return the rate of the process, or of a trace; None if the trace's requests come all at once
+    or are too few for a rate."""
     arrivals = scenario.workload.arrivals
     if arrivals is None:
         return None
@@ -103,9 +94,9 @@ def _arrival_rate_s(scenario: Scenario, deployment: Deployment) -> float | None:
 
 
 def _busy_ms(deployment: Deployment, trace: Trace) -> dict[str, float]:
-    """How long each device, shared machine, port and medium was busy, over its capacity."""
+    """Return the busy time of each device, shared machine, port and medium, over its capacity."""
     busy, links = defaultdict[str, float](float), defaultdict[str, float](float)
-    drafts = {draft.name for draft in deployment.drafts}
+    drafts = {draft.name for draft in deployment.roles.drafts}
     for span in trace.spans:
         if span.kind in BUSY:
             busy[span.device] += span.end_ms - span.start_ms
@@ -115,15 +106,15 @@ def _busy_ms(deployment: Deployment, trace: Trace) -> dict[str, float]:
             # Few bytes are left out: a word's indices, states that an EAGLE head reads of accepted
             # rows. A lost message is sent again.
             outer = {sender, receiver} & drafts
-            row_bytes = deployment.outer_row_bytes if outer else deployment.row_bytes
+            row_bytes = deployment.roles.outer_row_bytes if outer else deployment.roles.row_bytes
             size = HEADER_BYTES + span.tokens * (row_bytes + ROW_BYTES)
             occupied = link.occupied_ms(size) / (1 - link.loss)
             ports = {f"link {span.device}"}
-            if not deployment.is_local(sender, receiver):
+            if not deployment.roles.is_local(sender, receiver):
                 ports = {f"sending port of {sender}", f"receiving port of {receiver}"}
             for name in {*ports, *deployment.held(sender, receiver)}:
                 links[name] += occupied
-    shared = [machine for machine in deployment.machines if len(machine.roles) > 1]
+    shared = [machine for machine in deployment.roles.machines if len(machine.roles) > 1]
     machines: Mapping[str, float] = {
         f"host {machine.name}": sum(busy[role] for role in machine.roles) / machine.capacity
         for machine in shared
@@ -132,18 +123,18 @@ def _busy_ms(deployment: Deployment, trace: Trace) -> dict[str, float]:
 
 
 def _place_ms(deployment: Deployment, requests: Sequence[RequestTrace]) -> dict[str, float]:
-    """How long the places for open requests were taken; empty where they are not limited.
+    """Return how long the places for open requests were taken; empty if places are not limited.
 
-    Requests get a place in the order in which they were asked for, so the k-th one waits until
-    all but ``places`` - 1 of the k - 1 before it are over.
+    Requests get a place in the order of asking, so the k-th one waits until all but ``places`` - 1
+    of the k - 1 before it are over.
     """
-    if deployment.serving.limit is None:
+    if deployment.service.limit is None:
         return {}
-    places = deployment.serving.limit * len(deployment.pipelines)
-    asked = sorted(requests, key=lambda request: request.session)
+    places = deployment.service.limit * len(deployment.roles.pipelines)
+    in_order = sorted(requests, key=lambda request: request.session)
     ends = sorted(request.finished_ms for request in requests)
     taken = 0.0
-    for number, request in enumerate(asked):
+    for number, request in enumerate(in_order):
         free_ms = ends[number - places] if number >= places else 0.0
         taken += request.finished_ms - max(request.started_ms, free_ms)
     kind = "place" if places == 1 else "places"

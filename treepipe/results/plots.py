@@ -1,8 +1,8 @@
-"""How everything here is drawn: one palette, and the same styles for the same things.
+"""Styles of all plots: one palette, and the same styles for the same things.
 
-Law of this file: no other file has a colour of its own. The colours are those of Okabe and Ito
-(2008), which colour-blind readers tell apart; a plot also differs in marks, lines, hatching or
-direct labels where colours would look alike in grey.
+Invariant: no other file defines a colour. The colours are those of Okabe and Ito (2008), which
+colour-blind readers can distinguish; a plot also varies marks, lines, hatching or direct labels
+where colours are similar in grey.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from treepipe.results.statistics import Interval
 BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
 SKY, AMBER, YELLOW = "#56b4e9", "#e69f00", "#f0e442"
 BLACK, GREY, SILVER, IDLE, MIST = "#222222", "#777777", "#dddddd", "#ebebeb", "#f2f2f2"
-"""Text and marks, lines of less weight, grids, and what lies behind."""
+"""Colours of text and marks, of lighter lines, of grids, and of backgrounds."""
 PALE, DEEP, BROWN = "#a9cde4", "#00395a", "#8c6d31"
-"""Blue, lighter and darker, for three steps of one thing."""
+"""Lighter and darker blue, and brown, for three steps of one thing."""
 PAPER, DIM, NIGHT, DUSK = "#ffffff", "#5c5c5c", "#17191c", "#26292e"
-"""Of reports' pages: what lies behind, captions, and the same two in the dark."""
+"""Colours of reports' pages: background and captions, and the same two in dark mode."""
 PAGE = ["BLACK", "GREY", "SILVER", "IDLE", "MIST", "BLUE", "SKY", "PAPER", "DIM", "NIGHT", "DUSK"]
 """Names of the colours of reports' pages."""
 MARKS = {BLUE: "o", ORANGE: "s", GREEN: "^", PURPLE: "D", SKY: "v", AMBER: "P", GREY: "X",
          PALE: "d", DEEP: "p"}  # fmt: skip
 """The mark of each colour on a line: some colours look alike in grey."""
 HATCHED: dict[str, Any] = {"hatch": "///", "edgecolor": "white", "lw": 0}
-"""Of the second of two kinds of bars, as in grey they could look alike."""
+"""Style of the second of two kinds of bars, which are similar in grey."""
 PREDICTED = {"color": BLUE, "label": "predicted before the run (95 % interval of the mean)"}
 MEASURED = {
     "color": ORANGE,
@@ -50,18 +50,18 @@ REPLAYED = {
     "label": "simulated with the run's own acceptance",
 }
 LEGEND: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "framealpha": 1.0}
-"""What lies behind a legend does not show through."""
+"""Style of a legend with an opaque background."""
 
 
 def save_figure(figure: Figure, path: Path, dpi: float, option: str = "") -> None:
-    """Write a picture in the format of its name. Raises ``WriteError`` if it cannot be written."""
+    """Write a picture in the format of its file name. Raises ``WriteError`` if it cannot."""
     drawn = io.BytesIO()
     figure.savefig(drawn, format=path.suffix[1:].lower(), dpi=dpi)
     write_file(path, drawn.getvalue(), option)
 
 
 def band(panel: Any, x: Sequence[float], values: Sequence[Interval], style: dict[str, Any]) -> None:
-    """A line through the means, and its interval as a band (none where there is no interval)."""
+    """Draw a line through the means, and the intervals as a band where they exist."""
     means = [value.mean for value in values]
     panel.plot(x, means, marker=MARKS[style["color"]], ms=4, **style)
     low = [value.mean if value.low is None else value.low for value in values]
@@ -70,14 +70,14 @@ def band(panel: Any, x: Sequence[float], values: Sequence[Interval], style: dict
 
 
 def doubling(panel: Any, values: Sequence[float]) -> None:
-    """A horizontal axis on which every doubling is as long; ticks at the values only."""
+    """Set a horizontal axis on which doublings have equal length; ticks at the values only."""
     panel.set_xscale("log", base=2)
     panel.set_xticks(values, [f"{value:g}" for value in values])
     panel.minorticks_off()
 
 
 def clean(panel: Any, axis: str = "y") -> None:
-    """A light grid along the values' axis, and no frame above and to the right."""
+    """Draw a light grid along the values' axis, without a frame above and to the right."""
     panel.grid(axis=axis, color=SILVER, lw=0.7)
     panel.set_axisbelow(True)
     panel.spines[["top", "right"]].set_visible(False)

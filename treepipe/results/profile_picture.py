@@ -1,7 +1,7 @@
-"""The picture of a profile's times: solid where they were measured, dashed where they were not.
+"""The picture of a profile's times: solid lines where they were measured, dashed ones elsewhere.
 
-Colours tell kinds of work apart, marks and widths contexts, and every line is named at its end, so
-that nothing rests on colour alone.
+Colours distinguish kinds of work, marks and widths distinguish contexts, and each line has a label
+at its end, so that nothing depends on colour alone.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
+from scipy.optimize import isotonic_regression
 
 from treepipe.profiles.curves import Curve, Shown
 from treepipe.results.plots import (
@@ -32,13 +33,13 @@ from treepipe.results.plots import (
 COLORS = (BLUE, ORANGE, GREEN, PURPLE)
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
 MARKED = 32
-"""A table of more points than this is drawn without marks, which would run together."""
+"""Longest table whose points have marks; more of them would overlap."""
 TOKENS = tuple(2**power for power in range(12))
 BYTES = {2**10: "1 KiB", 2**14: "16 KiB", 2**18: "256 KiB", 2**22: "4 MiB", 2**26: "64 MiB"}
 JOINED = {"shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5)}
-"""A line from a label's left end to its curve."""
+"""Style of the line from a label's left end to its curve."""
 LINE = 0.036
-"""Height of a label, of the panel's."""
+"""Height of a label, relative to the panel's."""
 
 
 def draw_curves(shown: Shown, title: str, path: Path) -> None:
@@ -47,7 +48,7 @@ def draw_curves(shown: Shown, title: str, path: Path) -> None:
 
 
 def curves_figure(shown: Shown, title: str) -> Figure:
-    """Milliseconds against tokens or bytes, both logarithmic; a panel for each model."""
+    """Draw milliseconds against tokens or bytes, both logarithmic; a panel for each model."""
     groups = list(shown.curves.items())
     figure = Figure(figsize=(1.0 + 7.0 * len(groups), 6), layout="constrained")
     axes: Any = figure.subplots(1, len(groups), sharey=True, squeeze=False)
@@ -66,14 +67,14 @@ def curves_figure(shown: Shown, title: str) -> Figure:
 
 
 def _sizes(shown: Shown) -> list[int]:
-    """Sizes at which curves are drawn."""
+    """Return the sizes at which curves are drawn."""
     if shown.unit == "tokens":
         return list(range(1, TOKENS[-1] + 1))
     return [round(2 ** (power / 16)) for power in range(160, 417)]
 
 
 def _styles(curves: Sequence[Curve]) -> list[dict[str, Any]]:
-    """The style of every curve: colour by kind of work, mark and width by context."""
+    """Return every curve's style: colour by kind of work, mark and width by context."""
     kinds = list(dict.fromkeys(curve.what for curve in curves))
     contexts = sorted({curve.context or 0 for curve in curves})
     styles = []
@@ -121,7 +122,7 @@ def _draw_panel(panel: Any, curves: Sequence[Curve], shown: Shown) -> None:
 
 
 def _label_ends(panel: Any, curves: Sequence[Curve], last: int) -> None:
-    """Names to the right of the panel, at the lines' ends but not over each other."""
+    """Place names to the right of the panel, at the lines' ends but not over each other."""
     low, high = np.log(panel.get_ylim())
     ends = [(np.log(max(curve.ms(last), 1e-9)) - low) / (high - low) for curve in curves]
     for curve, style, end, place in zip(
@@ -142,43 +143,27 @@ def _label_ends(panel: Any, curves: Sequence[Curve], last: int) -> None:
 
 
 def spread(places: Sequence[float], apart: float) -> list[float]:
-    """Places in the same order, near the given ones and at least ``apart`` from each other.
+    """Return places in the same order, at least ``apart`` from each other, nearest to the given
+    ones.
 
     >>> spread([0.5, 0.9, 0.5], 0.1)
     [0.45, 0.9, 0.55]
     """
-    order = sorted(range(len(places)), key=lambda index: places[index])
-    groups: list[tuple[list[int], float]] = []  # members, and the place of their middle
-    for index in order:
-        members, middle = [index], places[index]
-        while groups:
-            before, centre = groups[-1]
-            if middle - centre >= apart * (len(members) + len(before)) / 2:
-                break
-            members = before + members
-            middle = sum(places[each] for each in members) / len(members)
-            groups.pop()
-        groups.append((members, middle))
-    found = [0.0] * len(places)
-    for members, middle in groups:
-        for rank, index in enumerate(members):
-            found[index] = round(middle + (rank - (len(members) - 1) / 2) * apart, 6)
-    return found
+    order, steps = np.argsort(places, kind="stable"), apart * np.arange(len(places))
+    found = np.empty(len(places))
+    found[order] = isotonic_regression(np.asarray(places)[order] - steps).x + steps
+    return [round(float(place), 6) for place in found]
 
 
 def _explanation(shown: Shown) -> list[Line2D]:
-    """What marks and dashes mean, as far as they are there."""
+    """Make a legend of the marks and dashes in use."""
     curves = [curve for group in shown.curves.values() for curve in group]
+    dots: Any = {"ls": "none", "marker": "o", "label": f"points that are {shown.basis}"}
     handles = [Line2D([], [], color=BLACK, label=shown.basis)]
     if any(0 < len(curve.points) <= MARKED for curve in curves):
-        dots: dict[str, Any] = {
-            "ls": "none",
-            "marker": "o",
-            "label": f"points that are {shown.basis}",
-        }
         handles[0].set_label("between them")
         handles.insert(0, Line2D([], [], color=BLACK, **dots))
     if shown.unmeasured:
-        dashed: dict[str, Any] = {"ls": (0, (4, 2)), "alpha": 0.6, "label": shown.unmeasured}
+        dashed: Any = {"ls": (0, (4, 2)), "alpha": 0.6, "label": shown.unmeasured}
         handles.append(Line2D([], [], color=BLACK, **dashed))
     return handles

@@ -1,8 +1,8 @@
-"""Recordings: what draft and target answered in a run, so that it can be replayed.
+"""Recordings of the answers of draft and target in a run, for replay.
 
-Both worlds record with ``Recorder``; ``treepipe.sim`` replays a ``Recording``. An answer is keyed
-by the committed tokens read and the token path below them, since a language model gives the same
-answer to the same path.
+Both worlds record with ``Recorder``; ``treepipe.sim`` replays a ``Recording``. The key of an answer
+is the number of committed tokens read and the token path below them, since a language model gives
+the same answer to the same path.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class Recording:
     complete: bool = True
 
     def save(self, path: Path) -> None:
-        """Raises ``WriteError`` if it cannot be written."""
+        """Write the file. Raises ``WriteError`` if it cannot be written."""
         content = {str(session): asdict(request) for session, request in self.requests.items()}
         whole = {"schema": SCHEMA, "complete": self.complete, "requests": content}
         write_file(path, json.dumps(whole), "--recording")
 
     @classmethod
     def load(cls, path: Path) -> Recording:
-        """Raises ``UserError`` if the file is missing or no recording."""
+        """Read a file. Raises ``UserError`` if it is missing or no recording."""
         try:
             content = json.loads(read_text(path))
             if content["schema"] != SCHEMA:
@@ -73,20 +73,20 @@ class Recording:
 
 
 RIGHT, WRONG = 2, 1
-"""Tokens of a made text: the target's, and a draft's that is not."""
+"""Tokens of a synthetic text: the target's, and a wrong one of the draft."""
 
 
 def chain_recording(
     requests: Sequence[Sequence[tuple[int, int]]], prompts: Sequence[int]
 ) -> Recording:
-    """Steps of chains as a recording, whose replay by ``chain`` drafts and accepts the same.
+    """Make a recording of chain steps, whose replay by ``chain`` drafts and accepts the same
+    numbers.
 
-    Drafted tokens that were not accepted are wrong ones there. A draft that ended before the
-    longest one did, at its first token maybe, has no candidate at its end: that is an answer, too.
-    What a draft of full length would have proposed next is not known.
+    Drafted tokens that were not accepted become wrong ones. A draft that ended before the longest
+    one has no candidate at its end, which is an answer, too.
 
     Args:
-        requests: (drafted, accepted) tokens of successive steps, behind the prompt's first token.
+        requests: (drafted, accepted) tokens of successive steps, after the prompt's first token.
         prompts: tokens of each request's prompt.
     """
     longest = max((drafted for steps in requests for drafted, _ in steps), default=0)
@@ -102,11 +102,8 @@ def chain_recording(
 
 
 def _chain_answers(read: int, drafted: int, accepted: int, *, ended: bool) -> Iterator[Answer]:
-    """The draft's candidate at each place of one step, and none behind them if it ended there.
-
-    Args:
-        read: tokens of prompt and text before the step.
-    """
+    """Yield the draft's candidate at each place of one step after ``read`` tokens, and an empty
+    answer at the end if the draft ended there."""
     for place in range(drafted + ended):
         on_text = min(place, accepted)
         path, token = (WRONG,) * (place - on_text), RIGHT if place < accepted else WRONG
@@ -114,21 +111,21 @@ def _chain_answers(read: int, drafted: int, accepted: int, *, ended: bool) -> It
 
 
 class Recorder:
-    """Listens to draft passes and texts; ``recording`` is what was heard."""
+    """Records draft passes and texts in ``recording``."""
 
     def __init__(self) -> None:
         self.recording = Recording()
         self._scratch: dict[int, tuple[int, Scratch[None]]] = {}
 
     def drafted(self, session: int, order: DraftPass, drafted: Drafted) -> None:
-        """Note one pass and its answer, which is put into plain numbers.
+        """Record one pass and its answer, converted to plain numbers.
 
         A request that was preempted is read again under another session; its answers stay.
         """
         _, number = numbered(session)
         request = self.recording.requests.setdefault(number, RecordedRequest(0))
         known, scratch = self._scratch.get(number, (session, Scratch()))
-        if known != session:  # it begins again
+        if known != session:  # the request begins again
             scratch = Scratch()
         self._scratch[number] = session, scratch
         followed = scratch.follow(order)
@@ -139,7 +136,7 @@ class Recorder:
             )
 
     def finished(self, session: int, prompt_tokens: int, text: tuple[int, ...]) -> None:
-        """Note a finished request."""
+        """Record a finished request."""
         request = self.recording.requests.setdefault(session, RecordedRequest(0))
         request.prompt_tokens, request.text = prompt_tokens, text
         self._scratch.pop(session, None)
@@ -158,7 +155,7 @@ def _request(content: dict[str, object]) -> RecordedRequest:
 def _answer(
     read: int, path: Sequence[int], tokens: Sequence[int], log_probs: Sequence[float]
 ) -> Answer:
-    """An answer of a file; one without candidates becomes what ``Drafted`` has for none."""
+    """Read an answer of a file; one without candidates becomes ``Drafted``'s form of none."""
     if len(tokens) != len(log_probs):
         raise ValueError(f"an answer has {len(tokens)} tokens and {len(log_probs)} log_probs")
     if not tokens:

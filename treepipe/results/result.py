@@ -1,5 +1,4 @@
-"""Traces, or a closed form, -> a result and its file (``treepipe.result/1``); see
-``docs/files.md``."""
+"""Results of traces or a closed form, and their file (``treepipe.result/1``, ``docs/files.md``)."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ Source: TypeAlias = Literal["simulation", "execution", "theory"]
 
 @dataclass(frozen=True, slots=True)
 class MetricValue:
-    """A figure with its 95 % confidence interval; ``low`` and ``high`` are None where one
-    observation gives none.
+    """A figure with its 95 % confidence interval; ``low`` and ``high`` are None where a single
+    observation gives no interval.
 
     >>> from treepipe import MetricValue
     >>> MetricValue("time_between_tokens_ms", 25.0, 24.0, 26.5, "ms").to_json()
@@ -43,11 +42,11 @@ class MetricValue:
 
     @classmethod
     def of(cls, name: str, interval: Interval) -> MetricValue:
-        """The metric in the unit that ``metrics.py`` gives it."""
+        """Make the metric in the unit that ``metrics.py`` defines."""
         return cls(name, interval.mean, interval.low, interval.high, METRICS[name].unit)
 
     def to_json(self) -> dict[str, Any]:
-        """The metric's entry in the result file, where the name is its key."""
+        """Return the metric's entry in the result file, where the name is its key."""
         return {"mean": self.mean, "low": self.low, "high": self.high, "unit": self.unit}
 
 
@@ -56,10 +55,10 @@ class Session:
     """A request of the first run.
 
     Attributes:
-        time_to_first_token_ms: None if it got no token.
-        finished: why it ended.
-        tokens: its text, of a run that failed; None in all others.
-        preemptions, recomputed_tokens: where requests can be preempted; None in all others.
+        time_to_first_token_ms: None if the request got no token.
+        finished: the reason why it ended.
+        tokens: its text, in a run that failed; None otherwise.
+        preemptions, recomputed_tokens: counts where requests can be preempted; None otherwise.
     """
 
     session: int
@@ -78,15 +77,13 @@ class Session:
         content = asdict(self)
         if self.tokens is not None:
             content["tokens"] = list(self.tokens)
-        for name in ("tokens", "preemptions", "recomputed_tokens"):
-            if content[name] is None:
-                del content[name]
-        return content
+        optional = ("tokens", "preemptions", "recomputed_tokens")
+        return {k: v for k, v in content.items() if v is not None or k not in optional}
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """A closed form's own quantities, units in their names, and where its formulas are from."""
+    """Quantities of a closed form, with units in their names, and the source of its formulas."""
 
     source: str
     terms: Mapping[str, float]
@@ -94,24 +91,18 @@ class Terms:
 
 @dataclass(frozen=True)
 class Result:
-    """What was predicted or measured of a scenario.
+    """Predicted or measured figures of a scenario.
 
     Attributes:
-        source: which world it is from.
-        scenario: its name.
-        runs: of the simulation or execution; 0 for a closed form.
+        runs: number of runs; 0 for a closed form.
         intervals_over: "runs", "batches" of a single one, or None.
-        warmup_requests: left out of each run.
-        metrics: by name.
+        warmup_requests: requests left out of each run.
         utilization: busy share of time, by device.
         lossless: whether the schedule and its verification rule keep the target's text.
-        complete: False of runs that failed.
-        warnings: a sentence each.
-        memory: peak resident bytes per device, if it was measured.
-        failure: why the runs ended.
-        targets: what each pipeline had, by its name and the metric's; of several.
-        critical_path: where a token's time goes; of a simulation.
-        traces: one per run.
+        complete: False where runs failed; ``failure`` says why.
+        memory: peak resident bytes per device, if measured.
+        targets: metrics of each pipeline by name, where there are several.
+        critical_path: shares of a token's time along the critical path, in a simulation.
 
     >>> from treepipe import Scenario, simulate
     >>> result = simulate(Scenario.of({
@@ -145,7 +136,9 @@ class Result:
     traces: tuple[Trace, ...] = field(default=(), repr=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """The content of the result file, ready for ``json.dumps``."""
+        """Return the content of the result file, ready for ``json.dumps``."""
+        told = self.targets.items()
+        targets = {t: {name: each.to_json() for name, each in own.items()} for t, own in told}
         content: dict[str, Any] = {
             "schema": SCHEMA,
             "source": self.source,
@@ -156,7 +149,7 @@ class Result:
             "warmup_requests": self.warmup_requests,
             "metrics": {name: metric.to_json() for name, metric in self.metrics.items()},
             "utilization": {name: share.as_dict() for name, share in self.utilization.items()},
-            **self._targets_json(),
+            **({"targets": targets} if self.targets else {}),
             **({} if self.critical_path is None else self.critical_path.to_json()),
             "sessions": [session.to_json() for session in self.sessions],
             "lossless": self.lossless,
@@ -180,13 +173,6 @@ class Result:
             }
         return content
 
-    def _targets_json(self) -> dict[str, Any]:
-        """The entry of several targets; none where there is one."""
-        if not self.targets:
-            return {}
-        told = self.targets.items()
-        return {"targets": {t: {n: each.to_json() for n, each in m.items()} for t, m in told}}
-
     @property
     def rows(self) -> list[dict[str, Any]]:
         """Metrics, then utilizations, as rows of a table."""
@@ -197,7 +183,7 @@ class Result:
         ]
 
     def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame`` of metrics and utilizations, with mean, low, high and unit.
+        """Return a ``pandas.DataFrame`` of metrics and utilizations, with mean, low, high and unit.
 
         Raises:
             UserError: pandas is not installed.
@@ -205,7 +191,7 @@ class Result:
         return data_frame(self.rows)
 
     def plot(self) -> Figure:
-        """The first run's timeline, one row per device.
+        """Draw the first run's timeline, one row per device.
 
         Raises:
             UserError: a closed form has no runs to draw.
@@ -214,7 +200,7 @@ class Result:
             raise UserError(f"{self.scenario}: a result of source {self.source!r} has no timeline")
         from treepipe.results.timeline import timelines_figure
 
-        return timelines_figure([(self.scenario, self.traces[0])], self.scenario)
+        return timelines_figure([(self.scenario, self.traces[0])])
 
     def __repr__(self) -> str:
         lines = [f"Result of {self.scenario} ({self.source}, runs: {self.runs})"]
@@ -223,12 +209,12 @@ class Result:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """The result as a table for notebooks."""
+        """Return the result as a table for notebooks."""
         return html_table(f"{self.scenario} ({self.source})", self.rows, self.warnings)
 
 
 def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """A ``pandas.DataFrame`` with the rows' names as its index; ``UserError`` without pandas."""
+    """Return a ``pandas.DataFrame`` indexed by the rows' names; ``UserError`` without pandas."""
     try:
         import pandas  # type: ignore[import-untyped,unused-ignore]
     except ModuleNotFoundError:
@@ -239,13 +225,13 @@ def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def text_row(row: Mapping[str, Any]) -> str:
-    """A figure in one line: name, mean, interval, unit."""
+    """Format a figure in one line: name, mean, interval, unit."""
     shown = "" if row["low"] is None else f" [{row['low']:.4g}, {row['high']:.4g}]"
     return f"  {row['name']}: {row['mean']:.4g}{shown} {row['unit']}"
 
 
 def html_table(title: str, rows: Sequence[Mapping[str, Any]], notes: Sequence[str]) -> str:
-    """A table for notebooks; everything from a scenario is escaped."""
+    """Return a table for notebooks; everything from a scenario is escaped."""
     heads = list(rows[0]) if rows else []
     cells = "".join(
         "<tr>" + "".join(f"<td>{html.escape(_cell(row[head]))}</td>" for head in heads) + "</tr>"
@@ -273,14 +259,11 @@ def make_result(
     warmup: int | None = None,
     estimates: Estimates | None = None,
 ) -> Result:
-    """Tell of runs that ended well.
+    """Make the result of runs that ended well.
 
     Args:
-        traces: one per run.
-        lossless: whether the schedule and its verification rule keep the target's text.
-        memory: peak resident bytes per device, if it was measured.
-        warmup: requests to leave out of each run; None: found in the runs.
-        estimates: of the traces, if they were made already; ``warmup`` is theirs then.
+        warmup: requests to leave out of each run; None: determined from the runs.
+        estimates: estimates of the traces, if made already; they fix ``warmup``.
     """
     if estimates is None:
         estimates = observe(traces, warmup)
@@ -312,12 +295,11 @@ def make_result(
 def make_incomplete_result(
     scenario: str, seed: int, done: int, failure: str, ended: Trace
 ) -> Result:
-    """The result of runs that failed: no metrics, but every text.
+    """Make the result of runs that failed: no metrics, but every text.
 
     Args:
-        done: how many runs ended well before.
-        failure: the sentence that says why the next one did not.
-        ended: that run: finished requests, and the open ones with what they had.
+        done: number of runs that ended well before the one that ``ended`` early.
+        failure: a sentence that says why it ended.
     """
     return Result(
         "execution",
@@ -346,12 +328,7 @@ def make_theory_result(
     terms: Mapping[str, float],
     warnings: Sequence[str],
 ) -> Result:
-    """The result of a closed form: expected values, so no intervals.
-
-    Args:
-        form: source of the formulas.
-        terms: the formulas' own quantities, units in their names.
-    """
+    """Make the result of the closed form ``form``: expected values without intervals."""
     return Result(
         "theory",
         scenario,
@@ -373,7 +350,7 @@ def make_theory_result(
 
 
 def _sessions(trace: Trace, *, texts: bool = False) -> tuple[Session, ...]:
-    """A run's requests, with their texts if asked for."""
+    """Return a run's requests, with their texts if asked for."""
     return tuple(
         Session(
             request.session,
@@ -395,7 +372,7 @@ def _sessions(trace: Trace, *, texts: bool = False) -> tuple[Session, ...]:
 def write_json(content: Mapping[str, Any], target: str, option: str = "--json") -> None:
     """Write to a file, or to standard output for "-".
 
-    Raises ``WriteError`` if it cannot be written; ``option`` is what asked for it.
+    Raises ``WriteError`` if it cannot be written; ``option`` names the option that asked for it.
     """
     text = json.dumps(content, indent=2) + "\n"
     if target == STANDARD_OUTPUT:

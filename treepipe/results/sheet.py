@@ -1,11 +1,11 @@
-"""A table: its cells once, shown on a terminal, on a page, in Markdown, and as CSV."""
+"""Tables whose cells are given once and shown on a terminal, on a page, in Markdown, and as CSV."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from rich.table import Table
@@ -15,11 +15,11 @@ CellValue: TypeAlias = str | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading with its unit, and how a number below it is shown.
+    """A heading with its unit, and the format of the numbers below it.
 
     Attributes:
         shown: a format specification.
-        right: whether cells stand to the right; None: unless some of them are words.
+        right: whether cells are right-aligned; None: unless some of them are words.
     """
 
     name: str
@@ -32,7 +32,8 @@ class Column:
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
     def text(self, cell: CellValue) -> str:
-        """
+        """Format a cell.
+
         >>> Column("error", shown="+.1%").text(-0.0234)
         '-2.3%'
         """
@@ -44,32 +45,46 @@ class Column:
 
 
 def words(*names: str) -> list[Column]:
-    """Columns of words."""
+    """Make columns of words."""
     return [Column(name, right=False) for name in names]
 
 
+def columns(*heads: str) -> list[Column]:
+    """Make columns of headings; a number format may follow a bar.
+
+    >>> columns("system", "time (ms)|.4g")[1]
+    Column(name='time (ms)', unit='', shown='.4g', right=None)
+    """
+    parts = (head.partition("|") for head in heads)
+    return [Column(name, shown=shown or ".1f") for name, _, shown in parts]
+
+
 def figures(*names: str) -> list[Column]:
-    """Columns of figures that are shown as they are given, as texts."""
+    """Make columns of figures that are given as texts."""
     return [Column(name, right=True) for name in names]
 
 
 @dataclass(slots=True)
 class Sheet:
-    """Rows of cells under columns. ``name`` is its file's; None is an empty cell."""
+    """Rows of cells under columns; None is an empty cell.
 
-    name: str
+    Attributes:
+        name: name of its file, where the table is written to one.
+    """
+
     title: str
     columns: Sequence[Column]
     rows: list[tuple[CellValue, ...]] = field(default_factory=list)
+    name: str = ""
 
     def add(self, *cells: CellValue) -> None:
         """Append a row; raises ``ValueError`` if it has another number of cells."""
         if len(cells) != len(self.columns):
-            raise ValueError(f"{self.name}: {len(cells)} cells for {len(self.columns)} columns")
+            raise ValueError(f"{self.title}: {len(cells)} cells for {len(self.columns)} columns")
         self.rows.append(cells)
 
     def rich(self) -> Table:
-        """The table for a terminal; numbers stand to the right."""
+        """Return the table for a terminal; numbers are right-aligned."""
         table = Table(title=self.title or None)
         for column, right in zip(self.columns, self.right, strict=True):
             table.add_column(column.heading, justify="right" if right else "left")
@@ -79,7 +94,7 @@ class Sheet:
 
     @property
     def right(self) -> list[bool]:
-        """Whether each column's cells stand to the right."""
+        """Whether each column's cells are right-aligned."""
         cells = list(zip(*self.rows, strict=True)) or [()] * len(self.columns)
         return [
             not any(isinstance(cell, str) for cell in own) if column.right is None else column.right
@@ -88,18 +103,18 @@ class Sheet:
 
     @property
     def filled(self) -> Sheet:
-        """The same without columns that hold nothing, its cells as texts."""
+        """The sheet without empty columns, its cells as texts."""
         texts = list(zip(*self.texts, strict=True))
         kept = [place for place, own in enumerate(texts) if any(own)]
         right = self.right
         columns = [Column(self.columns[i].heading, right=right[i]) for i in kept]
         rows = list(zip(*(texts[i] for i in kept), strict=True))
-        return Sheet(self.name, self.title, columns, rows)
+        return replace(self, columns=columns, rows=rows)
 
     def markdown(self) -> str:
-        """A Markdown table under its title in bold.
+        """Return a Markdown table under its title in bold.
 
-        >>> print(Sheet("s", "Sums", [Column("n", shown="d"), Column("time", "ms")],
+        >>> print(Sheet("Sums", [Column("n", shown="d"), Column("time", "ms")],
         ...             [(1, 2.25)]).markdown())
         **Sums**
         <BLANKLINE>
@@ -110,14 +125,14 @@ class Sheet:
         """
         heads = [column.heading for column in self.columns]
         lines = [heads, *self.texts]
-        # A bar inside a cell would begin another one.
+        # A bar inside a cell would begin another cell.
         cells = ([text.replace("|", "\\|") for text in line] for line in lines)
         shown = ["| " + " | ".join(line) + " |" for line in cells]
         shown.insert(1, "|" + "---|" * len(heads))
         return "\n".join([f"**{self.title}**", "", *shown, ""])
 
     def csv(self) -> str:
-        """All digits, under the headings."""
+        """Return CSV with all digits, under the headings."""
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([column.heading for column in self.columns])
@@ -126,7 +141,7 @@ class Sheet:
 
     @property
     def texts(self) -> list[list[str]]:
-        """The cells of every row as they are shown."""
+        """The formatted cells of every row."""
         return [
             [column.text(cell) for column, cell in zip(self.columns, row, strict=True)]
             for row in self.rows

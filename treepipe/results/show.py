@@ -1,42 +1,42 @@
-"""What the command line shows: progress on a terminal, tables, and the files asked for."""
+"""Output of the command line: progress on a terminal, tables, and requested files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any
 
 import rich.progress
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-from treepipe.files.outputs import Faults
-from treepipe.results.result import Result, Terms, write_json
+from treepipe.files.outputs import Failures
+from treepipe.progress import Progress
+from treepipe.results.result import MetricValue, Result, Terms, write_json
 from treepipe.results.sheet import Sheet, figures, words
+from treepipe.results.statistics import Interval
 from treepipe.results.trace import Trace, write_chrome_trace
+from treepipe.results.versus import Comparison, Difference
 from treepipe.results.where import NAMES, Shares, picture_beside, shares
-
-Say: TypeAlias = Callable[[str, int], None]
-"""Progress: what happens now, and how many steps of it there are; ("", 1) is one step done."""
 
 
 def console(width: int = 120) -> Console:
-    """Standard output, which shows what users named as they named it: no ``[x]`` is a style.
+    """Open standard output with names shown as users wrote them: no ``[x]`` is a style.
 
-    Args: ``width``: on a pipe, as wide as the tables.
+    Args: ``width``: width on a pipe, enough for the tables.
     """
     console = Console(markup=False, emoji=False)
     return console if console.is_terminal else Console(width=width, markup=False, emoji=False)
 
 
-class Progress:
-    """A bar per kind of work on a terminal, nothing on a pipe or when quiet.
+class ProgressBars:
+    """A bar per kind of work on a terminal; nothing on a pipe or when quiet.
 
-    Called with (what, steps) it opens a bar, with ("", n) it advances the last one.
+    A call with (text, steps) opens a bar; ("", n) advances the last one.
     """
 
     def __init__(self, quiet: bool) -> None:
@@ -72,14 +72,14 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The unit in which a row of a table is shown: so many (``size``) of the values' own."""
+    """The unit of a row of a table: ``size`` of the values' own units."""
 
     size: float
     unit: str
 
     @classmethod
     def of(cls, unit: str, *values: float) -> Scale:
-        """Times in what suits the largest of them; everything else as it is.
+        """Choose the unit that suits the largest of the times; other units are unchanged.
 
         >>> Scale.of("ms", 33560.0).unit, Scale.of("ms", 207900.0, 12.0).unit
         ('s', 'min')
@@ -92,7 +92,7 @@ class Scale:
         return next((scale for scale, limit in _BELOW_MS if most < limit), TIMES[-1])
 
     def name(self, metric: str) -> str:
-        """A metric's name, whose unit stands in a column of its own if it may be another one."""
+        """Return a metric's name, without its unit if the unit has its own column."""
         return metric.removesuffix("_ms") if self in TIMES else metric
 
 
@@ -101,11 +101,11 @@ MS = Scale(1.0, "ms")
 TIMES = (Scale(1e-3, "µs"), MS, Scale(1e3, "s"), Scale(60e3, "min"), Scale(3.6e6, "h"))
 SHARE = Scale(1.0, "1")
 _BELOW_MS = tuple(zip(TIMES, (0.01, 1e3, 120e3, 7.2e6), strict=False))
-"""Up to which time each unit is read most easily: 0.05 ms, 90 s and 100 min rather than others."""
+"""Upper limit (ms) of each unit in tables, so that they show 0.05 ms, 90 s and 100 min."""
 
 
 def number(value: float, digits: int = 4) -> str:
-    """At least so many significant digits, and never a power of ten.
+    """Format a number with at least ``digits`` significant digits and no power of ten.
 
     >>> number(33560.4), number(0.99996), number(0.0000123456), number(-2.5)
     ('33,560', '1', '0.00001235', '-2.5')
@@ -120,8 +120,8 @@ def number(value: float, digits: int = 4) -> str:
 def print_sheet(shown: Console, sheet: Sheet) -> None:
     """Print a table whose words and numbers stay whole however narrow the terminal is.
 
-    Where its cells do not fit side by side, they are broken between words; where that is not
-    enough, its frame is left out; then every row becomes a sentence.
+    Cells that do not fit side by side are broken between words; if that is not enough, the frame is
+    left out; then every row becomes a sentence.
     """
     texts, table = sheet.texts, sheet.rich()
     headings = [column.heading for column in sheet.columns]
@@ -138,7 +138,7 @@ def print_sheet(shown: Console, sheet: Sheet) -> None:
 
 
 def _fit(table: Table, columns: list[list[str]], width: int, *, frame: bool) -> bool:
-    """Give every column the width of its longest word or more; whether there is room for that."""
+    """Set every column at least as wide as its longest word; return whether there is room."""
     least = [max(cell_len(word) for text in cells for word in text.split(" ")) for cells in columns]
     most = [max(map(cell_len, cells)) for cells in columns]
     if not frame:
@@ -161,73 +161,40 @@ def show_result(
     quiet: bool,
     where: bool = False,
 ) -> None:
-    """Write the files asked for and print the table (not if JSON goes to standard output).
+    """Write the files asked for and print the tables (not if JSON goes to standard output).
 
     Args:
-        where: tell where each worker's time went, too; with ``plot`` in a second picture.
+        where: also print each worker's shares of time; with ``plot``, draw them in a second
+            picture.
     """
     first = [(result.scenario, run) for run in result.traces[:1]]
-    with Faults() as faults:
-        content, found = result.to_json(), shares(result.traces) if where else {}
+    content, found = result.to_json(), shares(result.traces) if where else {}
+    with Failures() as failures:
         if where:
             content["where_time_goes"] = {"unit": "1", "workers": found}
-        faults.attempt(_write_files, content, json, first, trace, result.scenario, plot)
+        failures.attempt(_write_files, content, json, first, trace, plot)
         if where and plot is not None:
             from treepipe.results.where_plot import draw_shares
 
-            faults.attempt(
+            failures.attempt(
                 draw_shares, found, result.scenario, picture_beside(plot), "--where-time-goes"
             )
         if not quiet and json != "-":
-            print_result(content, console())
-            for sentence in result.critical_path.sentences if result.critical_path else ():
-                console().print(sentence, highlight=False)
+            print_result(result, console())
             if where:
                 print_sheet(console(), shares_table(found))
 
 
-def shares_table(found: Shares) -> Sheet:
-    """A row per thing that a worker can be at, a column per worker."""
-    sheet = Sheet("", "where time goes, % of wall time", [*words(""), *figures(*found)])
-    for kind, label in NAMES.items():
-        parts = [each.get(kind, 0.0) for each in found.values()]
-        if any(parts):
-            sheet.add(label, *(f"{100 * part:.1f}" for part in parts))
-    return sheet
-
-
-def show_theory(result: Result, json: str | None, quiet: bool) -> None:
-    """The same for a closed form, whose own quantities follow the metrics."""
-    with Faults() as faults:
-        faults.attempt(show_result, result, json, None, None, quiet)
-        form = result.closed_form
-        if form is not None and form.terms and not quiet and json != "-":
-            print_sheet(console(), terms_table(form))
-
-
-def terms_table(form: Terms) -> Sheet:
-    """A closed form's own quantities."""
-    sheet = Sheet("", form.source, [*words("term (its unit in its name)"), *figures("value")])
-    for name, value in form.terms.items():
-        sheet.add(name, number(value))
-    return sheet
-
-
 def show_versus(
-    versus: Mapping[str, Any],
-    traces: Sequence[Trace],
-    json: str | None,
-    trace: Path | None,
-    plot: Path | None,
-    quiet: bool,
+    found: Comparison, json: str | None, trace: Path | None, plot: Path | None, quiet: bool
 ) -> None:
-    """The same for a comparison. Args: ``traces``: the first run of A and of B."""
-    names = [f"{key.upper()}: {versus[key]['scenario']}" for key in ("a", "b")]
-    named = list(zip(names, traces, strict=True))
-    with Faults() as faults:
-        faults.attempt(_write_files, versus, json, named, trace, ", ".join(names), plot)
+    """Write and print a comparison likewise, with the first run of A and of B."""
+    sides = {"A": found.a, "B": found.b}
+    first = [(f"{label}: {side.scenario}", side.traces[0]) for label, side in sides.items()]
+    with Failures() as failures:
+        failures.attempt(_write_files, found.to_json(), json, first, trace, plot)
         if not quiet and json != "-":
-            print_versus(versus, console())
+            print_versus(found, console())
 
 
 def _write_files(
@@ -235,119 +202,132 @@ def _write_files(
     json: str | None,
     traces: Sequence[tuple[str, Trace]],
     trace: Path | None,
-    title: str,
     plot: Path | None,
 ) -> None:
-    with Faults() as faults:
+    with Failures() as failures:
         if json is not None:
-            faults.attempt(write_json, content, json)
+            failures.attempt(write_json, content, json)
         if trace is not None:
-            faults.attempt(write_chrome_trace, traces, trace, "--trace")
+            failures.attempt(write_chrome_trace, traces, trace, "--trace")
         if plot is not None:
             from treepipe.results.timeline import draw_timelines
 
-            faults.attempt(draw_timelines, traces, title, plot, option="--plot")
+            failures.attempt(draw_timelines, traces, "", plot, option="--plot")
 
 
-def print_result(result: Mapping[str, Any], shown: Console) -> None:
-    """A result's tables and warnings."""
+def print_result(result: Result, shown: Console) -> None:
+    """Print a result's tables, warnings and critical path, then a closed form's own quantities."""
     for table in result_tables(result):
         print_sheet(shown, table)
-    if not result["lossless"]:
-        shown.print(NOT_LOSSLESS)
-    for warning in result["warnings"]:
-        shown.print(f"warning: {warning}", highlight=False)
+    path, form = result.critical_path, result.closed_form
+    sentences = [] if result.lossless else [NOT_LOSSLESS]
+    sentences += [f"warning: {warning}" for warning in result.warnings]
+    for sentence in sentences + ([] if path is None else path.sentences):
+        shown.print(sentence, highlight=False)
+    if form is not None and form.terms:
+        print_sheet(shown, terms_table(form))
 
 
-def result_tables(result: Mapping[str, Any]) -> list[Sheet]:
-    """A result's figures, times in the unit that suits each; and those of several targets."""
-    title = f"{result['scenario']} ({result['source']}, {_basis(result)})"
-    sheet = _metrics_sheet(title, "metric")
-    for name, value in result["metrics"].items():
-        _add_metric(sheet, "", name, value)
-    for device, value in result["utilization"].items():
-        share = f"{value['mean']:.3f}"
-        sheet.add(f"utilization {device}", share, _interval(value, SHARE), SHARE.unit)
-    if "targets" not in result:
-        return [sheet]
-    by_target = _metrics_sheet("by target", "target, metric")
-    for target, metrics in result["targets"].items():
-        for name, value in metrics.items():
-            _add_metric(by_target, f"{target} ", name, value)
-    return [sheet, by_target]
-
-
-def _metrics_sheet(title: str, first: str) -> Sheet:
-    columns = [*words(first), *figures("mean", "95 % interval"), *words("unit")]
-    return Sheet("", title, columns)
-
-
-def _add_metric(sheet: Sheet, of: str, name: str, value: Mapping[str, Any]) -> None:
-    scale = Scale.of(value["unit"], value["mean"])
-    mean = number(value["mean"] / scale.size)
-    sheet.add(f"{of}{scale.name(name)}", mean, _interval(value, scale), scale.unit)
-
-
-def _basis(result: Mapping[str, Any]) -> str:
-    """What the figures rest on: a closed form, or runs, batches, warm-up."""
-    if not result["runs"]:
-        return "expected values"
-    text = "1 run" if result["runs"] == 1 else f"{result['runs']} runs"
-    if result["intervals_over"] == "batches":
-        text += " in batches"
-    dropped = result["warmup_requests"]
-    return text + (f", without its first {dropped} requests" if dropped else "")
-
-
-def _interval(value: Mapping[str, Any], scale: Scale, digits: int = 4) -> str:
-    if value["low"] is None:
-        return ""
-    low, high = (number(value[end] / scale.size, digits) for end in ("low", "high"))
-    return f"{low} … {high}"
-
-
-def print_versus(versus: Mapping[str, Any], shown: Console) -> None:
-    """A comparison's table and warnings."""
-    print_sheet(shown, versus_table(versus))
-    for sentence in versus_warnings(versus):
+def print_versus(found: Comparison, shown: Console) -> None:
+    """Print a comparison's table and warnings."""
+    print_sheet(shown, versus_table(found))
+    for sentence in versus_warnings(found):
         shown.print(sentence, highlight=False)
 
 
-def versus_table(versus: Mapping[str, Any]) -> Sheet:
-    """Every figure of both, and the difference."""
-    a, b = versus["a"], versus["b"]
+def result_tables(result: Result) -> list[Sheet]:
+    """Make tables of a result's figures in suitable units, and of several targets' figures."""
+    columns = [*words("metric"), *figures("mean", "95 % interval"), *words("unit")]
+    sheet = Sheet(f"{result.scenario} ({result.source}, {_basis(result)})", columns)
+    for value in result.metrics.values():
+        sheet.add(*_metric_cells(value))
+    for device, share in result.utilization.items():
+        ends = _ends(share, SHARE)
+        sheet.add(f"utilization {device}", f"{share.mean:.3f}", ends, SHARE.unit)
+    if not result.targets:
+        return [sheet]
+    by_target = Sheet("by target", [*words("target, metric"), *columns[1:]])
+    for target, metrics in result.targets.items():
+        for value in metrics.values():
+            name, *cells = _metric_cells(value)
+            by_target.add(f"{target} {name}", *cells)
+    return [sheet, by_target]
+
+
+def terms_table(form: Terms) -> Sheet:
+    """Make a table of a closed form's own quantities."""
+    sheet = Sheet(form.source, [*words("term (its unit in its name)"), *figures("value")])
+    for name, value in form.terms.items():
+        sheet.add(name, number(value))
+    return sheet
+
+
+def shares_table(found: Shares) -> Sheet:
+    """Make a table with a row per activity and a column per worker."""
+    sheet = Sheet("where time goes, % of wall time", [*words(""), *figures(*found)])
+    for kind, label in NAMES.items():
+        parts = [each.get(kind, 0.0) for each in found.values()]
+        if any(parts):
+            sheet.add(label, *(f"{100 * part:.1f}" for part in parts))
+    return sheet
+
+
+def versus_table(found: Comparison) -> Sheet:
+    """Make a table of every figure of both scenarios, and the difference."""
     columns = [*words("metric"), *figures("A", "B", "B - A", "95 % interval"), *words("unit")]
     columns += figures("relative", "paired off")
-    sheet = Sheet("", f"A: {a['scenario']}, B: {b['scenario']} (simulation, {_basis(a)})", columns)
-    for name, each in versus["differences"].items():
-        scale = Scale.of(each["unit"], each["a"], each["b"])
+    title = f"A: {found.a.scenario}, B: {found.b.scenario} (simulation, {_basis(found.a)})"
+    sheet = Sheet(title, columns)
+    for name, each in found.differences.items():
+        scale = Scale.of(each.unit or "", each.a, each.b)
         sheet.add(scale.name(name), *_difference_cells(each, scale))
-    for device, each in versus["utilization_differences"].items():
+    for device, each in found.utilization_differences.items():
         sheet.add(f"utilization {device}", *_difference_cells(each, SHARE))
     return sheet
 
 
-def versus_warnings(versus: Mapping[str, Any]) -> list[str]:
-    """What is to be said of each side, and of both."""
-    found = []
-    for label in ("A", "B"):
-        side = versus[label.lower()]
-        if not side["lossless"]:
-            found.append(f"{label} is {NOT_LOSSLESS}")
-        found += [f"warning, {label}: {warning}" for warning in side["warnings"]]
-    return found + [f"warning: {warning}" for warning in versus["warnings"]]
+def versus_warnings(found: Comparison) -> list[str]:
+    """Return the warnings of each side, and of both together."""
+    sentences = []
+    for label, side in (("A", found.a), ("B", found.b)):
+        if not side.lossless:
+            sentences.append(f"{label} is {NOT_LOSSLESS}")
+        sentences += [f"warning, {label}: {warning}" for warning in side.warnings]
+    return sentences + [f"warning: {warning}" for warning in found.warnings]
 
 
-def _difference_cells(each: Mapping[str, Any], scale: Scale) -> tuple[str, ...]:
-    """The last one: how much of the difference's variance the pairing has taken away."""
-    relative, reduction = each["relative"], each["variance_reduction"]
-    apart = each["difference"]["mean"] / scale.size
+def _basis(result: Result) -> str:
+    """Describe the basis of the figures: a closed form, or runs, batches and warm-up."""
+    if not result.runs:
+        return "expected values"
+    text = "1 run" if result.runs == 1 else f"{result.runs} runs"
+    if result.intervals_over == "batches":
+        text += " in batches"
+    dropped = result.warmup_requests
+    return text + (f", without its first {dropped} requests" if dropped else "")
+
+
+def _metric_cells(value: MetricValue) -> tuple[str, str, str, str]:
+    scale = Scale.of(value.unit, value.mean)
+    mean = number(value.mean / scale.size)
+    return scale.name(value.name), mean, _ends(value, scale), scale.unit
+
+
+def _difference_cells(each: Difference, scale: Scale) -> tuple[str, ...]:
+    """Return a difference's cells, ending with the share of its variance that pairing removes."""
+    apart, reduction = each.difference.mean / scale.size, each.variance_reduction
     return (
-        number(each["a"] / scale.size),
-        number(each["b"] / scale.size),
+        number(each.a / scale.size),
+        number(each.b / scale.size),
         f"{'+' if apart >= 0 else ''}{number(apart)}",
-        _interval(each["difference"], scale, digits=3),
+        _ends(each.difference, scale, digits=3),
         scale.unit,
-        "" if relative is None else f"{relative['mean']:+.1%}",
+        "" if each.relative is None else f"{each.relative.mean:+.1%}",
         "" if reduction is None else f"{reduction:.0%}",
     )
+
+
+def _ends(value: MetricValue | Interval, scale: Scale, digits: int = 4) -> str:
+    if value.low is None or value.high is None:
+        return ""
+    return " … ".join(number(end / scale.size, digits) for end in (value.low, value.high))

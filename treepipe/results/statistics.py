@@ -1,9 +1,9 @@
-"""From observations to estimates with 95 % confidence intervals, for any series of numbers.
+"""Estimates with 95 % confidence intervals from observations, for any series of numbers.
 
-Law of this file: nothing here knows a trace or a metric. Sources: Cochran, Sampling Techniques
-(1977), chapter 6, for ratios; Fishman, Principles of Discrete Event Simulation (1978), for batch
-means and the test of their correlation; White, Journal of Simulation 1997 ("MSER-5"), for warm-up;
-Casella and Berger, Statistical Inference (2002), section 5.5.4, for intervals on another scale.
+Sources: Cochran, Sampling Techniques (1977), chapter 6, for ratios; Fishman, Principles of Discrete
+Event Simulation (1978), for batch means and the test of their correlation; White, Journal of
+Simulation 1997 ("MSER-5"), for warm-up; Casella and Berger, Statistical Inference (2002), section
+5.5.4, for intervals on another scale.
 """
 
 from __future__ import annotations
@@ -20,36 +20,37 @@ import numpy.typing as npt
 Values: TypeAlias = Sequence[float] | npt.NDArray[np.float64]
 
 LEAST_BATCHES, MOST_BATCHES = 10, 30
-"""Fewer say too little about their spread; more only make each of them shorter."""
+"""Limits on the number of batches: fewer say too little of their spread, more are shorter."""
 MSER_BATCH = 5
 ROUNDING = 1e-9
-"""Times are differences of sums; variation below this share of a value is their rounding."""
+"""Relative rounding error of times, which are differences of sums; smaller variation is ignored."""
 CONFIDENCE = 0.95
 _CORRELATED = 1.645
-"""Standard normal, 5 % one-sided: successive batches are alike more than by chance."""
+"""Standard normal quantile, 5 % one-sided: beyond it, successive batches are correlated."""
 _STRONGEST = 0.9
-"""Correlation of batches is estimated from few of them; it is not believed beyond this."""
+"""Largest correlation of batches used, as it is estimated from few batches."""
 
 
 _WIDEST = 600.0
-"""Largest exponent of e: its power and products with it are numbers still."""
+"""Largest exponent of e whose power, and products with it, do not overflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
     """The values a quantity can have; an interval is made on a scale where this range has no ends.
 
-    With one end that is the logarithm of the distance to it, with two the logit: the half-width
-    carries over by the scale's slope (delta method), so a small one stays as it is, to first order.
+    With one end the scale is the logarithm of the distance to it, with two the logit. The
+    half-width is multiplied by the scale's slope (delta method), so a small one is unchanged to
+    first order.
     """
 
     low: float = -inf
     high: float = inf
 
     def around(self, mean: float, half: float) -> tuple[float, float]:
-        """Both ends of an interval that is ``mean`` +- ``half`` where nothing bounds it.
+        """Return both ends of an interval that is ``mean`` +- ``half`` where nothing bounds it.
 
-        At an end of the range its scale has no slope. An interval there is the part inside the
+        At an end of the range the scale has no slope. An interval there is the part inside the
         range, which loses nothing: the truth is not outside (Mandelkern, Statistical Science 2002).
 
         >>> Range().around(1.0, 2.0), Range(0.0).around(1.0, 0.0)
@@ -60,7 +61,7 @@ class Range:
         """
         above, below = mean - self.low, self.high - mean
         if half == 0 or above == below == inf or above < 0 or below < 0:
-            return mean - half, mean + half  # what is outside shall not look as if it were inside
+            return mean - half, mean + half  # a value outside must not look as if it were inside
         if above == 0 or below == 0:
             return max(self.low, mean - half), min(self.high, mean + half)
         # Slopes: 1 / above of log(above), 1 / above + 1 / below of the logit.
@@ -76,7 +77,7 @@ class Range:
         )
 
     def clear_of_rounding(self, value: float) -> float:
-        """A sum's rounding may be outside of the range; anything more stays for all to see."""
+        """Clip a value that is outside the range by rounding only; larger errors stay visible."""
         for end in (self.low, self.high):
             if abs(value - end) <= ROUNDING * abs(end) < inf:
                 return end
@@ -88,7 +89,7 @@ ANYWHERE, POSITIVE, SHARE = Range(), Range(0.0), Range(0.0, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate and its 95 % confidence interval; None where there is one observation."""
+    """An estimate and its 95 % confidence interval; the ends are None for a single observation."""
 
     mean: float
     low: float | None
@@ -98,14 +99,14 @@ class Interval:
     def over(
         cls, values: Values, within: Range = ANYWHERE, common: float = 0.0, together: int = 1
     ) -> Interval:
-        """Mean of independent observations (at least one), by Student's t.
+        """Estimate the mean of independent observations (at least one), by Student's t.
 
         Args:
-            within: where the mean can lie.
-            common: share of the observations' variance that more of them do not average away
-                (each had its own resample of the same few data). With 1, the interval is that of
-                one further observation: Student's prediction interval.
-            together: so many intervals are to hold at once (Bonferroni).
+            within: range of the mean.
+            common: share of the observations' variance that more of them do not average away (each
+                had its own resample of the same few data). With 1, the interval is that of one
+                further observation: Student's prediction interval.
+            together: number of intervals that hold jointly (Bonferroni).
 
         >>> Interval.over([2.0])
         Interval(mean=2.0, low=None, high=None)
@@ -116,14 +117,14 @@ class Interval:
     def over_batches(
         cls, values: Values, within: Range = ANYWHERE, common: float = 0.0, together: int = 1
     ) -> Interval:
-        """Mean of successive batches of one run.
+        """Estimate the mean of successive batches of one run.
 
-        If neighbours are correlated, they are merged in pairs (where at least ``LEAST_BATCHES``
-        are left); what correlation r then remains widens the interval by sqrt((1 + r) / (1 - r)),
-        as the mean of a first-order autoregressive series needs.
+        If neighbours are correlated, they are merged in pairs (where at least ``LEAST_BATCHES`` are
+        left); a remaining correlation r widens the interval by sqrt((1 + r) / (1 - r)), as for the
+        mean of a first-order autoregressive series.
 
-        Args: ``within``, ``together``: as in ``over``; ``common``: variance that all batches have
-        in common, as a multiple of their mean's.
+        Args: ``within``, ``together``: as in ``over``; ``common``: variance that all batches share,
+        as a multiple of their mean's.
         """
         merged, factor = _merged(values), sqrt(1 + common)
         if not is_correlated(merged):
@@ -144,14 +145,14 @@ class Interval:
 
     @classmethod
     def within_factor(cls, mean: float, log_half: float | None) -> Interval:
-        """Around a positive value whose logarithm is known to +- ``log_half``, if it is."""
+        """Make an interval around a positive value with a half-width of its logarithm."""
         if log_half is None:
             return cls(mean, None, None)
         return cls(mean, mean * exp(-log_half), mean * exp(log_half))
 
     @classmethod
     def averaged(cls, values: Sequence[Interval]) -> Interval:
-        """The mean, with the mean of the ends: as wide as if all erred the same way."""
+        """Return the mean, with the mean of the ends: as wide as if all errors had one sign."""
         mean = fmean(each.mean for each in values)
         lows = [each.low for each in values if each.low is not None]
         highs = [each.high for each in values if each.high is not None]
@@ -160,7 +161,7 @@ class Interval:
         return cls(mean, fmean(lows), fmean(highs))
 
     def holds(self, value: float) -> bool:
-        """Whether a value is inside, both ends included; never where an end is missing.
+        """Return whether a value is inside, both ends included; False where an end is missing.
 
         >>> Interval(2.0, 1.0, 3.0).holds(3.0), Interval(2.0, None, None).holds(2.0)
         (True, False)
@@ -168,7 +169,7 @@ class Interval:
         return self.low is not None and self.high is not None and self.low <= value <= self.high
 
     def scaled(self, factor: float) -> Interval:
-        """Times a number of either sign.
+        """Multiply by a number of either sign.
 
         >>> Interval(2.0, 1.0, None).scaled(3.0), Interval(2.0, 1.0, None).scaled(-1.0)
         (Interval(mean=6.0, low=3.0, high=None), Interval(mean=-2.0, low=None, high=-1.0))
@@ -177,12 +178,12 @@ class Interval:
         return Interval(self.mean * factor, *((low, high) if factor >= 0 else (high, low)))
 
     def shifted(self, by: float) -> Interval:
-        """Plus a number."""
+        """Add a number."""
         low, high = (None if end is None else end + by for end in (self.low, self.high))
         return Interval(self.mean + by, low, high)
 
     def inverse(self, above: float = 1.0) -> Interval:
-        """``above`` over a positive quantity; an end of it that is not positive bounds nothing.
+        """Divide ``above`` by a positive quantity; an end that is not positive gives no bound.
 
         >>> Interval(60.0, 50.0, 75.0).inverse(300.0)
         Interval(mean=5.0, low=4.0, high=6.0)
@@ -193,7 +194,7 @@ class Interval:
         return Interval(above / self.mean, *ends)
 
     def complement(self) -> Interval:
-        """What a share leaves of the whole.
+        """Return the complement of a share.
 
         >>> Interval(0.25, 0.0, 0.5).complement()
         Interval(mean=0.75, low=0.5, high=1.0)
@@ -205,24 +206,23 @@ class Interval:
 
 
 def student_t(freedom: int, probability: float) -> float:
-    """The quantile of Student's t with so many degrees of freedom.
+    """Return the quantile of Student's t with ``freedom`` degrees of freedom.
 
     >>> round(student_t(1, 0.75), 6), round(student_t(9, 0.975), 3)
     (1.0, 2.262)
     """
-    from scipy.special import stdtrit  # a fifth of the start of who makes no interval
+    from scipy.special import stdtrit  # costs a fifth of the start of a command without intervals
 
     return float(stdtrit(freedom, probability))
 
 
 def ratio_observations(numerators: Values, denominators: Values) -> npt.NDArray[np.float64]:
-    """Observations whose mean is sum(numerators) / sum(denominators).
+    """Return observations whose mean is sum(numerators) / sum(denominators).
 
-    A figure such as time per token is a ratio of two sums. The mean of the runs' own ratios would
-    be biased, by as much however many runs there are, where the denominator varies. So run i
-    stands for R + (N_i - R D_i) / mean(D): the mean is R, and Student's interval over these values
-    is that of the ratio estimator (by its first-order expansion). Equal denominators give the
-    runs' own ratios.
+    A figure such as time per token is a ratio of two sums. The mean of the runs' own ratios is
+    biased where the denominator varies, however many runs there are. So run i stands for
+    R + (N_i - R D_i) / mean(D): the mean is R, and Student's interval over these values is that of
+    the ratio estimator (by its first-order expansion). Equal denominators give the runs' ratios.
 
     Raises ``ValueError`` if the denominators' sum is 0.
 
@@ -241,7 +241,8 @@ def ratio_observations(numerators: Values, denominators: Values) -> npt.NDArray[
 
 
 def batch_count(items: int, least_items: int = 1) -> int:
-    """Batches to cut ``items`` successive ones into, each of at least ``least_items``.
+    """Return the number of batches of at least ``least_items`` to cut ``items`` successive ones
+    into.
 
     An even number (so that pairs can be merged) from ``LEAST_BATCHES`` to ``MOST_BATCHES``; 1 if
     there are too few items.
@@ -251,7 +252,7 @@ def batch_count(items: int, least_items: int = 1) -> int:
 
 
 def lag_one(values: Values) -> float:
-    """Correlation of neighbours, without the ends' bias (1 - von Neumann's ratio / 2)."""
+    """Return neighbours' correlation, without the ends' bias (1 - von Neumann's ratio / 2)."""
     centred = np.asarray(values, float) - np.mean(values)
     total = float(centred @ centred)
     if len(centred) < 3 or total <= ROUNDING**2 * float(np.sum(np.square(values))):
@@ -261,7 +262,7 @@ def lag_one(values: Values) -> float:
 
 
 def is_correlated(values: Values) -> bool:
-    """Whether independent values would rarely (5 %) have neighbours so much alike.
+    """Test whether the correlation of neighbours would be rare (5 %) among independent values.
 
     von Neumann's test: ``lag_one`` of n of them has the variance (n - 2) / (n^2 - 1).
     """
@@ -270,16 +271,16 @@ def is_correlated(values: Values) -> bool:
 
 
 def stays_correlated(values: Values) -> bool:
-    """Whether batches are correlated although neighbours were merged: the run is too short."""
+    """Return whether batches stay correlated after merging of neighbours: the run is too short."""
     return is_correlated(_merged(values))
 
 
 def mser5(series: Values) -> int:
-    """Items to drop at the beginning of a series, a multiple of 5 and at most half of it.
+    """Return the items to drop at the beginning of a series, a multiple of 5 and at most half of
+    it.
 
-    MSER-5: of means of five items each, so many are dropped that the rest's mean is known best,
-    that is, sum((x - mean)^2) / n^2 over the rest is least. At the bound of one half the series
-    did not settle.
+    MSER-5: in means of five items each, the number to drop minimizes sum((x - mean)^2) / n^2 over
+    the rest. At the bound of one half the series did not settle.
     """
     count = len(series) // MSER_BATCH
     means = np.asarray(series[: count * MSER_BATCH], float).reshape(count, MSER_BATCH).mean(axis=1)
@@ -294,12 +295,12 @@ def mser5(series: Values) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """Second minus first of two series whose observations belong together in pairs.
+    """Difference (second minus first) of two series of paired observations.
 
     Attributes:
         relative: the difference over the first's mean; None where that is 0.
         variance_reduction: 1 - var(b - a) / (var(a) + var(b)): the share of the difference's
-            variance that pairing has taken away; None where nothing varies.
+            variance that pairing removes; None where nothing varies.
     """
 
     difference: Interval
@@ -317,9 +318,13 @@ class Paired:
         common: float = 0.0,
         together: int = 1,
     ) -> Paired:
-        """Args: ``batches``: observations are successive batches of one run, not runs;
-        ``within``: where both can lie, as far as differences are bounded by it; ``common``,
-        ``together``: as in ``Interval.over`` and ``over_batches``."""
+        """Pair ``a`` and ``b``.
+
+        Args:
+            batches: observations are successive batches of one run, not runs.
+            within: range of both, which also bounds differences.
+            common, together: as in ``Interval.over`` and ``over_batches``.
+        """
         first, second = np.asarray(a, float), np.asarray(b, float)
         smallest = ROUNDING * max(abs(first).max(), abs(second).max())
         apart = second - first
@@ -327,7 +332,7 @@ class Paired:
         estimate = Interval.over_batches if batches else Interval.over
         relative = None
         if first.mean():
-            # The second one is not below 0, so it is not less by more than the whole of the first.
+            # The second is at least 0, so it is below the first by no more than the first's value.
             least = Range(-1.0) if within.low >= 0 else ANYWHERE
             relative = estimate(ratio_observations(apart, first), least, common, together)
         unpaired = float(first.var() + second.var())
@@ -340,7 +345,7 @@ class Paired:
 
 
 def _merged(values: Values) -> npt.NDArray[np.float64]:
-    """Neighbours in pairs if they are correlated and enough pairs are left, else as they are."""
+    """Merge neighbours in pairs if they are correlated and enough pairs are left."""
     given = np.asarray(values, float)
     if len(given) < 2 * LEAST_BATCHES or len(given) % 2 or not is_correlated(given):
         return given

@@ -1,7 +1,7 @@
 """The steady part of a run: while every pipeline is at work.
 
-A closed loop begins with prefills and ends with some pipelines idle; neither tells how a shared
-draft server does. Both worlds are cut alike, and ``metrics.py`` measures what is left.
+A closed loop begins with prefills and ends with some pipelines idle, which is not typical of a
+shared draft server. Both worlds are cut alike, and ``metrics.py`` measures the rest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from treepipe.results.trace import Trace
 
 
 def steady(trace: Trace) -> Trace:
-    """The part in which every pipeline has emitted a token and has a request left.
+    """Return the part in which every pipeline has emitted a token and has a request left.
 
     Rounds stay whole; requests without an emission in between are left out. Raises ``ValueError``
     if the run has no such part.
@@ -40,7 +40,7 @@ def steady(trace: Trace) -> Trace:
 
 
 def _part(request: RequestTrace, start: float, end: float) -> RequestTrace | None:
-    """Emissions in [start, end], and their tokens."""
+    """Return the request with its emissions in [start, end], and their tokens."""
     before = sum(count for time, count in request.emitted if time < start)
     inside = tuple((time, count) for time, count in request.emitted if start <= time <= end)
     if not inside:

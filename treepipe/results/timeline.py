@@ -1,4 +1,4 @@
-"""The picture of a run: what every device did when, simulated above executed."""
+"""The picture of a run: each device's activity over time, simulated above executed."""
 
 from __future__ import annotations
 
@@ -38,40 +38,33 @@ PLACES: Mapping[Kind, tuple[float, float]] = {
     "transfer": (0.24, 0.16),
     "evaluate": (-0.26, 0.34),
 }
-"""Top and height within a row of 0.8, of kinds that are told from a pass by their shape, as in grey
-their colours are near others'. A transfer lies in the lower part of its sender's row, beside what
-the device does; a prune is as high as the row, and taking tokens is lower than a pass."""
+"""Top and height within a row of 0.8, for kinds whose colours are similar in grey and that shape
+distinguishes from a pass. A transfer lies in the lower part of its sender's row; a prune is as high
+as the row, and an evaluation is lower than a pass."""
 USUAL = (-0.4, 0.62)
 LONG = frozenset({"compute", "draft"})
-"""Kinds that follow each other without a gap: a white edge parts them. The others are short, and
-an edge of their own colour keeps them at least a line wide."""
+"""Kinds that follow each other without a gap, separated by a white edge. The others are short; an
+edge of their own colour keeps them at least a line wide."""
 LABEL_ROWS = 3
 LABEL_SHARE = 0.022
-"""Width of a label, of the panel's."""
+"""Width of a label, relative to the panel's."""
 
 
 def draw_timelines(
-    traces: Sequence[tuple[str, Trace]],
-    title: str,
-    path: Path,
-    window_ms: float = 700.0,
-    option: str = "",
+    traces: Sequence[tuple[str, Trace]], title: str, path: Path, option: str = ""
 ) -> None:
-    """Write ``timelines_figure`` to a file.
-
-    Raises ``WriteError`` if it cannot be written; ``option`` is what asked for it.
-    """
-    save_figure(timelines_figure(traces, title, window_ms), path, 110, option)
+    """Write ``timelines_figure`` to a file. Raises ``WriteError``; ``option`` asked for it."""
+    save_figure(timelines_figure(traces, title), path, 110, option)
 
 
 def timelines_figure(
-    traces: Sequence[tuple[str, Trace]], title: str, window_ms: float = 700.0
+    traces: Sequence[tuple[str, Trace]], title: str = "", window_ms: float = 700.0
 ) -> Figure:
-    """Traces one above the other, each from its first request's first token to its end.
+    """Draw traces one above the other, each from its first request's first token to its end.
 
     Args:
         traces: (heading, trace); the time axes start at the first token and are equally long.
-        title: of all; left out where the headings say the same.
+        title: title of the figure, where the headings do not state it.
         window_ms: longest time that is shown.
     """
     rows = len(traces[0][1].devices)
@@ -87,19 +80,19 @@ def timelines_figure(
     panels[-1].set_xlabel("milliseconds since the first request's first token (+n: its later ones)")
     handles = [Patch(color=color, label=kind) for kind, color in COLORS.items()]
     handles.append(Patch(color=IDLE, label="idle"))
-    if title != ", ".join(heading for heading, _ in traces):
+    if title:
         figure.suptitle(title)
     figure.legend(handles=handles, ncols=len(handles), loc="outside lower center", frameon=False)
     return figure
 
 
 def _first(trace: Trace) -> RequestTrace | None:
-    """The first request that was served."""
+    """Return the first request that was served."""
     return next((request for request in trace.requests if request.emitted), None)
 
 
 def _period(trace: Trace, window_ms: float) -> tuple[float, float]:
-    """What is shown of a trace: from, to (ms)."""
+    """Return the period of a trace that is shown: from, to (ms)."""
     request = _first(trace)
     if request is None:
         return 0.0, min(window_ms, max([span.end_ms for span in trace.spans], default=0.0))
@@ -146,8 +139,8 @@ def _draw_panel(panel: Any, trace: Trace, period: tuple[float, float], shown_ms:
 def _labels(
     trace: Trace, period: tuple[float, float], shown_ms: float
 ) -> Iterator[tuple[float, str, int]]:
-    """The label of each emission but the first: ms since the start, "+n", and in which row of
-    labels it has room."""
+    """Yield the label of each emission but the first: ms since the start, "+n", and a row of labels
+    that has room."""
     request = _first(trace)
     ends = [-1.0] * LABEL_ROWS
     for time, count in () if request is None else request.emitted[1:]:
@@ -160,12 +153,12 @@ def _labels(
 
 
 def _alignment(share: float) -> str:
-    """The alignment of a label in the panel's width, such that none goes beyond it."""
+    """Return the alignment of a label that keeps it within the panel's width."""
     if share < LABEL_SHARE / 2:
         return "left"
     return "right" if share > 1 - LABEL_SHARE / 2 else "center"
 
 
 def _row(span: Span) -> str:
-    """The device whose row shows the span: the sender's for a transfer."""
+    """Return the device whose row shows the span: the sender's for a transfer."""
     return span.device.split("->")[0]

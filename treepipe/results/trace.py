@@ -1,7 +1,7 @@
-"""What a run did, whichever world it ran in: spans of work, and the requests' results.
+"""Records of a run in either world: spans of work, and the requests' results.
 
-Both worlds write these records and ``metrics.py`` reads nothing else. Times are milliseconds
-from the start of the run.
+Both worlds write these records; ``metrics.py`` reads nothing else. Times are milliseconds from the
+start of the run.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ Kind: TypeAlias = Literal[
     "wait",
     "transfer",
 ]
-"""What a device, or (``transfer``) a link, is at. From ``mask`` to ``wait``: what a profile has no
-times for, noted by workers of a run without emulation, whose spans are then all of their time."""
+"""Activities of a device, or (``transfer``) of a link. Profiles have no times for those from
+``mask`` to ``wait``; workers note these in a run without emulation, whose spans cover all of their
+time."""
 BUSY: frozenset[str] = frozenset({"compute", "draft", "evaluate", "decide", "prune", "mask"})
-"""Kinds that are work with the models, for which a device is there."""
+"""Kinds of work with the models, the purpose of a device."""
 
 
 @record
 class Span:
-    """A device (or a link, "a->b") was at one thing from ``start_ms`` to ``end_ms``.
+    """One activity of a device (or of a link, "a->b") from ``start_ms`` to ``end_ms``.
 
-    ``tokens`` counts the rows worked on, 0 where that means nothing.
+    ``tokens`` counts the rows worked on; it is 0 where it does not apply.
     """
 
     device: str
@@ -65,20 +66,20 @@ class Span:
         return self.end_ms - self.start_ms
 
     def shifted(self, by_ms: float) -> Span:
-        """The same with another origin of time."""
+        """Return the span with another origin of time."""
         return replace(self, start_ms=self.start_ms + by_ms, end_ms=self.end_ms + by_ms)
 
 
 @dataclass(slots=True)
 class Trace:
-    """One run: devices in the order they are shown, spans, requests, turns, warnings.
+    """One run: devices in the order of display, spans, requests, turns, warnings.
 
-    ``devices`` are roles; ``machines`` is what they work on, as far as it is known. A run
-    that failed underway is not ``complete``: it holds requests with the text they had, no spans.
-    Requests of a ``paged`` one could be preempted; ``slo`` is what each was promised. ``paths`` are
-    those of the requests' critical paths, where they were asked for. ``redrawn`` is how many texts
-    its acceptance was drawn as, over the recorded ones that they were drawn from; 0 if it was not
-    drawn from recorded texts. ``faults`` are of its workers, in the order of time.
+    ``devices`` are roles; ``machines`` are their machines, where known. A run that failed is not
+    ``complete``: it holds requests with the text they had, no spans. Requests of a ``paged`` run
+    could be preempted; ``slo`` holds the limits promised to each. ``paths`` are parts of the
+    requests' critical paths, where they were requested. ``redrawn`` is the number of texts that its
+    acceptance was drawn as, over the number of recorded texts behind them; 0 without recorded
+    texts. ``faults`` of its workers are in the order of time.
     """
 
     devices: tuple[str, ...]
@@ -96,16 +97,18 @@ class Trace:
 
     @property
     def gauge_ms(self) -> float | None:
-        """The harmonic mean of the times of the workers' fixed piece of work; None where none was
-        timed. It is what the machine's speed comes to over a run: timed now and then, a slow
-        moment counts by how long it lasts."""
+        """Harmonic mean of the times of the workers' fixed piece of work; None where none was
+        timed.
+
+        It measures the machine's speed over a run: the work is timed now and then, so that a slow
+        period counts by its duration.
+        """
         times = gauges_ms(self.spans)
         return harmonic_mean(times) if times else None
 
 
 def gauges_ms(spans: Iterable[Span]) -> list[float]:
-    """How long each of the workers' fixed pieces of work took; those before them, to warm up, hold
-    no tokens."""
+    """Return the times of the workers' fixed piece of work, without warm-up (no tokens)."""
     return [span.length_ms for span in spans if span.kind == "gauge" and span.tokens]
 
 
@@ -114,7 +117,7 @@ def gauges_ms(spans: Iterable[Span]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """A span in whole nanoseconds, and the track (thread) it is drawn on."""
+    """A span in whole nanoseconds, and its track (thread) in the drawing."""
 
     span: Span
     start: int
@@ -131,7 +134,7 @@ class _Slice:
         }
 
     def flow(self, phase: Literal["s", "f"], number: int) -> dict[str, Any]:
-        """An arrow's tail or head; viewers bind it to the slice that encloses its time."""
+        """Return an arrow's tail or head; viewers bind it to the slice that encloses its time."""
         at = self.end - 1 if phase == "s" else self.start
         return {**self._at(phase, "segment", "flow", at), "id": number, "bp": "e"}
 
@@ -141,14 +144,12 @@ class _Slice:
 
 
 def chrome_events(trace: Trace, process: str, numbers: Iterator[int]) -> list[dict[str, Any]]:
-    """The trace as Chrome/Perfetto trace events (microseconds): one process, a thread per device
-    in the order of ``trace.devices``, the links' threads below.
+    """Return the trace as Chrome/Perfetto trace events (microseconds): one process, a thread per
+    device in the order of ``trace.devices``, the links' threads below.
 
-    Viewers drop slices that overlap another one of their thread partly, so what is under way at the
-    same time on a device or link gets further threads, "a->b (2)" and so on.
-
-    Args:
-        numbers: gives the ids of the process and its threads, ascending.
+    Viewers drop slices that overlap another one of their thread partly, so simultaneous spans of a
+    device or link get further threads, "a->b (2)" and so on. ``numbers`` gives the ids of the
+    process and its threads, ascending.
     """
     pid = next(numbers)
     events = [
@@ -174,10 +175,8 @@ def chrome_events(trace: Trace, process: str, numbers: Iterator[int]) -> list[di
 
 
 def write_chrome_trace(traces: Iterable[tuple[str, Trace]], path: Path, option: str = "") -> None:
-    """Write named traces into one file that Perfetto and chrome://tracing open.
-
-    Raises ``WriteError`` if it cannot be written; ``option`` is what asked for it.
-    """
+    """Write named traces into one file for Perfetto and chrome://tracing. Raises ``WriteError``;
+    ``option`` names the option that asked for the file."""
     numbers = itertools.count(1)
     events = [event for name, trace in traces for event in chrome_events(trace, name, numbers)]
     content = {"traceEvents": events, "displayTimeUnit": "ns"}
@@ -189,14 +188,14 @@ def _metadata(what: str, pid: int, tid: int, **args: object) -> dict[str, Any]:
 
 
 def _microseconds(ns: int) -> float:
-    """What gives these nanoseconds again when it is multiplied by 1,000, whether the product is
-    rounded or cut off (as Perfetto does)."""
+    """Return microseconds that give these nanoseconds when multiplied by 1,000, whether the product
+    is rounded or truncated (as in Perfetto)."""
     us = ns / 1e3
     return us if int(us * 1e3) == ns else math.nextafter(us, math.copysign(math.inf, ns))
 
 
 def _by_track(trace: Trace) -> dict[str, list[Span]]:
-    """Spans by device, all devices first, then by link in the order of senders and receivers."""
+    """Group spans by device, then by link in the order of senders and receivers."""
     order = {name: place for place, name in enumerate(trace.devices)}
     found: dict[str, list[Span]] = {name: [] for name in trace.devices}
     others: dict[str, list[Span]] = {}
@@ -207,7 +206,7 @@ def _by_track(trace: Trace) -> dict[str, list[Span]]:
 
 
 def _lanes(spans: Iterable[Span]) -> list[list[tuple[int, int, Span]]]:
-    """(start, end, span) in nanoseconds, in as few lists as need be for none to overlap."""
+    """Split spans into the fewest lists without overlaps, as (start, end, span) in nanoseconds."""
     timed = [(round(s.start_ms * 1e6), round(s.end_ms * 1e6), s) for s in spans]
     lanes: list[list[tuple[int, int, Span]]] = []
     for each in sorted(timed, key=lambda t: t[:2]):
@@ -220,13 +219,11 @@ def _lanes(spans: Iterable[Span]) -> list[list[tuple[int, int, Span]]]:
 
 
 def _hops(slices: Sequence[_Slice]) -> Iterator[tuple[_Slice, _Slice]]:
-    """Work and transfer, transfer and work, of segments that travel: what sent, what took it up.
+    """Pair work with the transfer of its result, and each transfer with the work on its segment.
 
-    Spans do not say which segment they are about, so this follows from the order: a link keeps it,
-    and so does a stage. Where no work fits, or is too short to hold an arrow, there is none.
-
-    Args:
-        slices: in the order of their starts.
+    Spans do not say which segment they concern, so this follows from the order, which links and
+    stages keep. A pair is omitted where no work fits, or where it is too short to hold an arrow.
+    The slices are in the order of their starts.
     """
     work: dict[tuple[str, int], list[_Slice]] = {}
     sent: dict[tuple[str, int], list[_Slice]] = {}
@@ -247,8 +244,8 @@ def _hops(slices: Sequence[_Slice]) -> Iterator[tuple[_Slice, _Slice]]:
 
 
 def _senders(work: Sequence[_Slice], sent: Sequence[_Slice]) -> Iterator[tuple[_Slice, _Slice]]:
-    """What a stage computes it sends on, one by one and in order; a draft server feeds what it
-    has after its newest work."""
+    """Pair work with its transfer: a stage sends each result in order; a draft server sends after
+    its newest work."""
     computed = [each for each in work if each.span.kind == "compute"]
     if computed:
         pairs = zip(computed, sent, strict=False)
@@ -261,9 +258,9 @@ def _senders(work: Sequence[_Slice], sent: Sequence[_Slice]) -> Iterator[tuple[_
 
 
 def _takers(arrived: Sequence[_Slice], work: Sequence[_Slice]) -> Iterator[tuple[_Slice, _Slice]]:
-    """Each pass takes up one segment, in order, but some segments are never computed: all their
-    rows were pruned while they waited. A pair that is neither the first nor the last that the
-    order allows is not sure, and left out."""
+    """Pair arrivals with passes. Each pass takes one segment, in order, but segments whose rows
+    were all pruned while they waited are never computed. A pair is
+    kept only if the earliest and the latest assignment agree on it."""
     arrived = sorted(arrived, key=lambda each: each.end)
     passes = [each for each in work if each.span.kind in ("compute", "evaluate")]
     ends = [each.end for each in arrived]
@@ -276,7 +273,7 @@ def _takers(arrived: Sequence[_Slice], work: Sequence[_Slice]) -> Iterator[tuple
 
 
 def _arrival(ends: Sequence[int], start: int) -> int | None:
-    """The one arrival that a pass began with, None if there is none at its start, or several."""
+    """Return the one arrival at a pass's start; None if there is none or there are several."""
     low, high = bisect_left(ends, start - 1), bisect_right(ends, start + 1)
     return low if high - low == 1 else None
 
@@ -284,7 +281,7 @@ def _arrival(ends: Sequence[int], start: int) -> int | None:
 def _in_order(
     arrived: Sequence[_Slice], passes: Sequence[_Slice], sure: Sequence[int | None], step: int
 ) -> list[int | None]:
-    """Indices of the segments taken up, each the next one possible; ``step`` -1: from the end."""
+    """Assign to each pass the next possible segment's index; ``step`` -1: from the end."""
     taken: list[int | None] = []
     place = 0 if step > 0 else len(arrived) - 1
     for head, begun_with in list(zip(passes, sure, strict=True))[::step]:
@@ -292,7 +289,7 @@ def _in_order(
             place = begun_with
         while 0 <= place < len(arrived) and not _fits(arrived[place], head):
             if step > 0 and arrived[place].end > head.start + 1:
-                break  # so are all behind it, which later passes may take up
+                break  # so are all after it, which later passes may take
             place += step
         found = 0 <= place < len(arrived) and _fits(arrived[place], head)
         taken.append(place if found else None)
@@ -301,5 +298,5 @@ def _in_order(
 
 
 def _fits(arrived: _Slice, head: _Slice) -> bool:
-    """Rows may have been pruned meanwhile; a time may be rounded by a nanosecond."""
+    """Return whether a pass fits an arrival (rows pruned, times rounded by a nanosecond)."""
     return arrived.end <= head.start + 1 and arrived.span.tokens >= head.span.tokens

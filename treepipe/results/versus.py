@@ -1,8 +1,7 @@
-"""Two simulated scenarios -> their difference, metric by metric (``treepipe.versus/1``).
+"""The difference of two simulated scenarios, metric by metric (``treepipe.versus/1``).
 
-Law of this file: observations of the two belong together in pairs: runs of the same seed, or
-batches of the same requests. What makes pairs alike (common random numbers) is the simulator's
-matter: a run's seed and a request's number decide what the target says, whatever is asked.
+Their observations are paired: runs of the same seed, or batches of the same requests (common random
+numbers: a run's seed and a request's number determine the target's tokens).
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ from typing import Any, Literal
 
 from treepipe.core.errors import UserError
 from treepipe.results.estimates import UNSETTLED, Estimates, find_warmup, observe, possible_batches
-from treepipe.results.metrics import METRICS, Floats
+from treepipe.results.metric import Floats
+from treepipe.results.metrics import METRICS
 from treepipe.results.result import Result, data_frame, html_table, make_result
 from treepipe.results.statistics import SHARE, Interval, Paired, Range
 from treepipe.results.trace import Trace
@@ -25,7 +25,7 @@ SCHEMA = "treepipe.versus/1"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two: its scenario and its simulated runs."""
+    """One of the two scenarios, with its simulated runs."""
 
     scenario: Scenario
     traces: Sequence[Trace]
@@ -39,7 +39,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One figure of both, and by how much B's is above A's.
+    """One figure of both scenarios, and the difference B - A.
 
     Attributes:
         a, b: their means.
@@ -55,7 +55,7 @@ class Difference:
     unit: str | None
 
     def to_json(self) -> dict[str, Any]:
-        """The figure's entry in the file; a share of time has no unit there."""
+        """Return the figure's entry in the file; a share of time has no unit there."""
         return {
             "a": self.a,
             "b": self.b,
@@ -71,11 +71,9 @@ class Comparison:
     """Two simulated scenarios on common random numbers, and their paired differences (b - a).
 
     Attributes:
-        a, b: both results, measured alike.
-        intervals_over: what was paired, "runs" or "batches"; None if there is one pair.
-        warmup_requests: left out of each run of both.
-        differences: by metric that both have.
-        utilization_differences: by device that both have.
+        intervals_over: kind of pairs, "runs" or "batches"; None if there is one pair.
+        warmup_requests: requests left out of each run of both.
+        differences, utilization_differences: by metric and by device that both have.
 
     >>> from treepipe import Scenario, compare
     >>> plain = Scenario.of({
@@ -107,7 +105,7 @@ class Comparison:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """The content of the file ``treepipe.versus/1``."""
+        """Return the content of the file ``treepipe.versus/1``."""
         return {
             "schema": SCHEMA,
             "a": self.a.to_json(),
@@ -122,7 +120,7 @@ class Comparison:
         }
 
     def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame`` of the differences; ``UserError`` without pandas."""
+        """Return a ``pandas.DataFrame`` of the differences; ``UserError`` without pandas."""
         return data_frame(self.rows)
 
     def _repr_html_(self) -> str:
@@ -131,7 +129,7 @@ class Comparison:
 
 
 def check_pairs(a: Scenario, b: Scenario) -> None:
-    """Raises ``UserError`` if the two have no pairs of runs or of requests."""
+    """Raise ``UserError`` if the two have no pairs of runs or of requests."""
     runs = _runs(a), _runs(b)
     if runs[0] != runs[1]:
         raise UserError(
@@ -146,12 +144,8 @@ def check_pairs(a: Scenario, b: Scenario) -> None:
         )
 
 
-def named_apart(a: Scenario, b: Scenario, changed: Sequence[str]) -> Scenario:
-    """``b`` under a name of its own: with the keys that only it has changed, or with its file.
-
-    Args:
-        changed: ``KEY=VALUE`` of ``b`` only.
-    """
+def distinct_names(a: Scenario, b: Scenario, changed: Sequence[str]) -> Scenario:
+    """Return ``b`` under a name made of its changed keys (``KEY=VALUE``) or of its file."""
     if a.name != b.name:
         return b
     differs = ", ".join(changed) or ("" if a.path == b.path else str(b.path))
@@ -159,12 +153,11 @@ def named_apart(a: Scenario, b: Scenario, changed: Sequence[str]) -> Scenario:
 
 
 def make_comparison(a: Side, b: Side) -> Comparison:
-    """Both results, and b - a.
+    """Make both results, and b - a.
 
-    Both are measured alike: the longer of the two warm-ups is left out of both, and one run each is
-    cut into the same batches of requests.
-
-    Raises ``UserError`` if the two have no metric in common.
+    Both are measured alike: the longer of the two warm-ups is left out of both, and a single run of
+    each is cut into the same batches of requests. Raises ``UserError`` if they have no common
+    metric.
     """
     (ours, settled), (theirs, also_settled) = a.warmup, b.warmup
     warmup = max(ours, theirs)
@@ -217,14 +210,14 @@ def _result(side: Side, estimates: Estimates) -> Result:
 def _common(
     ours: Mapping[str, Floats], theirs: Mapping[str, Floats]
 ) -> Iterator[tuple[str, Floats, Floats]]:
-    """The observations of what both have."""
+    """Yield the observations that both scenarios have."""
     return ((name, ours[name], theirs[name]) for name in ours if name in theirs)
 
 
 def _difference(
     a: Floats, b: Floats, batched: bool, within: Range, unit: str | None, common: float
 ) -> Difference:
-    """A value that only one of the two has an interval for is compared without one."""
+    """Compare a figure; it has no interval if only one of the two has one."""
     if len(a) != len(b):
         a, b = a.mean(keepdims=True), b.mean(keepdims=True)
     paired = Paired.of(a, b, batches=batched, within=within, common=common)
@@ -233,7 +226,7 @@ def _difference(
 
 
 def _missing(first: Estimates, second: Estimates) -> list[str]:
-    """Metrics that only one of the two has."""
+    """Return the metrics that only one of the two has."""
     found = []
     for label, ours, theirs in (("A", first, second), ("B", second, first)):
         names = [name for name in ours.metrics if name not in theirs.metrics]

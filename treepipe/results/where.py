@@ -1,8 +1,8 @@
-"""Where each worker's time went: its spans, added up by what it was at.
+"""Each worker's time by activity: the sums of its spans.
 
-Law of this file: a worker's shares are of its wall time, from the start of a run to the end of its
-last request, and what no span names is said to be so. The simulator, and emulation, have spans of
-what a profile has times for; the rest is time in which the device had nothing to do.
+Shares are of a worker's wall time, from the start of a run to the end of its last request. The
+simulator and emulation have spans of the work that a profile has times for; the rest is idle time.
+Other runs have spans of everything, and time outside all spans is unnamed.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import TypeAlias
 from treepipe.results.trace import BUSY, Trace
 
 Shares: TypeAlias = Mapping[str, Mapping[str, float]]
-"""By worker, then by what it was at: share of its wall time. They add up to 1."""
+"""Share of wall time by worker, then by activity; a worker's shares add up to 1."""
 IDLE_NAME, UNNAMED = "idle", "unnamed"
 ROUNDING = 1e-9
-"""A smaller share is what adding up leaves of none."""
+"""Largest share that counts as zero, a rounding error of sums."""
 NAMES: Mapping[str, str] = {
     "compute": "compute",
     "draft": "draft",
@@ -35,11 +35,11 @@ NAMES: Mapping[str, str] = {
     IDLE_NAME: "idle",
     UNNAMED: "unnamed",
 }
-"""What a worker can be at, in words, in the order of tables and pictures."""
+"""Activities of a worker in words, in the order of tables and pictures."""
 
 
 def shares(traces: Sequence[Trace]) -> Shares:
-    """Add up all runs; empty if no request of theirs was served."""
+    """Add up all runs; empty if none of their requests was served."""
     walls = [max([r.finished_ms for r in trace.requests], default=0.0) for trace in traces]
     whole, found = sum(walls), dict[str, dict[str, float]]()
     if not whole:
@@ -61,7 +61,7 @@ def shares(traces: Sequence[Trace]) -> Shares:
 
 
 def picture_beside(plot: Path) -> Path:
-    """Name the file of the stacked bars if a run's timeline goes to ``plot``.
+    """Name the file of the stacked bars for a run's timeline in ``plot``.
 
     >>> picture_beside(Path("out/run.png")).name
     'run-where-time-goes.png'

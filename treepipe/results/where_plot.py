@@ -1,4 +1,4 @@
-"""The picture of where each worker's time went: a stacked bar per worker."""
+"""The picture of each worker's shares of time: a stacked bar per worker."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ HATCHES: Mapping[str, str] = {
     "wait": "\\\\\\",
     UNNAMED: "---",
 }
-"""Of what would look like something else in grey."""
+"""Hatching of kinds whose colours are similar in grey."""
 LIGHT = frozenset({"mask", "control", "wait", IDLE_NAME, UNNAMED})
-"""Whose hatching and edge are grey, as white would not show."""
+"""Kinds with grey hatching and edges, as white would not show."""
 
 
 def draw_shares(found: Shares, title: str, path: Path, option: str = "") -> None:
-    """Write the stacked bars. Raises ``WriteError``; ``option`` is what asked for the picture."""
+    """Write the stacked bars. Raises ``WriteError``; ``option`` asked for the picture."""
     save_figure(shares_figure(found, title), path, 110, option)
 
 
 def shares_figure(found: Shares, title: str) -> Figure:
-    """A bar per worker, the first one on top."""
+    """Draw a bar per worker, the first one on top."""
     figure = Figure(figsize=(10, 1.8 + 0.4 * len(found)), layout="constrained")
     panel: Any = figure.subplots()
     left = dict.fromkeys(found, 0.0)

@@ -1,6 +1,6 @@
-"""What a worker of a run computes with, and in what type. The simulator has times instead.
+"""Processor and type that a worker of a run computes with; the simulator has times instead.
 
-Nothing here needs torch; what it has of these devices is asked in ``executor/computing.py``.
+Nothing here needs torch; ``executor/computing.py`` queries the devices.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ Computed: TypeAlias = Literal["float32", "float16", "bfloat16"]
 """Types that a run can compute in."""
 COMPUTED: tuple[Computed, ...] = get_args(Computed)
 FULL: Computed = "float32"
-"""The type in which every schedule's greedy text is plain decoding's but for the
-rarest ties."""
+"""Type in which every schedule's greedy text equals plain decoding's, except for very rare ties."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """A role's settings.
+    """Compute settings of a role.
 
     Attributes:
-        kind, index: of the processor; a CPU has no index.
-        threads: that the CPU computes with.
-        dtype: of weights, states, keys and values.
+        kind, index: the processor; a CPU has no index.
+        threads: number of CPU threads.
+        dtype: type of weights, states, keys and values.
     """
 
     kind: Literal["cpu", "cuda"] = "cpu"
@@ -35,14 +34,14 @@ class Compute:
 
     @property
     def device(self) -> str:
-        """The name that torch has for it."""
+        """The device's name in torch."""
         return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
 
 
 ONE_CORE = Compute()
-"""What a role computes with unless its device says something else."""
+"""Settings of a role whose device states nothing else."""
 
 
 def computed_in(dtype: DType | None) -> Computed:
-    """The type that a run computes in where a scenario says ``dtype`` of a model."""
+    """Return the type that a run computes in where a scenario states ``dtype`` of a model."""
     return next((each for each in COMPUTED if each == dtype), FULL)

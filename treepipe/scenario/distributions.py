@@ -1,7 +1,7 @@
-"""Lengths and arrival processes as a scenario writes them, and how each is drawn.
+"""Distributions of lengths and arrival times as a scenario writes them, and how each is drawn.
 
-Law of this file: values are drawn one after another from the generator that is given, so a longer
-draw begins with a shorter one.
+Invariant: values are drawn one after another from the given generator, so a longer draw begins with
+a shorter one.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from treepipe.files.section import MOST, Section, Several
 Rate: TypeAlias = Annotated[float, Field(gt=0, le=1e9)]
 """Requests per second."""
 Mean: TypeAlias = Annotated[float, Field(ge=1, le=MOST)]
-"""Tokens."""
+"""Mean number of tokens."""
 Variation: TypeAlias = Annotated[float, Field(gt=0, le=1000)]
-"""Standard deviation over mean."""
+"""Coefficient of variation: standard deviation over mean."""
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 
 class LengthDistribution(Section):
-    """A number of tokens per request: drawn, rounded, and moved into ``min``..``max``."""
+    """A number of tokens per request: drawn, rounded, and clipped to ``min``..``max``."""
 
-    min: Several = 1
-    max: Several | None = None
+    min: Several = Field(1, description="lower bound")
+    max: Several | None = Field(None, description="upper bound")
 
     @model_validator(mode="after")
     def _bounds(self) -> LengthDistribution:
@@ -39,29 +39,29 @@ class LengthDistribution(Section):
 
     @abstractmethod
     def values(self, rng: np.random.Generator, count: int) -> Floats:
-        """The drawn values before they are rounded and bounded."""
+        """Return the drawn values before they are rounded and clipped."""
 
     def draw(self, rng: np.random.Generator, count: int) -> list[int]:
-        """So many lengths, in tokens."""
+        """Draw ``count`` lengths, in tokens."""
         lengths = np.clip(np.rint(self.values(rng, count)), self.min, self.max)
         return [int(length) for length in lengths]
 
 
 class Uniform(LengthDistribution):
-    """Every length from ``min`` to ``max`` is as likely."""
+    """A uniform distribution from ``min`` to ``max``."""
 
     distribution: Literal["uniform"]
-    max: Several
+    max: Several = Field(description="upper bound")
 
     def values(self, rng: np.random.Generator, count: int) -> Floats:
         return rng.integers(self.min, self.max + 1, count).astype(float)
 
 
 class LogNormal(LengthDistribution):
-    """Many short ones and few long ones, as texts are."""
+    """A log-normal distribution: many short and few long lengths, as in texts."""
 
     distribution: Literal["lognormal"]
-    mean: Mean
+    mean: Mean = Field(description="of all lengths")
     cv: Variation = Field(1.0, description="standard deviation over mean")
 
     def values(self, rng: np.random.Generator, count: int) -> Floats:
@@ -70,10 +70,10 @@ class LogNormal(LengthDistribution):
 
 
 class Geometric(LengthDistribution):
-    """Each token is the last one with the same probability, 1 / ``mean``."""
+    """A geometric distribution: each token is the last one with probability 1 / ``mean``."""
 
     distribution: Literal["geometric"]
-    mean: Mean
+    mean: Mean = Field(description="of all lengths")
 
     def values(self, rng: np.random.Generator, count: int) -> Floats:
         return rng.geometric(1 / self.mean, count).astype(float)
@@ -98,31 +98,31 @@ Lengths: TypeAlias = Annotated[
         "'uniform', 'lognormal' or 'geometric'",
     ),
 ]
-"""The same number of tokens for every request, or drawn for each."""
+"""A constant number of tokens, or a distribution to draw each request's from."""
 
 
 def draw_lengths(lengths: Lengths, rng: np.random.Generator, count: int) -> list[int]:
-    """Tokens per request."""
+    """Draw the tokens of each request."""
     return [lengths] * count if isinstance(lengths, int) else lengths.draw(rng, count)
 
 
 class Poisson(Section):
-    """Requests come independently of each other."""
+    """A Poisson process: requests arrive independently of each other."""
 
     process: Literal["poisson"]
-    rate_per_s: Rate
+    rate_per_s: Rate = Field(description="requests per second")
 
     def times_ms(self, rng: np.random.Generator, count: int) -> Floats:
         return np.cumsum(rng.exponential(1e3 / self.rate_per_s, count))
 
 
 class Gamma(Section):
-    """Independent gaps of a gamma distribution: ``cv`` 1 is Poisson, 0 even, above 1 bursty."""
+    """Independent gamma-distributed gaps: ``cv`` 1 is Poisson, 0 even, above 1 bursty."""
 
     process: Literal["gamma"]
-    rate_per_s: Rate
+    rate_per_s: Rate = Field(description="requests per second")
     cv: Annotated[Variation, Field(ge=1e-3)] = Field(
-        description="standard deviation of the gaps over their mean"
+        description="standard deviation of the gaps over their mean; 1 is Poisson, above 1 bursty"
     )
 
     def times_ms(self, rng: np.random.Generator, count: int) -> Floats:
@@ -131,10 +131,12 @@ class Gamma(Section):
 
 
 class ArrivalTrace(Section):
-    """Requests of a CSV file with the columns arrival_s, prompt_tokens, new_tokens."""
+    """A CSV file of requests with the columns arrival_s, prompt_tokens, new_tokens."""
 
     process: Literal["trace"]
-    file: str
+    file: str = Field(
+        description="a CSV file with the columns arrival_s, prompt_tokens, new_tokens"
+    )
 
 
 Arrivals: TypeAlias = Annotated[Poisson | Gamma | ArrivalTrace, Field(discriminator="process")]

@@ -1,12 +1,11 @@
-"""What a scenario says of faults: which ones there are, how soon they are noticed, and what then.
+"""The faults of a scenario: which workers fail, how soon that is noticed, and what follows.
 
-Both worlds ask here when the next worker fails; what becomes of the requests is a rule of the core
-(``core/recovery.py``).
+Both worlds ask here when the next worker fails; ``core/recovery.py`` decides about its requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
@@ -15,16 +14,17 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from treepipe.core.errors import UserError
 from treepipe.core.failover import Spare
 from treepipe.core.losses import FaultKind
+from treepipe.core.protocol import Schedule
 from treepipe.files.section import ReadIf, Section
 from treepipe.scenario.schema import WorkerAddress
 
 DEFAULT_TIMEOUT_MS = 2000.0
-"""How long a worker may be silent in a run."""
+"""Longest silence of a worker in a run before it counts as lost."""
 START_MS = 230.0
-"""What starting five workers of small models took on two cores (``docs/faults.md``)."""
+"""Time to start five workers of small models on two cores (``docs/faults.md``)."""
 DEFAULT_READ_MIB_S = 3000.0
-"""What a drive on four lanes of PCI Express 3.0 reads, which carry 3,756 MiB/s (8 GT/s, 128b/130b);
-an assumption."""
+"""Read rate of a drive on four lanes of PCI Express 3.0, which carry 3,756 MiB/s (8 GT/s,
+128b/130b); an assumption."""
 Moment = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -37,17 +37,19 @@ Spares: TypeAlias = Annotated[
     | Annotated[tuple[WorkerAddress, ...], Tag("spares-named")],
     Discriminator(lambda given: "spares-" + ("named" if _listed(given) else "count")),
 ]
-"""How many there are, or the addresses of their workers."""
+"""Number of spares, or the addresses of their workers."""
 
 
 class InjectedFault(Section):
     """A worker that fails."""
 
-    worker: str = Field(description='a role, e.g. "draft0" or "pipeline0.stage2"')
-    kind: FaultKind
-    at_ms: Moment = Field(description="from the start of each run")
+    worker: str = Field(description="the role that fails, e.g. 'draft0' or 'pipeline0.stage2'")
+    kind: FaultKind = Field(
+        description="kill: it ends; stop: it stands still; cut: its links are closed unnoticed"
+    )
+    at_ms: Moment = Field(description="when it fails, from the start of each run")
     for_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        None, description="a stop or a cut that is over after so long; else it lasts"
+        None, description="duration of a stop or a cut; default: it lasts"
     )
 
     @model_validator(mode="after")
@@ -58,36 +60,45 @@ class InjectedFault(Section):
 
 
 class FaultsSection(Section):
-    """Workers that fail. ``[[faults]]`` is short for ``[[faults.inject]]``."""
+    """Failures of workers. ``[[faults]]`` is short for ``[[faults.inject]]``."""
 
     timeout_ms: Annotated[float, Field(ge=1000, allow_inf_nan=False)] = Field(
-        DEFAULT_TIMEOUT_MS, description="a worker that is silent for so long is given up"
+        DEFAULT_TIMEOUT_MS,
+        description="a worker that shows no sign of life for so long is given up, and so is a run "
+        "in which every worker waits for so long",
     )
     spares: Spares = Field(
         0,
-        description="lost workers that are replaced, in each run; or HOST:PORT of the workers that "
-        "take their places",
+        description="number of lost workers that are replaced, in each run; or HOST:PORT of the "
+        "workers that take their places, one after another",
     )
     redeal_layers: bool = Field(
-        False, description="with no spare left, a lost stage's layers go to its pipeline's others"
+        False,
+        description="with no spare left, a lost stage's layers go to the other stages of its "
+        "pipeline, as far as their memory holds them",
     )
     plain_without_draft: Annotated[bool, ReadIf("drafted")] = Field(
-        True, description="with no spare left, a lost draft's requests are decoded plainly"
+        True,
+        description="with no spare left, a lost draft server's requests are decoded plainly until "
+        "it is back",
     )
     restart_ms: Annotated[Moment | None, ReadIf("simulation")] = Field(
-        None, description="simulator: starting all workers, models included"
+        None,
+        description="time to start all workers anew, reading their models included; default: the "
+        "slowest host profile's, else derived from read_mib_s",
     )
     read_mib_s: Annotated[
         float, Field(gt=0, allow_inf_nan=False), ReadIf("simulation"), ReadIf("restart unknown")
     ] = Field(
         DEFAULT_READ_MIB_S,
-        description="simulator: a host's rate of reading weights, where no restart_ms is known",
+        description="rate at which a host reads its roles' weights; the default is an assumption, "
+        "an NVMe drive on four lanes of PCI Express 3.0",
     )
-    inject: tuple[InjectedFault, ...] = Field((), description="what fails, and when")
+    inject: tuple[InjectedFault, ...] = Field((), description="the workers that fail")
 
     @property
     def spare_workers(self) -> tuple[str, ...]:
-        """Addresses of the spares; none where there is but a number of them."""
+        """Addresses of the spares; empty where only their number is given."""
         return () if isinstance(self.spares, int) else self.spares
 
     @model_validator(mode="before")
@@ -95,10 +106,10 @@ class FaultsSection(Section):
     def _short(cls, given: Any) -> Any:
         return {"inject": given} if _listed(given) else given
 
-    def resolved(self, roles: Collection[str], path: object) -> FaultPlan:
-        """The plan, but for what a restart takes where that is not given.
+    def resolved(self, roles: Collection[str], path: object) -> Faults:
+        """Resolve the faults, except the time of a restart where that is not given.
 
-        Raises ``UserError`` if it names a worker that there is none of.
+        Raises ``UserError`` if the section names a worker that does not exist.
         """
         for index, fault in enumerate(self.inject):
             if fault.worker not in roles:
@@ -111,12 +122,12 @@ class FaultsSection(Section):
         )
         named = self.spare_workers
         spares = self.spares if isinstance(self.spares, int) else len(named)
-        return FaultPlan(self.timeout_ms, spares, injected=injected, spare_workers=named)
+        return Faults(self.timeout_ms, spares, injected=injected, spare_workers=named)
 
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """A worker that fails, for ever or for so long."""
+    """A failure of a worker, permanent or for a given time."""
 
     worker: str
     kind: FaultKind
@@ -125,17 +136,22 @@ class Injected:
 
     @property
     def over_ms(self) -> float | None:
-        """When it is over by itself; None: never."""
+        """Time at which the failure ends by itself; None: never."""
         return None if self.for_ms is None else self.at_ms + self.for_ms
 
 
 @dataclass(frozen=True, slots=True)
-class FaultPlan:
-    """What a deployment is started with of them; fields as in the scenario's section.
+class Faults:
+    """The faults of a deployment, and the response to them; fields as in the scenario's section.
 
     Attributes:
-        spares: how many.
-        spare_workers: addresses of these; empty: a lost worker is replaced on its own host.
+        spares: number of spare workers.
+        spare_workers: their addresses; empty: a lost worker is replaced on its own host.
+        redeal: makes the deployment in which other stages take a lost stage's layers, or raises
+            ``UserError``; None: layers are not moved.
+        stand_in: factory of schedules without a draft, for requests whose draft server is lost;
+            None: such requests wait for a spare.
+        plain: lost draft servers whose requests ``stand_in`` decodes.
     """
 
     timeout_ms: float = DEFAULT_TIMEOUT_MS
@@ -143,13 +159,16 @@ class FaultPlan:
     restart_ms: float = START_MS
     injected: tuple[Injected, ...] = ()
     spare_workers: tuple[str, ...] = ()
+    redeal: Callable[[Any, str], Any] | None = None
+    stand_in: Callable[[int, int], Schedule] | None = None
+    plain: frozenset[str] = frozenset()
 
     @property
     def all_spares(self) -> tuple[Spare, ...]:
-        """The spares of a run, the one to be used first at the front."""
+        """The spares of a run, the next one to use first."""
         named = tuple(Spare(address) for address in self.spare_workers)
         return named or (Spare(),) * self.spares
 
     def planned(self) -> Iterator[Injected]:
-        """The faults of a run, in the order of time."""
+        """Yield the faults of a run, in the order of time."""
         return iter(sorted(self.injected, key=lambda each: each.at_ms))

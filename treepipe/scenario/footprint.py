@@ -1,4 +1,4 @@
-"""How large a model is, as far as a scenario, a profile or an opened checkpoint says it."""
+"""Sizes of a model, as far as a scenario, a profile or an opened checkpoint states them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ MIB, KIB = 2**20, 2**10
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes of a model, as far as they are known.
+    """Bytes of a model, as far as they are known (``vocabulary`` counts logits).
 
     Attributes:
         layer_bytes: weights of a layer.
         kv_bytes: keys and values of a token in a layer.
         row_bytes: one row's hidden state.
-        ends_bytes: embedding and output projection, and what is in front of an EAGLE head's layer.
-        embedding_bytes: the embedding alone; the output projection is as large.
-        tied: the output projection is the embedding, so that who has both has one matrix.
+        ends_bytes: embedding and output projection, and the input part of an EAGLE head.
+        embedding_bytes: the embedding alone; the output projection has the same size.
+        tied: the output projection is the embedding, so that a role with both holds one matrix.
         vocabulary: logits of a row.
     """
 
@@ -33,12 +33,12 @@ class Footprint:
     vocabulary: int = 0
 
     def stage_ends_bytes(self, first: bool, last: bool) -> float:
-        """What a stage holds besides its layers where the ends are the pipeline's."""
+        """Return the bytes of the target's ends that a stage of the pipeline holds."""
         return self.embedding_bytes * (1 if self.tied and first and last else first + last)
 
     @classmethod
     def of(cls, model: Model) -> Footprint | None:
-        """The footprint that a scenario gives; None if it does not."""
+        """Return the footprint that a scenario states; None if it states none."""
         if model.layer_mib is None or model.kv_kib is None:
             return None
         embedding = (model.embedding_mib or 0.0) * MIB
@@ -52,7 +52,7 @@ class Footprint:
 
     @classmethod
     def of_shape(cls, shape: Shape, dtype: DType) -> Footprint:
-        """The footprint of a model whose sizes are known."""
+        """Return the footprint of a model whose sizes are known."""
         # Quantized models keep what is around their layers in the type they compute in.
         rest = shape.parameters - shape.layers * shape.layer_parameters
         return cls(

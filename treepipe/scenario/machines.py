@@ -1,8 +1,8 @@
-"""The physical device under one role or under several: what they share, and what it costs to run.
+"""The physical devices under the roles: what roles share, and what a device costs to run.
 
-Roles that name the same ``host`` share one machine; every other role has one of its own. What a
-machine has (memory, power, price, idle effect) is said by the devices of its roles, which must
-agree: how long a role's work takes there is the role's own matter (``placement.py``).
+Roles that name the same ``host`` share one machine; every other role has one of its own. The
+devices of a machine's roles state its memory, power, price and idle effect, and must agree on them.
+Each role has its own times there (``placement.py``).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from treepipe.scenario.schema import HostSection
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A physical device; values are None where nothing says them.
+    """A physical device; a value is None where it is unknown.
 
     Attributes:
-        roles: names of those that work on it.
+        roles: names of the roles that work on it.
         capacity: pieces of work that it does at once; more wait, first come first served.
-        idle_factor: (gap in ms, factor on the time of work behind it), ascending; empty: no effect.
-        runtime_mib: of its memory, what each role's process takes without any model.
-        costs: what it adds to its devices' times in a run that is not emulated, if that is known.
-        power_w: when nothing works, and when all of its capacity does.
+        idle_factor: (gap in ms, factor on the time of the next work), ascending; empty: no effect.
+        runtime_mib: memory that each role's process takes without any model.
+        costs: the host's additions to its devices' times in a run that is not emulated, if known.
+        power_w: power when idle, and with all of its capacity at work.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Machine:
 
 
 def running_warnings(machines: Sequence[Machine]) -> list[str]:
-    """Warnings where energy or price is known of some machines only, so that it has no sum."""
+    """Return warnings where energy or price is known for some machines only (no sum exists)."""
     found = []
     for metric, key, known in (
         ("joules_per_token", "power", [m.power_w is not None for m in machines]),
@@ -63,7 +63,7 @@ def running_warnings(machines: Sequence[Machine]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where a role works: its device, the host it names, and the device's key in the file."""
+    """A role's place: its device, the host it names, and the device's key in the file."""
 
     role: str
     device: Device | Hardware
@@ -77,13 +77,12 @@ def make_machines(
     costs: Mapping[str, HostTimes],
     path: Path,
 ) -> tuple[Machine, ...]:
-    """One per host, and one per role that names none, in the order of the roles.
+    """Make one machine per host, and one per role without a host, in the order of the roles.
 
     Args:
-        costs: by host, where they are known and count.
+        costs: additions to times by host, where they are known and apply.
 
-    Raises:
-        UserError: a host has no role, or a role's name, or its roles' devices differ.
+    Raises ``UserError``: a host has no role or has a role's name, or its roles' devices differ.
     """
     roles = [home.role for home in homes]
     groups: dict[str, list[Home]] = {}
@@ -111,7 +110,7 @@ def _machine(
     name: str, homes: Sequence[Home], host: HostSection, costs: HostTimes | None, path: Path
 ) -> Machine:
     def agreed(what: str, of: Callable[[Device | Hardware], Any]) -> Any:
-        """The one value that the roles' devices give."""
+        """Return the one value on which the roles' devices agree."""
         given = [(of(home.device), home) for home in homes if of(home.device) is not None]
         for value, home in given[1:]:
             if value != given[0][0]:

@@ -1,7 +1,7 @@
-"""How an acceptance was made, held against what a scenario says of sampling and of drafts.
+"""Comparison of how an acceptance was made with the scenario's sampling and drafts.
 
-Law of this file: no prediction takes an acceptance of other sampling or of another draft in
-silence. It is used where it was made so, used by a stated rule with a warning, or refused.
+Invariant: an acceptance of other sampling or of another draft is never used silently. It is used
+where it matches, used by a stated rule with a warning, or refused.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from treepipe.core.errors import UserError
+from treepipe.files.section import Beside
 from treepipe.profiles.pool_file import Made
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import (
@@ -21,36 +22,38 @@ from treepipe.scenario.schema import (
     SourceSection,
 )
 
-RULE_KEYS = {
-    "relaxed_top_p": ("relaxed_top_p",),
-    "adaptive": ("tau_max", "contrast_weight", "matches_weight", "agreement_weight"),
-}
-"""Keys of ``[sampling]`` that matter with a rule alone."""
 ANY = SourceSection()
-"""A draft whose scenario does not say what it is."""
+"""A draft about which the scenario says nothing."""
 
 
-def made_with(sampling: SamplingSection, draft: SourceSection, prompts: str) -> Made:
-    """The record of a pool: keys that matter, so that equal ones compare equal.
+def provenance(sampling: SamplingSection, draft: SourceSection, prompts: str) -> Made:
+    """Return the record of a pool: only the keys that are read, so that equal settings compare
+    equal.
 
-    >>> made_with(SamplingSection(top_k=5), SourceSection(source="ngram"), "a.json")
+    >>> provenance(SamplingSection(top_k=5), SourceSection(source="ngram"), "a.json")
     Made(sampling={'temperature': 0.0, 'rule': 'exact'}, draft={'source': 'ngram', 'ngram': 3}, \
 prompts='a.json')
     """
-    keys = ["temperature", "rule", *RULE_KEYS.get(sampling.rule, ())]
-    if sampling.temperature:
-        keys[1:1] = ["top_p", "top_k"]
     own = {"source": draft.source, **asdict(draft.parameters)}
-    return Made({key: getattr(sampling, key) for key in keys}, own, prompts)
+    return Made({key: getattr(sampling, key) for key in _keys_read(sampling)}, own, prompts)
+
+
+def _keys_read(sampling: SamplingSection) -> list[str]:
+    """Return the keys whose effect no other key of the table takes away."""
+    return [
+        name
+        for name, field in SamplingSection.model_fields.items()
+        if all(each.holds(sampling) for each in field.metadata if isinstance(each, Beside))
+    ]
 
 
 def making_warnings(scenario: Scenario, made: Made) -> list[str]:
-    """Say by what rule a pool is used that was made otherwise; raises ``UserError`` if by none."""
+    """Warn of the rule by which a pool made otherwise is used; raise ``UserError`` without one."""
     return [*_of_drafts(scenario, made), *_of_sampling(scenario, made)]
 
 
 def share_warnings(scenario: Scenario) -> list[str]:
-    """What an acceptance that states one share leaves out where trees branch."""
+    """Warn of what an acceptance with a single share omits where trees branch."""
     acceptance = scenario.acceptance
     one_share = isinstance(acceptance, Bernoulli) or (
         isinstance(acceptance, HitRatio) and len(acceptance.table) == 1
@@ -66,13 +69,14 @@ def share_warnings(scenario: Scenario) -> list[str]:
 
 
 def stated_warnings(scenario: Scenario) -> list[str]:
-    """Say what an acceptance must be of that does not say it itself."""
-    made = made_with(scenario.sampling, ANY, "").sampling
-    if scenario.sampling.rule not in RULE_KEYS:
+    """Warn of the conditions that an acceptance must satisfy but does not record."""
+    made = provenance(scenario.sampling, ANY, "").sampling
+    with_rule = Beside("rule", (scenario.sampling.rule,))
+    if not any(with_rule in field.metadata for field in SamplingSection.model_fields.values()):
         del made["rule"]  # the world applies it itself
     keys = {f"sampling.{key}": value for key, value in made.items()}
     for index, draft in enumerate(scenario.drafts):
-        own = made_with(scenario.sampling, draft, "").draft
+        own = provenance(scenario.sampling, draft, "").draft
         keys |= {f"drafts.{index}.{key}": value for key, value in own.items()}
     said = {key: value for key, value in keys.items() if value not in (0.0, ANY.source)}
     if not said:
@@ -83,7 +87,7 @@ def stated_warnings(scenario: Scenario) -> list[str]:
 def _of_drafts(scenario: Scenario, made: Made) -> Iterator[str]:
     for index, draft in enumerate(scenario.drafts):
         key = f"drafts.{index}.source"
-        wanted = made_with(scenario.sampling, draft, "").draft
+        wanted = provenance(scenario.sampling, draft, "").draft
         if made.draft == wanted:
             continue
         if not made.draft:
@@ -108,7 +112,7 @@ def _of_drafts(scenario: Scenario, made: Made) -> Iterator[str]:
 
 def _of_sampling(scenario: Scenario, made: Made) -> Iterator[str]:
     sampling = scenario.sampling
-    wanted = made_with(sampling, ANY, "").sampling
+    wanted = provenance(sampling, ANY, "").sampling
     if made.sampling == wanted:
         return
     if made.sampling == {**wanted, "rule": "exact"} and sampling.rule == "relaxed_best":
@@ -130,14 +134,14 @@ def _of_sampling(scenario: Scenario, made: Made) -> Iterator[str]:
 
 
 def _to_reach(scenario: Scenario) -> bool:
-    """Whether passages are drawn to reach given hit ratios, so that a pool of others will do."""
+    """Return whether passages are drawn to reach given hit ratios, so that any pool will do."""
     acceptance = scenario.acceptance
     return isinstance(acceptance, PoolSection) and bool(acceptance.hit_ratio)
 
 
 def _how_to_record(scenario: Scenario, draft: SourceSection) -> str:
-    """The command whose pool would do."""
-    made = made_with(scenario.sampling, draft, "")
+    """Return the command that would record a suitable pool."""
+    made = provenance(scenario.sampling, draft, "")
     fields = {**SamplingSection.model_fields, **SourceSection.model_fields}
     given = {**made.sampling, **made.draft}
     if given["rule"] == "relaxed_best":

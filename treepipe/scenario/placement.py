@@ -1,8 +1,7 @@
-"""Who works where, and how long it takes there: roles on devices, layers dealt out, times resolved.
+"""Placement of roles on devices: layers are assigned to stages and times are resolved.
 
-A device says either a role's whole times, or what a layer costs on it; the second needs to know
-the model (``profiles/service.py``). What the times rest on besides measurements is collected in
-``Placement``.
+A device states either a role's whole times or the cost of a layer; the latter requires a known
+model (``profiles/service.py``). ``Placement`` records which assumptions the times rest on.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ from treepipe.profiles.schema import (
 from treepipe.profiles.service import Remark, ServedModel, ServiceTimes
 from treepipe.profiles.shapes import BYTES, compute_dtype
 from treepipe.scenario.computing import FULL, Compute, computed_in
-from treepipe.scenario.deployment import Placed
+from treepipe.scenario.deployment import Placed, Roles
 from treepipe.scenario.footprint import Footprint
-from treepipe.scenario.machines import Home, Machine, make_machines
+from treepipe.scenario.machines import Home, make_machines
 from treepipe.scenario.scale import Estimated, device_factor
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import DraftSection, Model, Pipeline, Stage
@@ -50,7 +49,7 @@ from treepipe.scenario.schema import DraftSection, Model, Pipeline, Stage
 Counted = TypeVar("Counted", DraftSection, Pipeline, Stage)
 
 NO_WORK = TimeTable({1: 0.0})
-"""Times of what a role never does."""
+"""Times of work that a role never does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,46 +57,33 @@ class Placement:
     """The roles of a scenario on their devices.
 
     Attributes:
-        drafts: the draft servers.
-        pipelines: the stages of every pipeline.
-        machines: what the roles work on.
-        target: what is known of the target from a profile or a checkpoint's ``config.json``; None
-            where nothing asks for it.
-        footprint: of the target, as the scenario or its profile gives it; None if neither does.
-        draft_footprints: per draft server, as far as they are known, with the number of layers.
-        row_bytes: one row of hidden states, 0 if nothing tells the target's width.
-        warnings: what the times rest on besides measurements; a sentence names all devices it is
-            of.
+        target: the target's sizes, from a profile or a checkpoint's ``config.json``; None where
+            nothing needs them.
+        warnings: sentences about assumptions behind the times, each naming all its devices.
         estimates: relative uncertainty of each named profile that states one.
-        restart_ms: of the slowest host whose profile says it; None where none does.
+        restart_ms: slowest restart among the hosts' profiles; None where no profile states one.
     """
 
-    drafts: tuple[Placed, ...]
-    pipelines: tuple[tuple[Placed, ...], ...]
-    machines: tuple[Machine, ...]
+    roles: Roles
     target: ServedModel | None
-    footprint: Footprint | None
-    draft_footprints: Mapping[str, tuple[Footprint, int]]
-    row_bytes: int
     warnings: tuple[str, ...]
     estimates: Mapping[Estimated, float]
     restart_ms: float | None
 
 
 def _copies(sections: Sequence[Counted]) -> Iterator[tuple[int, Counted]]:
-    """Each section ``count`` times, with its place in the file."""
+    """Yield each section ``count`` times, with its index in the file."""
     return ((index, each) for index, each in enumerate(sections) for _ in range(each.count))
 
 
 def place(scenario: Scenario, ends: Ends, layers: int | None = None) -> Placement:
-    """Put a scenario's roles on their devices.
+    """Place a scenario's roles on their devices.
 
     Args:
-        ends: where the target's ends are.
-        layers: of the target's checkpoint, if it was opened.
+        ends: location of the target's ends.
+        layers: number of layers of the target's checkpoint, if it was opened.
 
-    Raises:
-        UserError: a device, a host or a model is wrong or missing.
+    Raises ``UserError``: a device, a host or a model is wrong or missing.
     """
     placing = _Placing(scenario, ends, layers)
     drafts = [
@@ -108,7 +94,8 @@ def place(scenario: Scenario, ends: Ends, layers: int | None = None) -> Placemen
         placing.stages(pipeline, f"pipeline{number}", f"pipelines.{index}")
         for number, (index, pipeline) in enumerate(_copies(scenario.pipelines))
     ]
-    return Placement(
+    restarts = (each.restart_ms for each in placing.hosts.values() if each.restart_ms is not None)
+    roles = Roles(
         tuple(role.placed for role in drafts),
         tuple(tuple(role.placed for role in stages) for stages in pipelines),
         make_machines(
@@ -117,22 +104,19 @@ def place(scenario: Scenario, ends: Ends, layers: int | None = None) -> Placemen
             {name: host_times(profile) for name, profile in placing.hosts.items()},
             scenario.path,
         ),
-        placing.target,
-        placing.footprint,
-        {role.placed.name: role.footprint for role in drafts if role.footprint is not None},
+        ends,
+        any(draft.drafter.reads_states for draft in scenario.drafts),
         placing.row_bytes,
-        tuple(placing.warnings),
-        placing.estimates,
-        max(
-            (each.restart_ms for each in placing.hosts.values() if each.restart_ms is not None),
-            default=None,
-        ),
+        footprint=placing.footprint,
+        draft_footprints={r.placed.name: r.footprint for r in drafts if r.footprint is not None},
     )
+    warnings, restart_ms = tuple(placing.warnings), max(restarts, default=None)
+    return Placement(roles, placing.target, warnings, placing.estimates, restart_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class _Role:
-    """A role with its times, where it works, and (of a draft server) its model's size."""
+    """A role with its times, its device and (for a draft server) its model's size."""
 
     placed: Placed
     home: Home
@@ -140,7 +124,7 @@ class _Role:
 
 
 class _Placing:
-    """What is found out on the way: profiles are read once, and each warning is given once."""
+    """State of one placement: each profile is read once, and each warning is given once."""
 
     def __init__(self, scenario: Scenario, ends: Ends, layers: int | None) -> None:
         self._scenario, self._path, self._ends = scenario, scenario.path, ends
@@ -156,7 +140,7 @@ class _Placing:
 
     @property
     def warnings(self) -> list[str]:
-        """What the times rest on besides measurements; a sentence names all devices it is of."""
+        """Sentences about assumptions behind the times, each naming all its devices."""
         devices: dict[str, list[str]] = {}
         for device, sentence in self._remarks:
             devices.setdefault(sentence, []).append(device)
@@ -167,7 +151,7 @@ class _Placing:
 
     @property
     def row_bytes(self) -> int:
-        """One row of hidden states, 0 if nothing tells the target's width."""
+        """Bytes of one row of hidden states; 0 if the target's width is unknown."""
         if self.target is not None:
             return self.target.shape.row_bytes(self.target.dtype)
         section = self._scenario.target
@@ -178,14 +162,14 @@ class _Placing:
 
     @property
     def footprint(self) -> Footprint | None:
-        """The target's footprint by the scenario or its profile; None if neither gives it."""
+        """The target's footprint from the scenario or its profile; None if neither gives it."""
         given = Footprint.of(self._scenario.target)
         if given is not None or self.target is None:
             return given
         return Footprint.of_shape(self.target.shape, self.target.dtype)
 
     def draft(self, draft: DraftSection, role: str, key: str) -> _Role:
-        """Args: ``role``: the server's name; ``key``: of its section in the file."""
+        """Place a draft server. Args: ``role``: its name; ``key``: key of its section."""
         device = self._device(draft.device, f"{key}.device")
         if isinstance(device, Device):
             times = _device_times(device)
@@ -199,7 +183,7 @@ class _Placing:
         return _Role(placed, home, self._draft_footprint(draft, device, key))
 
     def stages(self, pipeline: Pipeline, name: str, key: str) -> list[_Role]:
-        """Args: ``name``: of the pipeline's first copy or a further one; ``key``: in the file."""
+        """Place a pipeline's stages. Args: ``name``: this copy's name; ``key``: of its section."""
         sections = list(_copies(pipeline.stages))
         given = [stage.layers for _, stage in sections]
         counts = _deal_layers(given, self._layers, f"{self._path}: key {key}")
@@ -222,7 +206,7 @@ class _Placing:
         return roles
 
     def _in_place(self, times: DeviceTimes, host: str | None) -> DeviceTimes:
-        """A role's times as they are in its process on its host."""
+        """Return a role's times as they are in its process on its host."""
         profile = self.hosts.get(host or "")
         if profile is None:
             return times
@@ -231,14 +215,14 @@ class _Placing:
             stage=Factor(profile.stage_factor).over(times.stage),
             draft=Factor(profile.draft_factor).over(times.draft),
             evaluate=Factor(profile.evaluate_factor).over(times.evaluate),
-            # The factor is by rows, from passes over committed tokens, too: it has what they spare.
+            # Measured on passes with committed tokens too, this factor includes their savings.
             project=None if profile.draft_factor else times.project,
         )
 
     def _stage_times(
         self, hardware: Hardware, named: AnyDevice, key: str, layers: int, verifies: bool
     ) -> DeviceTimes:
-        """Args: ``verifies``: it takes the target's tokens, too."""
+        """Return a stage's times. Args: ``verifies``: it also verifies tokens."""
         service = self._service(hardware, named, key)
         known = (named if isinstance(named, str) else key, layers)
         if known not in self._stages_known:
@@ -275,7 +259,7 @@ class _Placing:
         return Footprint.of_shape(model.shape, model.dtype), model.shape.layers
 
     def _service(self, hardware: Hardware, named: AnyDevice, key: str) -> ServiceTimes:
-        """One per device, so that each of its warnings is given once."""
+        """Return a device's service times, cached so that it warns once."""
         device = named if isinstance(named, str) else key
         if device not in self._services:
             name = profile_name(named) or device
@@ -294,7 +278,7 @@ class _Placing:
             self.estimates[of] = origin.uncertainty
 
     def _names_hardware(self) -> bool:
-        """Whether any device says what a layer costs, so that models must be known."""
+        """Return whether any device states the cost of a layer, so that models must be known."""
         devices = [
             (f"drafts.{i}.device", draft.device) for i, draft in enumerate(self._scenario.drafts)
         ]
@@ -325,7 +309,7 @@ class _Placing:
         )
 
     def _model(self, section: Model, key: str, role: str) -> ServedModel | None:
-        """A model by its profile, else by its checkpoint's ``config.json``; None without both."""
+        """Return a model from its profile, else its checkpoint's ``config.json``, else None."""
         base, name = self._path.parent, section.profile
         if name is not None:
             profile = find_model(name, f"{self._path}: key {key}.profile", base)
@@ -339,7 +323,7 @@ class _Placing:
         return ServedModel(name, profile, section.dtype or dtype)
 
     def _all_layers(self, opened: int | None) -> int | None:
-        """The target's layers, wherever they are said; ``UserError`` if twice and differently."""
+        """Return the target's number of layers; ``UserError`` if two sources disagree."""
         given = self._scenario.target.layers
         if opened is not None and given is not None and given != opened:
             raise UserError(
@@ -359,7 +343,7 @@ class _Placing:
 
 
 def host_profiles(scenario: Scenario) -> dict[str, HostProfile]:
-    """The profiles that the scenario's hosts name; raises ``UserError`` if there is none such."""
+    """Read the profiles of the scenario's hosts; raises ``UserError`` if one is missing."""
     return {
         name: find_host(
             host.profile, f"{scenario.path}: key hosts.{name}.profile", scenario.path.parent
@@ -370,7 +354,7 @@ def host_profiles(scenario: Scenario) -> dict[str, HostProfile]:
 
 
 def _device_times(device: Device) -> DeviceTimes:
-    """Times of a whole role, which do not depend on its model."""
+    """Return the times of a device that states those of a whole role, whatever its model."""
     return DeviceTimes(
         TimeTable(device.stage_ms),
         TimeTable(device.draft_ms),
@@ -381,7 +365,7 @@ def _device_times(device: Device) -> DeviceTimes:
 
 
 def host_times(profile: HostProfile) -> HostTimes:
-    """The part of a host's profile that is no device's."""
+    """Return the part of a host's profile that concerns the host rather than a device."""
     return HostTimes(
         TimeTable(profile.send_ms),
         TimeTable(profile.receive_ms),
@@ -396,7 +380,7 @@ def host_times(profile: HostProfile) -> HostTimes:
 
 
 def _deal_layers(given: list[int | None], total: int | None, pipeline: str) -> list[int]:
-    """Layers per stage: as given, and the rest as evenly as possible, larger shares last."""
+    """Return the layers per stage: as given, the rest split evenly, larger shares last."""
     key = f"{pipeline}.stages"
     fixed = sum(count for count in given if count is not None)
     open_stages = given.count(None)
@@ -414,5 +398,5 @@ def _deal_layers(given: list[int | None], total: int | None, pipeline: str) -> l
 
 
 def _compute(device: Device | Hardware, model: Model) -> Compute:
-    """What a role on a device computes a model with."""
+    """Return the processor and types that a role on a device computes a model with."""
     return Compute(device.kind, device.index, device.threads, computed_in(model.dtype))

@@ -1,35 +1,35 @@
-"""Scenario -> deployment: names become numbers, schedules are made.
+"""Resolution of a scenario to a deployment: names become numbers, schedules are made.
 
-Who works where, and how long that takes, is in ``placement.py``; links are in ``links.py``. What
-all runs of a scenario have in common is resolved once; what one of them is asked comes with the run
-(``Deployment.asked``), and with it what its devices' memory must hold (``memory.py``).
-
-Everything that can be wrong with a scenario beyond its shape is found here and ends in a
-``UserError`` that names the key.
+``placement.py`` assigns roles to devices and finds their times. What all runs of a scenario share
+is resolved once; ``Deployment.asked`` adds the requests of a run, and ``memory.py`` then checks the
+devices' memory. Every fault of a scenario beyond its shape raises a ``UserError`` here that names
+the key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from treepipe.core.errors import UserError
 from treepipe.core.front_desk import ServiceLevels
 from treepipe.core.requests import Objectives
-from treepipe.core.schedules import Chosen
+from treepipe.core.schedules import ScheduleSpec
 from treepipe.core.schedules.pp import PLAIN
-from treepipe.scenario.computing import FULL, Computed
-from treepipe.scenario.deployment import Deployment, Serving
-from treepipe.scenario.faults import START_MS, FaultPlan
-from treepipe.scenario.fitting import fitting
+from treepipe.physics.timing import LinkTimes
+from treepipe.profiles.library import find_link, profile_name, resolve_link
+from treepipe.profiles.schema import AnyLink
+from treepipe.scenario.computing import Computed
+from treepipe.scenario.deployment import Deployment, Service, Wiring
+from treepipe.scenario.faults import START_MS, Faults
+from treepipe.scenario.fitting import fit_to_memory
 from treepipe.scenario.footprint import Footprint
-from treepipe.scenario.links import link_estimates, named_link, pair_links
 from treepipe.scenario.machines import running_warnings
 from treepipe.scenario.memory import most_weights_mib
 from treepipe.scenario.placement import place
 from treepipe.scenario.redeal import redeal_of
-from treepipe.scenario.scale import Estimated, check_scale
+from treepipe.scenario.scale import Estimated, check_scale, named_links, scaled_link
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schedule_check import (
     bounds_of,
@@ -47,7 +47,7 @@ from treepipe.scenario.workload import draw_requests
 
 @dataclass(frozen=True, slots=True)
 class OpenedTarget:
-    """What an opened checkpoint says of the target, instead of what the scenario does."""
+    """The target's sizes in an opened checkpoint, which override those of the scenario."""
 
     layers: int
     row_bytes: int
@@ -56,69 +56,98 @@ class OpenedTarget:
 
 
 def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deployment:
-    """What all runs of a scenario have in common; nothing is asked of it yet.
+    """Resolve what all runs of a scenario share; the deployment has no requests yet.
 
-    Raises:
-        UserError: something the scenario names is wrong.
+    Raises ``UserError``: something the scenario names is wrong.
     """
     check_schedule(scenario)
     placement = place(scenario, ends_of(scenario), None if opened is None else opened.layers)
-    names = {placed.name for placed in (*placement.drafts, *sum(placement.pipelines, ()))}
+    roles = placement.roles
+    if opened is not None:
+        roles = replace(
+            roles, row_bytes=opened.row_bytes, dtype=opened.dtype, footprint=opened.footprint
+        )
+    names = {*roles.devices}
     check_scale(scenario, names)
-    section, path = scenario.schedule, scenario.path
     estimates = {
         **placement.estimates,
-        **link_estimates(scenario),
+        **_link_estimates(scenario),
         **_acceptance_estimate(scenario),
     }
-    layers = None if opened is None else opened.layers
-    reads_states = any(draft.drafter.reads_states for draft in scenario.drafts)
     deployment = Deployment(
         name=scenario.name,
-        drafts=placement.drafts,
-        pipelines=placement.pipelines,
-        new_schedule=section.choose(
-            drawn=scenario.sampling.rule == "rejection", reads_states=reads_states
-        ),
-        requests=(),
-        default_link=named_link(scenario, scenario.links.default, "links.default"),
-        links=pair_links(scenario, {*names, *scenario.faults.spare_workers}),
-        local_link=named_link(scenario, scenario.links.local, "links.local"),
-        row_bytes=placement.row_bytes if opened is None else opened.row_bytes,
-        dtype=FULL if opened is None else opened.dtype,
-        serving=_serving(scenario, len(placement.pipelines)),
-        groups=section.parameters.groups,
-        overlapped_pruning=section.parameters.overlapped_pruning,
-        central_transfers=section.parameters.central_transfers,
-        ends=ends_of(scenario),
-        reads_states=reads_states,
-        never_misses=scenario.sampling.rule == "relaxed_best",
-        least_probabilities=least_probabilities(scenario),
+        roles=roles,
+        wiring=_wiring(scenario, names),
+        service=_service(scenario, [len(each) for each in roles.pipelines], roles.reads_states),
+        faults=_faults(scenario, names, None if opened is None else opened.layers),
         seed=scenario.seed,
         warnings=(
             *_uncertain(estimates),
             *placement.warnings,
-            *running_warnings(placement.machines),
+            *running_warnings(roles.machines),
             *prefill_warnings(scenario),
         ),
-        machines=placement.machines,
-        bounds=bounds_of(scenario, max(map(len, placement.pipelines))),
-        footprint=placement.footprint if opened is None else opened.footprint,
-        draft_footprints=placement.draft_footprints,
-        path=path,
         estimates=estimates,
-        faults=_faults(scenario, names),
-        redeal=redeal_of(scenario, layers),
-        stand_in=_stand_in(scenario),
-        key=None if scenario.run.key is None else path.parent / scenario.run.key,
+        path=scenario.path,
     )
     _check_width(deployment)
     return _with_restart(deployment, scenario, placement.restart_ms)
 
 
+def _wiring(scenario: Scenario, names: set[str]) -> Wiring:
+    """Resolve the links. Args: ``names``: names of all roles."""
+    links, key = scenario.links, scenario.run.key
+    return Wiring(
+        default=_named_link(scenario, links.default, "links.default"),
+        pairs=_pair_links(scenario, {*names, *scenario.faults.spare_workers}),
+        local=_named_link(scenario, links.local, "links.local"),
+        central_transfers=scenario.schedule.parameters.central_transfers,
+        key=None if key is None else scenario.path.parent / key,
+    )
+
+
+def _named_link(scenario: Scenario, link: AnyLink, key: str) -> LinkTimes:
+    """Resolve a link, from its own table or from a named profile and the keys beside it, and apply
+    the scenario's scale."""
+    times = resolve_link(link, f"{scenario.path}: key {key}", scenario.path.parent).times
+    return scaled_link(scenario.scale, link, times)
+
+
+def _link_estimates(scenario: Scenario) -> dict[Estimated, float]:
+    """Return the relative uncertainty of the scenario's link profiles, where they state one."""
+    path, found = scenario.path, dict[Estimated, float]()
+    for key, link in named_links(scenario.links).items():
+        name = profile_name(link)
+        if name is not None:
+            at = key if isinstance(link, str) else f"{key}.profile"
+            origin = find_link(name, f"{path}: key {at}", path.parent).origin
+            if origin.uncertainty is not None:
+                found[Estimated("link", name)] = origin.uncertainty
+    return found
+
+
+def _pair_links(scenario: Scenario, names: Collection[str]) -> dict[tuple[str, str], LinkTimes]:
+    """Resolve the links of the pairs that the scenario lists, by (sender, receiver).
+
+    Args:
+        names: names of all roles, and addresses of the spares.
+    """
+    links, path = dict[tuple[str, str], LinkTimes](), scenario.path
+    for index, pair in enumerate(scenario.links.pairs):
+        key = f"links.pairs.{index}"
+        for end in pair.ends:
+            if end not in names:
+                raise UserError(
+                    f"{path}: key {key}.ends names {end!r}; there are {', '.join(sorted(names))}"
+                )
+        times = _named_link(scenario, pair.link, key)
+        links |= dict.fromkeys(pair.directions, times)
+    return links
+
+
 def _check_width(deployment: Deployment) -> None:
     """Refuse hidden states of unknown size on a link whose time depends on a message's size."""
-    if deployment.row_bytes:
+    if deployment.roles.row_bytes:
         return
     for sender, receiver in _state_pairs(deployment):
         if deployment.link(sender, receiver).by_size:
@@ -130,38 +159,40 @@ def _check_width(deployment: Deployment) -> None:
 
 
 def _state_pairs(deployment: Deployment) -> Iterator[tuple[str, str]]:
-    """(Sender, receiver) of all hidden states."""
-    drafts, outside = [draft.name for draft in deployment.drafts], deployment.ends == "draft"
-    for pipeline in deployment.pipelines:
+    """Yield (sender, receiver) of all messages with hidden states."""
+    drafts, outside = (
+        [draft.name for draft in deployment.roles.drafts],
+        deployment.roles.ends == "draft",
+    )
+    for pipeline in deployment.roles.pipelines:
         stages = [stage.name for stage in pipeline]
         yield from pairwise(stages)
         if outside:
             yield from ((draft, stages[0]) for draft in drafts)
-        if outside or deployment.reads_states:
+        if outside or deployment.roles.reads_states:
             yield from ((stages[-1], draft) for draft in drafts)
 
 
 def deploy(scenario: Scenario, seed: int | None = None) -> Deployment:
-    """The deployment as a run of this seed asks it, on devices whose memory it fits.
+    """Make the deployment for a run of this seed; the devices' memory must hold its needs.
 
     Args:
-        seed: of the run; None is the scenario's own.
+        seed: seed of the run; None: the scenario's own.
 
-    Raises:
-        UserError: something the scenario names is wrong.
+    Raises ``UserError``: something the scenario names is wrong.
     """
     seed = scenario.seed if seed is None else seed
-    return fitting(resolve(scenario).asked(draw_requests(scenario, seed), seed))
+    return fit_to_memory(resolve(scenario).asked(draw_requests(scenario, seed), seed))
 
 
 def input_warnings(scenario: Scenario, deployment: Deployment, *, run: bool = False) -> list[str]:
-    """Say of a result's inputs what its reader must know, a sentence each; for all commands.
+    """Return the warnings about a result's inputs, one sentence each, for all commands.
 
     Args:
-        deployment: of the scenario; its own warnings are among them.
-        run: the result is a run's, not a prediction.
+        deployment: deployment of the scenario; its own warnings are included.
+        run: whether the result is a run's rather than a prediction.
     """
-    by_n_max = f"serving.admission = {scenario.serving.admission} by N_max (StarSD, section 4.2)"
+    by_n_max = f"serving.admission = {scenario.serving.admitted} by N_max (StarSD, section 4.2)"
     return [
         *deployment.warnings,
         *unused_warnings(scenario),
@@ -173,7 +204,7 @@ def input_warnings(scenario: Scenario, deployment: Deployment, *, run: bool = Fa
 
 
 def _acceptance_estimate(scenario: Scenario) -> dict[Estimated, float]:
-    """Relative uncertainty of the share of misses, where the acceptance states one."""
+    """Return the relative uncertainty of the share of misses, where the acceptance states one."""
     section = scenario.acceptance
     if section is None or isinstance(section, Replay) or section.uncertainty is None:
         return {}
@@ -181,7 +212,7 @@ def _acceptance_estimate(scenario: Scenario) -> dict[Estimated, float]:
 
 
 def _uncertain(estimates: Mapping[Estimated, float]) -> list[str]:
-    """Args: ``estimates``: relative uncertainty by what it is of."""
+    """Return a warning of uncertain inputs. Args: ``estimates``: relative uncertainty by input."""
     if not estimates:
         return []
     each = ", ".join(f"{name} ±{share * 100:.3g} %" for name, share in estimates.items())
@@ -191,42 +222,30 @@ def _uncertain(estimates: Mapping[Estimated, float]) -> list[str]:
 def _with_restart(
     deployment: Deployment, scenario: Scenario, measured_ms: float | None
 ) -> Deployment:
-    """The deployment with the time that a restart takes: as given, as measured, else derived, with
-    a warning where a worker fails.
+    """Set the time of a restart: given, else measured, else derived with a warning where a worker
+    fails.
 
-    Args: ``measured_ms``: by the hosts' profiles; None: by none of them.
+    Args: ``measured_ms``: restart time in the hosts' profiles; None if no profile states it.
     """
-    section, faults = scenario.faults, deployment.faults
+    section, found = scenario.faults, list[str]()
     restart_ms = measured_ms if section.restart_ms is None else section.restart_ms
-    if restart_ms is not None:
-        unread = (
-            "key faults.read_mib_s has no effect: faults.restart_ms or a host's profile says what "
-            "a restart takes"
-        )
-        found = [unread] if section.inject and "read_mib_s" in section.model_fields_set else []
-        return replace(
-            deployment,
-            faults=replace(faults, restart_ms=restart_ms),
-            warnings=(*deployment.warnings, *found),
-        )
-    weights_mib = most_weights_mib(deployment)
-    restart_ms = START_MS + 1e3 * (weights_mib or 0.0) / section.read_mib_s
-    of = "no weights, since nothing tells the target's size (target.profile)"
-    if weights_mib is not None:
-        of = f"{weights_mib:,.0f} MiB of weights at faults.read_mib_s = {section.read_mib_s:g}"
-    warning = (
-        f"nobody measured a restart (faults.restart_ms): it is taken for {restart_ms:.0f} ms, "
-        f"{START_MS:g} to start workers and the rest to read {of}"
-    )
-    return replace(
-        deployment,
-        faults=replace(faults, restart_ms=restart_ms),
-        warnings=(*deployment.warnings, *([warning] if section.inject else [])),
-    )
+    if restart_ms is None:
+        weights_mib = most_weights_mib(deployment)
+        restart_ms = START_MS + 1e3 * (weights_mib or 0.0) / section.read_mib_s
+        of = "no weights, since nothing tells the target's size (target.profile)"
+        if weights_mib is not None:
+            of = f"{weights_mib:,.0f} MiB of weights at faults.read_mib_s = {section.read_mib_s:g}"
+        if section.inject:
+            found = [
+                f"nobody measured a restart (faults.restart_ms): it is taken for {restart_ms:.0f} "
+                f"ms, {START_MS:g} to start workers and the rest to read {of}"
+            ]
+    faults = replace(deployment.faults, restart_ms=restart_ms)
+    return replace(deployment, faults=faults).warned(*found)
 
 
-def _faults(scenario: Scenario, names: set[str]) -> FaultPlan:
-    """Args: ``names``: of all roles."""
+def _faults(scenario: Scenario, names: set[str], layers: int | None) -> Faults:
+    """Resolve faults. Args: ``names``: all roles; ``layers``: those of an opened checkpoint."""
     if scenario.sampling.rule == "adaptive":
         given = scenario.faults.model_fields_set
         for key in ("spares", "redeal_layers", "plain_without_draft"):
@@ -236,50 +255,69 @@ def _faults(scenario: Scenario, names: set[str]) -> FaultPlan:
                     f"'adaptive', whose running share of matches a request that is taken up again "
                     f"would lose"
                 )
-    return scenario.faults.resolved(sorted(names), scenario.path)
+    faults = scenario.faults.resolved(sorted(names), scenario.path)
+    return replace(faults, redeal=redeal_of(scenario, layers), stand_in=_stand_in(scenario))
 
 
-def _stand_in(scenario: Scenario) -> Chosen | None:
-    """Plain decoding, on the same pipelines, for requests whose draft server is lost; None where
-    nothing is drafted, or nobody may stand in."""
+def _stand_in(scenario: Scenario) -> ScheduleSpec | None:
+    """Return plain decoding, on the same pipelines, for requests whose draft server is lost; None
+    where nothing is drafted or the scenario allows no such replacement."""
     section = scenario.schedule
     if not (section.system.drafts and scenario.faults.plain_without_draft):
         return None
     if scenario.sampling.rule == "adaptive":  # its share of matches would be lost
         return None
     asked = section.parameters
-    return Chosen(PLAIN.name, PLAIN.parameters(asked.prefill_chunk, asked.ends))
+    return ScheduleSpec(PLAIN.name, PLAIN.parameters(asked.prefill_chunk, asked.ends))
 
 
-def _serving(scenario: Scenario, pipelines: int) -> Serving:
+def _service(scenario: Scenario, stages: Sequence[int], reads_states: bool) -> Service:
+    """Resolve the service rules. Args: ``stages``: number of stages of each pipeline."""
     given, section = scenario.serving, scenario.schedule
+    _check_serving(scenario, len(stages))
+    system, rule = section.system, scenario.sampling.rule
+    places = [n for n in (system.places(section.parameters), given.places) if n is not None]
+    return Service(
+        section.choose(drawn=rule == "rejection", reads_states=reads_states),
+        groups=section.parameters.groups,
+        overlapped_pruning=section.parameters.overlapped_pruning,
+        bounds=bounds_of(scenario, max(stages)),
+        never_misses=rule == "relaxed_best",
+        least_probabilities=least_probabilities(scenario),
+        clients=scenario.workload.concurrency,
+        limit=min(places, default=None),
+        admission=_admitted(scenario),
+        policy=given.queue,
+        levels=ServiceLevels(given.weights, given.deadlines_ms),
+        batch=1 if system.in_lock_step else given.batch,
+        prompts=given.prefill or system.prompts,
+        warm_up_ms=given.warm_up_ms if system.drafts else None,
+        cache=given.cache,
+        cache_tokens=given.cache_tokens,
+        slo=None if given.slo is None else Objectives(**given.slo.model_dump()),
+    )
+
+
+def _admitted(scenario: Scenario) -> int | None:
+    admitted = scenario.serving.admitted
+    if admitted == "auto":
+        raise UserError(
+            f"{scenario.path}: key serving.admission = 'auto' is for simulate, run, validate, plan "
+            f"and sweep"
+        )
+    return admitted
+
+
+def _check_serving(scenario: Scenario, pipelines: int) -> None:
+    given = scenario.serving
     for key, values in (("weights", given.weights), ("deadlines_ms", given.deadlines_ms)):
         if len(values) > pipelines:
             raise UserError(
                 f"{scenario.path}: key serving.{key} has {len(values)} values for {pipelines} "
                 f"pipelines"
             )
-    if given.admission == "auto":
-        raise UserError(
-            f"{scenario.path}: key serving.admission = 'auto' is for simulate, run and validate"
-        )
     if given.cache == "paged" and scenario.sampling.rule == "adaptive":
         raise UserError(
             f"{scenario.path}: key serving.cache = 'paged' does not go with sampling.rule = "
             f"'adaptive', whose running share of matches a preempted request would lose"
         )
-    own = section.system.places(section.parameters)
-    places = [n for n in (own, given.places) if n is not None]
-    return Serving(
-        scenario.workload.concurrency,
-        min(places, default=None),
-        given.admission,
-        given.queue,
-        ServiceLevels(given.weights, given.deadlines_ms),
-        1 if section.system.in_lock_step else given.batch,
-        given.prefill or section.system.prompts,
-        given.warm_up_ms if section.system.drafts else None,
-        given.cache,
-        given.cache_tokens,
-        None if given.slo is None else Objectives(**given.slo.model_dump()),
-    )

@@ -1,8 +1,7 @@
 """What-if factors on inputs (the table ``[scale]``), and which inputs are estimates.
 
-Law of this file: every factor names something that the scenario has, and 1 changes nothing. Who
-asks what inputs do to an answer (``planner/uncertain.py``, ``planner/sensitivity.py``) multiplies
-such factors.
+Invariant: every factor names something that the scenario has, and 1 changes nothing.
+``planner/uncertain.py`` and ``planner/sensitivity.py`` multiply such factors to vary inputs.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Estimated(NamedTuple):
 
 
 def check_scale(scenario: Scenario, roles: Collection[str]) -> None:
-    """Raises ``UserError`` if a factor is on something that the scenario does not name."""
+    """Raise ``UserError`` if a factor names something that the scenario does not have."""
     for role in scenario.scale.roles:
         if role not in roles:
             raise UserError(
@@ -55,7 +54,7 @@ def check_scale(scenario: Scenario, roles: Collection[str]) -> None:
 
 
 def multiplied(scale: ScaleSection, factors: Mapping[str, float]) -> dict[str, Any]:
-    """The table with more factors on top of its own, by key in it.
+    """Return the table multiplied by more factors, by key in it.
 
     >>> own = ScaleSection(stages=2.0, devices={"l40": 3.0})
     >>> multiplied(own, {"stages": 1.1, "devices.l40": 2.0, "devices.a100": 1.1})
@@ -73,7 +72,7 @@ def multiplied(scale: ScaleSection, factors: Mapping[str, float]) -> dict[str, A
 
 
 def named_devices(scenario: Scenario) -> list[str]:
-    """Every device profile that the scenario names, sorted."""
+    """Return every device profile that the scenario names, sorted."""
     names = {profile_name(device) for device in _devices(scenario)}
     return sorted(name for name in names if name is not None)
 
@@ -81,20 +80,20 @@ def named_devices(scenario: Scenario) -> list[str]:
 def device_factor(
     scale: ScaleSection, kind: Literal["stages", "drafts"], role: str, of: AnyDevice
 ) -> float:
-    """The factor on a role's times."""
+    """Return the factor on a role's times."""
     every = scale.stages if kind == "stages" else scale.drafts
     return every * scale.devices.get(profile_name(of) or "", 1.0) * scale.roles.get(role, 1.0)
 
 
 def scaled_link(scale: ScaleSection, link: AnyLink, times: LinkTimes) -> LinkTimes:
-    """A link's times: a factor on a link profile slows all of it down."""
+    """Return a link's scaled times; a factor on a link profile slows all of it down."""
     slower = scale.links.get(profile_name(link) or "", 1.0)
     return times.scaled(scale.latency * slower, scale.bandwidth / slower)
 
 
 def scaled_hits(scenario: Scenario, hits: Mapping[int, float]) -> dict[int, float]:
-    """Hit ratios by number of candidates, where the share of misses is ``scale.misses`` times as
-    large; raises ``UserError`` where that is no share."""
+    """Return hit ratios by number of candidates with ``scale.misses`` times the share of misses;
+    ``UserError`` where the result is no share."""
     factor = scenario.scale.misses
     if factor == 1:
         return dict(hits)
@@ -109,7 +108,7 @@ def scaled_hits(scenario: Scenario, hits: Mapping[int, float]) -> dict[int, floa
 
 
 def named_links(links: Links) -> dict[str, AnyLink]:
-    """Every link that a scenario writes, by its key."""
+    """Return every link that a scenario writes, by its key."""
     named: dict[str, AnyLink] = {"links.default": links.default, "links.local": links.local}
     return named | {f"links.pairs.{index}": pair.link for index, pair in enumerate(links.pairs)}
 

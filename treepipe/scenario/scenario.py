@@ -1,6 +1,6 @@
-"""A scenario as a whole: read from a file or built from values, where it is, and changed copies.
+"""The whole scenario: read from a file or built from values, and changed copies of it.
 
-What its sections may say is in ``schema.py``, what follows from it in ``resolve.py``.
+``schema.py`` defines its sections; ``resolve.py`` derives a deployment from it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from treepipe.scenario.schema import (
     Links,
     Model,
     Pipeline,
+    ProfileAcceptance,
     RunSection,
     SamplingSection,
     ScaleSection,
@@ -45,11 +46,11 @@ OTHER_FILES = {
     "sweep": "a sweep file (it has a table [sweep]); treepipe sweep takes it, and simulates all "
     "scenarios that it describes",
 }
-"""What a file is that has such a table, and what it is for."""
+"""Kinds of other files by the table that marks them, with their purpose."""
 
 
 class Scenario(Section):
-    """The one description that both worlds read: a scenario file, or the same built from values.
+    """The description that both worlds read: a scenario file, or the same built from values.
 
     >>> scenario = Scenario.of({
     ...     "name": "four stages",
@@ -65,39 +66,51 @@ class Scenario(Section):
     _path: Path = PrivateAttr(Path("scenario"))
     _content: dict[str, Any] = PrivateAttr(default_factory=dict)
 
-    name: str
-    seed: Seed = 0
-    runs: Annotated[Several, ReadIf("drawn")] = 1
+    name: str = Field(description="shown in results")
+    seed: Seed = Field(0, description="root of all random streams")
+    runs: Annotated[Several, ReadIf("drawn")] = Field(1, description="independent repetitions")
     emulate: Annotated[bool, ReadIf("imposed")] = Field(
         True, description="pad execution to the devices' and links' profiles"
     )
     base_port: Annotated[int, Field(ge=0, le=65000), ReadIf("run")] = Field(
         0,
-        description="executor: the draft listens here, stage n at base_port + n; 0: anywhere",
+        description="draft servers listen on TCP ports from here on, then the stages; 0: on none "
+        "(on Linux; else on any free ones)",
     )
     check_causality: Annotated[bool, ReadIf("run")] = Field(
-        False, description="executor: assert every row's mask (slow)"
+        False, description="assert every row's attention mask (slow)"
     )
-    target: Model
-    drafts: Annotated[tuple[DraftSection, ...], Field(min_length=1)] = (DraftSection(),)
-    pipelines: Annotated[tuple[Pipeline, ...], Field(min_length=1)]
-    hosts: dict[str, HostSection] = Field({}, description="by the name that roles give")
-    links: Links = Links()
-    schedule: ScheduleSection
-    acceptance: Annotated[Acceptance | None, ReadIf("simulation"), ReadIf("drafted")] = None
-    sampling: SamplingSection = SamplingSection()
-    serving: ServingSection = ServingSection()
-    workload: Workload = Workload()
-    scale: ScaleSection = ScaleSection()
-    run: RunSection = RunSection()
-    faults: Annotated[FaultsSection, ReadIf("failing")] = FaultsSection()
+    target: Model = Field(description="the model that is decoded")
+    drafts: Annotated[tuple[DraftSection, ...], Field(min_length=1)] = Field(
+        (DraftSection(),), description="the draft servers; default: one"
+    )
+    pipelines: Annotated[tuple[Pipeline, ...], Field(min_length=1)] = Field(
+        description="the pipelines of the target's stages"
+    )
+    hosts: dict[str, HostSection] = Field(
+        {}, description="machines that roles share, by the name that the roles give"
+    )
+    links: Links = Field(Links(), description="how long messages between the roles take")
+    schedule: ScheduleSection = Field(description="the system, and its parameters")
+    acceptance: Annotated[Acceptance | None, ReadIf("simulation"), ReadIf("drafted")] = Field(
+        None, description="how often a prediction takes the draft to be right"
+    )
+    sampling: SamplingSection = Field(SamplingSection(), description="how tokens are chosen")
+    serving: ServingSection = Field(
+        ServingSection(), description="how requests share draft servers and pipelines"
+    )
+    workload: Workload = Field(Workload(), description="the requests, and when they come")
+    scale: ScaleSection = Field(ScaleSection(), description="what if: factors on inputs")
+    run: RunSection = Field(RunSection(), description="how a run reaches its workers")
+    faults: Annotated[FaultsSection, ReadIf("failing")] = Field(
+        FaultsSection(), description="workers that fail; [[faults]] is short for [[faults.inject]]"
+    )
 
     @classmethod
     def load(cls, path: Path | str, settings: Sequence[str] = ()) -> Self:
         """Read a file; ``settings`` are ``dotted.key=value`` with TOML values, as ``--set`` takes.
 
-        Raises:
-            UserError: names the file and the key.
+        Raises ``UserError``: names the file and the key.
         """
         path = Path(path)
         data = read_toml(path)
@@ -108,13 +121,13 @@ class Scenario(Section):
 
     @classmethod
     def of(cls, content: Mapping[str, Any], path: Path | str = Path("scenario")) -> Self:
-        """The scenario that a file's content states.
-        Args:
-            path: of the file that this could be: errors name it, and files that the content names
-                count from its folder.
+        """Build the scenario that a file's content states.
 
-        Raises:
-            UserError: names ``path`` and the key.
+        Args:
+            path: file that this content stands for: errors name it, and file names in the content
+                are relative to its folder.
+
+        Raises ``UserError``: names ``path`` and the key.
         """
         path, data = Path(path), copy.deepcopy(dict(content))
         resolved = dict(data)
@@ -125,19 +138,18 @@ class Scenario(Section):
 
     @property
     def path(self) -> Path:
-        """The scenario's file, for errors; names in it count from the file's folder."""
+        """Path of the scenario's file, for errors; file names are relative to its folder."""
         return self._path
 
     @property
     def content(self) -> dict[str, Any]:
-        """What its file holds, or would hold: the keys that were given, as they were given."""
+        """The content of its file: the given keys, unchanged."""
         return copy.deepcopy(self._content)
 
     def with_(self, **changes: Any) -> Self:
-        """The same with other values, by dotted key: ``with_(**{"schedule.tree_size": 40})``.
+        """Return a copy with other values by dotted key: ``with_(**{"schedule.tree_size": 40})``.
 
-        Raises:
-            UserError: names the file and the key.
+        Raises ``UserError``: names the file and the key.
         """
         data = self.content
         for key, value in changes.items():
@@ -145,7 +157,7 @@ class Scenario(Section):
         return type(self).of(data, self._path)
 
     def number_at(self, key: str) -> float | None:
-        """The number that it has at a dotted key, its defaults included; None if there is none.
+        """Return the number at a dotted key, defaults included; None if the key holds no number.
 
         A key for whole numbers has an ``int``, any other a ``float``.
         """
@@ -165,19 +177,19 @@ class Scenario(Section):
 
 
 def refuse_other_files(data: Mapping[str, Any], path: Path, *tables: str) -> None:
-    """Raises ``UserError`` if a file's content has a table that makes it another kind of file."""
+    """Raise ``UserError`` if a file's content has a table that makes it another kind of file."""
     for table in tables:
         if table in data:
             raise UserError(f"{path}: is {OTHER_FILES[table]}")
 
 
 def take_acceptance(data: dict[str, Any], path: Path) -> None:
-    """``source = "profile"`` becomes what that profile holds: a hit-ratio table or a pool."""
+    """Replace ``source = "profile"`` by the profile's content: a hit-ratio table or a pool."""
     section = data.get("acceptance")
     if not isinstance(section, dict) or section.get("source") != "profile":
         return
     name = section.get("name")
-    if not isinstance(name, str) or set(section) != {"source", "name"}:
+    if not isinstance(name, str) or set(section) != {*ProfileAcceptance.model_fields}:
         raise UserError(
             f"{path}: key acceptance: a profile is chosen by its name, and nothing else"
         )
@@ -197,7 +209,7 @@ def take_acceptance(data: dict[str, Any], path: Path) -> None:
 
 
 def override_key(data: dict[str, Any], text: str) -> None:
-    """Change one key, given as the command line's ``--set`` takes it; ``UserError`` if wrong."""
+    """Change one key, written as for the command line's ``--set``; ``UserError`` if it is wrong."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise UserError(f"setting {text!r}: must look like key=value, e.g. schedule.tree_size=40")
@@ -207,10 +219,11 @@ def override_key(data: dict[str, Any], text: str) -> None:
 def assign_key(data: dict[str, Any], key: str, value: Any, text: str) -> None:
     """Change a dotted key of a file's content.
 
-    A key inside a device or link that is a profile's name stands beside the profile from then on.
+    Where a device or link is a profile's name, a key inside it turns the name into a table with
+    ``profile`` and that key.
 
     Args:
-        text: who asks, for the error.
+        text: the setting as the user wrote it, for errors.
     """
     *parents, last = names = key.split(".")
     listed = names[0] == "faults" and isinstance(data.get("faults"), list)
@@ -238,5 +251,5 @@ def assign_key(data: dict[str, Any], key: str, value: Any, text: str) -> None:
 
 
 def _may_name_a_profile(place: Sequence[str]) -> bool:
-    """Whether a key's value may be a profile's name, to which a table could add other keys."""
+    """Return whether a key's value may be a profile's name, which a table could replace."""
     return place[-1] == "device" or tuple(place) in (("links", "default"), ("links", "local"))

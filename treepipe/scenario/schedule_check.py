@@ -1,6 +1,6 @@
-"""Whether a scenario's schedule can run on its cluster by its rule of verification.
+"""Checks that a scenario's schedule can run on its cluster with its verification rule.
 
-Everything asked of a system is in its record (``core/system.py``).
+A system's requirements are in its record (``core/system.py``).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from treepipe.scenario.schema import Bernoulli, HitRatio
 
 MOST_ROLES = 10_000
 MOST_NODES = 1_000_000
-"""Of one request's tree; far beyond what any target reads at once."""
+"""Most nodes of one request's tree, far beyond what any target verifies at once."""
 
 
 def unused_warnings(scenario: Scenario) -> list[str]:
-    """Warnings of keys that were given and that the schedule does not read."""
+    """Return warnings of keys that were given but that the schedule does not read."""
     section = scenario.schedule
     return [
         f"key schedule.{key} has no effect on {section.name}"
@@ -31,8 +31,8 @@ def unused_warnings(scenario: Scenario) -> list[str]:
 
 
 def ends_of(scenario: Scenario) -> Ends:
-    """Where the target's ends are: as the scenario says, else as published, unless the rule of
-    verification needs the tree, which is the draft's."""
+    """Return the location of the target's ends: the scenario's choice, else the published one,
+    unless the verification rule needs the tree, which only the draft has."""
     section, rule = scenario.schedule, scenario.sampling.rule
     if "ends" not in section.model_fields_set and RULES[rule].needs_tree:
         return "draft"
@@ -41,7 +41,7 @@ def ends_of(scenario: Scenario) -> Ends:
 
 
 def ends_warnings(scenario: Scenario) -> list[str]:
-    """Sentences on ends that are not where they are published, for the rule's sake."""
+    """Return a warning if the verification rule moves the ends from their published location."""
     section, rule = scenario.schedule, scenario.sampling.rule
     if ends_of(scenario) == section.parameters.ends:
         return []
@@ -53,7 +53,7 @@ def ends_warnings(scenario: Scenario) -> list[str]:
 
 
 def prefill_warnings(scenario: Scenario) -> list[str]:
-    """A sentence where the draft cannot read the prompt while the target does, although asked."""
+    """Return a warning if the scenario asks for parallel prefill and its draft cannot do it."""
     section = scenario.schedule
     asked = "parallel_prefill" in section.model_fields_set and section.parameters.parallel_prefill
     sources = sorted({each.source for each in scenario.drafts if each.drafter.reads_states})
@@ -66,13 +66,13 @@ def prefill_warnings(scenario: Scenario) -> list[str]:
 
 
 def least_probabilities(scenario: Scenario) -> tuple[float, ...]:
-    """The least ones of a candidate, by draft server; none where nothing is drafted or left out."""
+    """Return each draft server's least probability of a candidate; empty if no limit."""
     given = [each.least_probability for each in scenario.drafts for _ in range(each.count)]
     return tuple(given) if scenario.schedule.system.drafts and any(given) else ()
 
 
 def _check_least(scenario: Scenario) -> None:
-    """A rule or a pool that knows nothing of what a draft left out."""
+    """Refuse a least probability with a rule or a pool that ignores omitted candidates."""
     if not least_probabilities(scenario):
         return
     key = f"{scenario.path}: key drafts.least_probability"
@@ -88,7 +88,7 @@ def _check_least(scenario: Scenario) -> None:
 
 
 def bounds_of(scenario: Scenario, stages: int) -> Bounds:
-    """What a schedule has of a request at most. Args: ``stages``: of the longest pipeline."""
+    """Return a schedule's bounds per request. Args: ``stages``: stages of the longest pipeline."""
     system, parameters = scenario.schedule.system, scenario.schedule.parameters
     return Bounds(
         system.most_pass_tokens(parameters, stages),
@@ -99,7 +99,7 @@ def bounds_of(scenario: Scenario, stages: int) -> Bounds:
 
 
 def check_schedule(scenario: Scenario) -> None:
-    """Raises ``UserError`` for parameters that contradict each other or the cluster."""
+    """Raise ``UserError`` for parameters that contradict each other or the cluster."""
     section, system, path = scenario.schedule, scenario.schedule.system, scenario.path
     _check_least(scenario)
     _check_sizes(scenario, path)
@@ -132,10 +132,7 @@ def check_schedule(scenario: Scenario) -> None:
 
 
 def _check_sizes(scenario: Scenario, path: Path) -> None:
-    """A simulation holds every role and every node of a tree, so that neither may be without end.
-
-    Nothing may be built of them before.
-    """
+    """Refuse more roles or tree nodes than a simulation can hold, before building any."""
     stages = [sum(stage.count for stage in pipeline.stages) for pipeline in scenario.pipelines]
     counts = [pipeline.count for pipeline in scenario.pipelines]
     roles = sum(draft.count for draft in scenario.drafts)

@@ -1,7 +1,7 @@
-"""The sections of a scenario file: what they may say. Only the shape of the file belongs here.
+"""The sections and keys of a scenario file: only the shape of the file belongs here.
 
-Reading a file and changing it is in ``scenario.py``; devices and links are written as in profile
-files (``profiles/schema.py``). Every key is documented by its field's description.
+``scenario.py`` reads and changes files; ``profiles/schema.py`` defines devices and links. Every key
+is documented by its field's description.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, create_model, model_val
 from treepipe.core.drafter import EAGLE_HEAD, Drafter, DraftParameters
 from treepipe.core.drafts import drafters
 from treepipe.core.registry import keys_of
-from treepipe.core.schedules import Chosen, systems
+from treepipe.core.schedules import ScheduleSpec, systems
 from treepipe.core.system import System
 from treepipe.files.section import (
     MOST,
@@ -50,7 +50,7 @@ from treepipe.scenario.distributions import Arrivals, Lengths
 
 
 def _label(name: str) -> str:
-    """Raises ``ValueError`` for no name, or what looks like a host's address on a network."""
+    """Raise ``ValueError`` for an empty name or one that looks like a network address."""
     if not name.strip():
         raise ValueError("a host's name is a label, e.g. 'orin'; leave the key out for none")
     if re.fullmatch(r"pipeline\d+\.stage\d+", name):
@@ -71,7 +71,8 @@ HostName: TypeAlias = Annotated[str, AfterValidator(_label)]
 
 
 def endpoint(address: str) -> tuple[str, int]:
-    """Host and port of ``HOST:PORT``. Raises ``ValueError`` with a clause that says what it is not.
+    """Parse ``HOST:PORT`` into host and port. Raises ``ValueError`` with a clause that says what is
+    wrong.
 
     >>> endpoint("192.168.1.21:5600"), endpoint("[fd00::1]:5600")
     (('192.168.1.21', 5600), ('fd00::1', 5600))
@@ -88,7 +89,8 @@ def _address(address: str) -> str:
     return address
 
 
-WORKER = "executor: HOST:PORT of a treepipe worker to run on; default: a process of this host"
+WORKER = "HOST:PORT of the treepipe worker that it runs on; default: a process of this host"
+HOST = "name of the machine that it shares with all roles of the same name; default: its own"
 WorkerAddress: TypeAlias = Annotated[str, AfterValidator(_address)]
 Home: TypeAlias = Annotated[HostName | None, ReadIf("host")]
 Away: TypeAlias = Annotated[WorkerAddress | None, ReadIf("run")]
@@ -98,14 +100,16 @@ class Pair(LinkKeys):
     """A link between two named ends, both ways unless ``one_way``."""
 
     ends: Annotated[tuple[str, str], ReadIf("connected")] = Field(
-        description="names of roles, the sender first"
+        description="the two roles, the sender first; or the address of a spare, for its links"
     )
     one_way: bool = Field(False, description="only from the first end to the second")
-    profile: str | None = Field(None, description="a link profile, whose keys the others replace")
+    profile: str | None = Field(
+        None, description="a link profile, whose keys the others here replace"
+    )
 
     @property
     def link(self) -> Link | ExtendedLink:
-        """What is said of the link itself."""
+        """The keys that describe the link itself."""
         given = {key: getattr(self, key) for key in self.model_fields_set & set(Link.model_fields)}
         if self.profile is None:
             return Link(**given)
@@ -113,7 +117,7 @@ class Pair(LinkKeys):
 
     @property
     def directions(self) -> tuple[tuple[str, str], ...]:
-        """(Sender, receiver) of what it describes."""
+        """(Sender, receiver) of each direction that the pair describes."""
         return (self.ends,) if self.one_way else (self.ends, self.ends[::-1])
 
     @model_validator(mode="after")
@@ -124,7 +128,7 @@ class Pair(LinkKeys):
 
 
 class Links(Section):
-    """How long messages take, by who sends them to whom."""
+    """Times of messages, by sender and receiver."""
 
     default: Annotated[AnyLink, ReadIf("apart")] = Field(
         Link(), description="between roles of different hosts"
@@ -132,7 +136,9 @@ class Links(Section):
     local: Annotated[AnyLink, ReadIf("local")] = Field(
         Link(latency_ms=0.0), description="between roles of one host; default: no time at all"
     )
-    pairs: tuple[Pair, ...] = Field((), description="links that differ from these")
+    pairs: tuple[Pair, ...] = Field(
+        (), description="links that differ from these: the keys of a link, and the next ones"
+    )
 
     @model_validator(mode="after")
     def _described_once(self) -> Links:
@@ -149,19 +155,28 @@ class Links(Section):
 
 
 class Model(Section):
-    """A model: a checkpoint directory (needed to run), a profile, or just its layers (enough to
-    predict with devices that say a whole stage's time)."""
+    """A model: a checkpoint directory (needed to run), a profile, or only its number of layers
+    (enough to predict with devices that state a whole stage's time)."""
 
     profile: Annotated[str | None, ReadIf("described")] = Field(
         None, description="a model profile's name, a config.json, or a directory that holds one"
     )
     dtype: Annotated[DType | None, ReadIf("sized")] = Field(
         None,
-        description="of weights and states; default: the profile's, of a checkpoint float32",
+        description="type of weights, states, keys and values (a run computes in no int type); "
+        "default: the profile's, of a checkpoint float32",
     )
-    checkpoint: str | None = Field(None, description='a directory, or "reference"')
-    layers: Annotated[Annotated[int, Field(ge=1)] | None, ReadIf("dealt")] = None
-    hidden_size: Annotated[Annotated[int, Field(ge=1)] | None, ReadIf("width")] = None
+    checkpoint: str | None = Field(
+        None,
+        description="directory with config.json, safetensors and tokenizer.json, which a run "
+        "needs; or 'reference', the bundled one",
+    )
+    layers: Annotated[Annotated[int, Field(ge=1)] | None, ReadIf("dealt")] = Field(
+        None, description="number of layers, where neither profile nor checkpoint tells it"
+    )
+    hidden_size: Annotated[Annotated[int, Field(ge=1)] | None, ReadIf("width")] = Field(
+        None, description="numbers in a row's hidden state, which links with a rate carry"
+    )
     layer_mib: Annotated[Positive | None, Beside("kv_kib"), ReadIf("memory")] = Field(
         None, description="weights of a layer; a run reads it off the checkpoint"
     )
@@ -169,10 +184,10 @@ class Model(Section):
         None, description="keys and values of a token in a layer; a run reads it off the checkpoint"
     )
     embedding_mib: Annotated[Positive | None, Beside("layer_mib"), ReadIf("memory")] = Field(
-        None, description="the embedding; the output projection is as large (beside layer_mib)"
+        None, description="the embedding; the output projection is as large"
     )
     tied: Annotated[bool | None, Beside("embedding_mib"), ReadIf("memory")] = Field(
-        None, description="the output projection is the embedding (beside embedding_mib)"
+        None, description="the output projection is the embedding"
     )
 
 
@@ -180,10 +195,12 @@ class HostSection(Section):
     """A machine that the roles naming it share."""
 
     capacity: Annotated[Count, ReadIf("crowded")] = Field(
-        1, description="pieces of work at once, e.g. cores; others wait"
+        1, description="pieces of work at once, e.g. its cores; others wait"
     )
     profile: Annotated[str | None, ReadIf("in place")] = Field(
-        None, description="what it adds to its devices' times where nothing is emulated"
+        None,
+        description="instead: a host profile, which adds to its devices' times what messages, "
+        "wake-ups, decisions and other roles' work take there",
     )
 
     @model_validator(mode="after")
@@ -197,7 +214,7 @@ class HostSection(Section):
 
 
 def _annotation(hint: Any, key: dataclasses.Field[Any]) -> Any:
-    """A key's type with the bounds of its numbers, also inside tuples and unions."""
+    """Return a key's type with the bounds of its numbers, also in tuples and unions."""
     least, most = key.metadata["least"], key.metadata["most"]
     if hint in (int, float) and (least, most) != (None, None):
         return Annotated[hint, Field(ge=least, le=MOST if most is None else most)]
@@ -211,7 +228,7 @@ def _annotation(hint: Any, key: dataclasses.Field[Any]) -> Any:
 
 
 def _sources(reading: Callable[[Drafter], Any]) -> Beside:
-    """The condition of a key that some draft sources read."""
+    """Return the condition of a key that some draft sources read."""
     return Beside("source", tuple(name for name, each in drafters().items() if reading(each)))
 
 
@@ -222,7 +239,7 @@ else:
 
 
 class _Source(Section):
-    """What proposes tokens, with the keys of all draft sources; each reads its own."""
+    """A draft source with the keys of all draft sources; each reads its own."""
 
     source: Annotated[SourceName, ReadIf("asked")] = Field(
         next(iter(drafters())),
@@ -240,7 +257,7 @@ class _Source(Section):
 
 
 def _source_key(name: str, hint: Any, key: dataclasses.Field[Any]) -> tuple[Any, Any]:
-    """The field of a key that some draft sources read."""
+    """Make the field of a key that some draft sources read."""
     read = _sources(lambda each: name in each.keys)
     annotation: Any = Annotated[_annotation(hint, key), read, ReadIf("asked")]
     return annotation, Field(key.default, description=key.metadata["help"])
@@ -261,49 +278,63 @@ else:
 class DraftSection(SourceSection):
     """A draft server, or ``count`` equal ones."""
 
-    model: Annotated[Model, _sources(lambda each: each.weights)] = Model()
+    model: Annotated[Model, _sources(lambda each: each.weights)] = Field(
+        Model(), description="the draft model"
+    )
     head: Annotated[str | None, _sources(lambda each: each.weights == EAGLE_HEAD)] = Field(
-        None, description='the EAGLE head: a directory, or "reference"'
+        None,
+        description="directory in the layout of the published EAGLE-1 and EAGLE-2 heads, or "
+        "'reference', the bundled one",
     )
     least_probability: Annotated[float, Field(ge=0, le=1), ReadIf("drafted")] = Field(
-        0.0, description="the draft's own, of a candidate; less probable ones are not proposed"
+        0.0,
+        description="candidates that the draft finds less probable are not proposed, so that "
+        "trees are smaller where it is not sure (a simulation needs a recorded pool)",
     )
     one_pass: Annotated[bool, ReadIf("drafted")] = Field(
-        False, description="a block-parallel draft: the first pass of a turn takes all of its time"
+        False,
+        description="a block-parallel draft: the first pass of a turn takes the time of its "
+        "table, further ones none (a run needs emulate = true)",
     )
-    device: AnyDevice = Device()
-    host: Home = Field(None, description="the machine it shares with all that name it")
+    device: AnyDevice = Field(
+        Device(), description="a device profile's name, a table of its keys, or both"
+    )
+    host: Home = Field(None, description=HOST)
     worker: Away = Field(None, description=WORKER)
-    count: Several = 1
+    count: Several = Field(1, description="number of equal draft servers")
 
     @property
     def what(self) -> SourceSection:
-        """What proposes its tokens, without where it does so."""
+        """The draft source without the keys that place it."""
         return SourceSection.model_validate(self.model_dump(include={*SourceSection.model_fields}))
 
     @property
     def checkpoint(self) -> str | None:
-        """What holds the weights of its draft source; None where nothing is named, or needed."""
+        """The checkpoint with the draft source's weights; None if none is named or needed."""
         weights = self.drafter.weights
         found: str | None = None if weights is None else attrgetter(weights.key)(self)
         return found
 
 
 class Stage(Section):
-    """A stage, or ``count`` equal ones; layers are split evenly where no number is given."""
+    """A stage, or ``count`` equal ones. Layers are split evenly where no number is given."""
 
-    device: AnyDevice
-    host: Home = Field(None, description="the machine it shares with all that name it")
+    device: AnyDevice = Field(description="as of a draft server")
+    host: Home = Field(None, description=HOST)
     worker: Away = Field(None, description=WORKER)
-    layers: Annotated[int, Field(ge=1)] | None = Field(None, description="layers of each stage")
-    count: Several = 1
+    layers: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="of each stage; default: dealt evenly over the stages without a number"
+    )
+    count: Several = Field(1, description="number of equal stages in a row")
 
 
 class Pipeline(Section):
-    """A target in stages, or ``count`` equal ones."""
+    """A target split into stages, or ``count`` equal ones."""
 
-    stages: Annotated[tuple[Stage, ...], Field(min_length=1)]
-    count: Several = 1
+    stages: Annotated[tuple[Stage, ...], Field(min_length=1)] = Field(
+        description="in the order in which they work"
+    )
+    count: Several = Field(1, description="number of equal pipelines")
 
 
 def _known(name: str) -> str:
@@ -319,13 +350,13 @@ ScheduleName: TypeAlias = Annotated[str, AfterValidator(_known)]
 
 
 class _Schedule(Section):
-    """The schedule and all its parameters (defaults: each paper's testbed).
+    """The schedule and its parameters (defaults: each paper's testbed).
 
     The keys are those of all systems. Keys that the chosen one does not read are allowed, so that
-    ``--set schedule.name=`` alone compares two schedules; a result warns of them.
+    ``--set schedule.name=`` alone compares two schedules; the result then warns of them.
     """
 
-    name: ScheduleName
+    name: ScheduleName = Field(description="the system, as docs/scenario.md lists them")
 
     @property
     def system(self) -> System:
@@ -333,29 +364,29 @@ class _Schedule(Section):
 
     @cached_property
     def parameters(self) -> Any:
-        """The chosen system's, with its defaults for what was not given."""
+        """The chosen system's parameters, with its defaults for keys that were not given."""
         given = {key: getattr(self, key) for key in self.model_fields_set & self.system.keys}
         return self.system.parameters(**{k: v for k, v in given.items() if v is not None})
 
-    def choose(self, *, drawn: bool = False, reads_states: bool = False) -> Chosen:
-        """What schedules are made of.
+    def choose(self, *, drawn: bool = False, reads_states: bool = False) -> ScheduleSpec:
+        """Make the specification from which schedules are built.
 
         Args:
-            drawn: candidates are draws, as for rejection.
-            reads_states: the draft reads the target's states of committed tokens.
+            drawn: candidates are random draws, as rejection sampling requires.
+            reads_states: the draft reads the target's hidden states of committed tokens.
         """
-        return Chosen(self.name, self.parameters, drawn, reads_states)
+        return ScheduleSpec(self.name, self.parameters, drawn, reads_states)
 
     @property
     def unread(self) -> dict[str, str]:
-        """Keys that were given without effect, each with what leaves it so ("": the system)."""
-        overruled = self.parameters.overruled()
-        read = self.system.keys - set(overruled)
-        return {key: overruled.get(key, "") for key in self.model_fields_set - read - {"name"}}
+        """Keys without effect, each with the reason ("": the system does not read it)."""
+        reasons = self.parameters.ineffective_keys()
+        read = self.system.keys - set(reasons)
+        return {key: reasons.get(key, "") for key in self.model_fields_set - read - {"name"}}
 
     @model_validator(mode="after")
     def _agree(self) -> _Schedule:
-        """Contradictions are refused also where the system does not read the keys."""
+        """Refuse contradictory keys, including those of systems that were not chosen."""
         for system in systems().values():
             given = {k: getattr(self, k) for k in self.model_fields_set & system.keys}
             try:
@@ -366,7 +397,7 @@ class _Schedule(Section):
 
 
 def _schedule_keys() -> dict[str, Any]:
-    """Fields of all systems' parameters; what is not given is the chosen system's own default."""
+    """Make fields of all systems' parameters; their default is the chosen system's."""
     return {
         name: (
             Optional[_annotation(hint, key)],  # noqa: UP045
@@ -383,27 +414,32 @@ else:
 
 
 class _Drawn(Section):
-    """What every acceptance that texts are drawn from may say."""
+    """Keys of every acceptance from which texts are drawn."""
 
     uncertainty: Annotated[float, Field(gt=0, le=10)] | None = Field(
-        None, description="relative, of the share of misses; a plan carries it into its answer"
+        None,
+        description="relative, of the share of tokens that are not among the candidates; treepipe "
+        "plan carries it into its answer; default: the profile's",
     )
 
 
 class Bernoulli(_Drawn):
     source: Literal["bernoulli"]
-    beta: Annotated[float, Field(ge=0, le=1)]
+    beta: Annotated[float, Field(ge=0, le=1)] = Field(
+        description="probability that the draft's first candidate is the target's token"
+    )
 
 
 Rank: TypeAlias = Annotated[int, Field(ge=1, le=100_000)]
-"""Of a candidate; more than any vocabulary holds are none."""
+"""Rank of a candidate; the bound exceeds any vocabulary."""
 
 
 class HitRatio(_Drawn):
     source: Literal["hit_ratio"]
     table: dict[Rank, Shares] = Field(
         min_length=1,
-        description="by k; a share for all depths overstates rounds where it falls with depth",
+        description="k → share of positions whose target token is among the draft's first k "
+        "candidates; or its shares by depth, e.g. { 1 = [0.8, 0.7] }",
     )
 
     @model_validator(mode="after")
@@ -414,12 +450,16 @@ class HitRatio(_Drawn):
 
 class PoolSection(_Drawn):
     source: Literal["pool"]
-    file: str
+    file: str = Field(description="pool: JSON, or .json.gz")
     block: Several | None = Field(
-        None, description="positions drawn together; default: whole recorded texts"
+        None,
+        description="positions drawn together; default: whole recorded texts; with hit_ratio, "
+        "chosen from the pool",
     )
     hit_ratio: dict[Count, Annotated[float, Field(gt=0, lt=1)]] | None = Field(
-        None, description="passages are drawn so that this is reached; default: as recorded"
+        None,
+        description="k → share, e.g. { 1 = 0.8 }: passages are drawn so that this is reached; "
+        "default: as recorded",
     )
     sharpness: Annotated[float, Field(gt=0, le=1000)] = Field(
         1.0, description="power of the draft's probabilities; above 1 it is surer than recorded"
@@ -428,13 +468,22 @@ class PoolSection(_Drawn):
         None, description="the same where the draft follows a wrong token; default: sharpness"
     )
     depth_loss: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="share lost per unverified token beyond the recorded depths"
+        0.0,
+        description="share of positions that an EAGLE head loses with each unverified token "
+        "beyond the recorded depths",
     )
 
 
 class Replay(Section):
     source: Literal["replay"]
-    file: str
+    file: str = Field(description="replay: a recording that treepipe run --recording wrote")
+
+
+class ProfileAcceptance(Section):
+    """A reference to an acceptance profile, whose content replaces it before validation."""
+
+    source: Literal["profile"]
+    name: str = Field(description="an acceptance profile's name, and nothing else")
 
 
 Acceptance: TypeAlias = Annotated[
@@ -443,26 +492,32 @@ Acceptance: TypeAlias = Annotated[
 
 
 class Workload(Section):
-    """What is asked, and when: by ``concurrency`` clients in a closed loop, or at arrival times."""
+    """The requests and their timing: ``concurrency`` clients in a closed loop, or arrival times."""
 
     requests: Annotated[Several, ReadIf("drawn")] = Field(
-        1, description="with a trace: its first ones; default: all of them"
+        1, description="how many; of a trace its first ones (default: all of them)"
     )
     prompt_tokens: Annotated[Lengths, ReadIf("simulation"), ReadIf("untraced"), ReadIf("drawn")] = (
-        Field(32, description="in the simulator; real prompts have their own")
+        Field(32, description="length of each prompt; real prompts have their own")
     )
-    new_tokens: Annotated[Lengths, ReadIf("untraced"), ReadIf("drawn")] = 64
-    prompts: str = Field("reference:heldout", description="a JSON list, or reference:SET[:KIND]")
+    new_tokens: Annotated[Lengths, ReadIf("untraced"), ReadIf("drawn")] = Field(
+        64, description="most new tokens of each request"
+    )
+    prompts: str = Field(
+        "reference:heldout", description="of a run: a JSON list of texts, or reference:SET[:KIND]"
+    )
     stop_at_end_of_text: Annotated[bool, ReadIf("run")] = Field(
-        True, description="False: always new_tokens long"
+        True, description="false: every text is new_tokens long"
     )
     concurrency: Annotated[Several, ReadIf("closed loop")] = Field(
-        1, description="requests that are asked for at once"
+        1, description="clients, each asking for its next request when its last one is done"
     )
     warmup_requests: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="the first ones of each run, not counted; default: found in the run"
+        None, description="the first requests of each run, not counted; default: found in the run"
     )
-    arrivals: Arrivals | None = Field(None, description="default: the closed loop")
+    arrivals: Arrivals | None = Field(
+        None, description="requests come at times of their own; default: the closed loop"
+    )
 
     @model_validator(mode="after")
     def _some_are_counted(self) -> Workload:
@@ -476,7 +531,7 @@ class Workload(Section):
 
 
 class SloSection(Section):
-    """What a request is promised; those that get it make the goodput."""
+    """Limits promised to each request; requests within them count as goodput."""
 
     time_to_first_token_ms: Positive | None = Field(None, description="at most")
     time_between_tokens_ms: Positive | None = Field(
@@ -494,52 +549,72 @@ class SloSection(Section):
 
 
 class ServingSection(Section):
-    """How requests share draft servers and pipelines."""
+    """Rules by which requests share draft servers and pipelines."""
 
     admission: Annotated[Count | Literal["auto"] | None, ReadIf("admission")] = Field(
-        None, description="requests beyond so many are refused; auto: StarSD's N_max"
+        None,
+        description="requests beyond this number at once are refused; auto: N_max of StarSD's "
+        "closed form for chains, by the scenario's times and acceptance",
     )
     places: Annotated[Count | None, ReadIf("places")] = Field(
-        None, description="per pipeline; requests beyond so many wait"
+        None, description="requests beyond this number per pipeline wait"
     )
     batch: Annotated[Count | Literal["auto"], ReadIf("batch")] = Field(
-        1, description="most requests in a stage's pass; auto: what fills the stages "
+        1,
+        description="most requests whose rows a stage computes in one pass; auto: what fills the "
+        "stages",
     )
     cache: Annotated[Literal["reserved", "paged"] | None, ReadIf("several")] = Field(
-        None, description="who shares the room for keys and values; default: all that are open fit"
+        None,
+        description="how requests share the room for keys and values; default: all that can be "
+        "open must fit",
     )
     cache_tokens: Annotated[Count | None, Beside("cache")] = Field(
-        None, description="that room, of every stage and draft; default: what their memory leaves"
+        None,
+        description="that room in tokens, of every stage and draft server; default: what their "
+        "devices' memory leaves",
     )
     prefill: Annotated[Literal["last", "first"] | None, ReadIf("ordered")] = Field(
-        None, description="place of prompts among what waits for a stage; default: the schedule's"
+        None,
+        description="place of prompts where a pass has no room for all; default: last, for "
+        "specpipe_db first",
     )
     queue: Annotated[
         Literal["fifo", "weighted_fair", "earliest_deadline"], ReadIf("rivals"), ReadIf("deadlines")
-    ] = "fifo"
+    ] = Field("fifo", description="order in which a draft server serves its pipelines")
     weights: Annotated[tuple[Positive, ...], Beside("queue", ("weighted_fair",))] = Field(
-        (), description="per pipeline"
+        (), description="of each pipeline; default: 1"
     )
     deadlines_ms: Annotated[tuple[Milliseconds, ...], Beside("queue", ("earliest_deadline",))] = (
-        Field((), description="per pipeline")
+        Field((), description="of each pipeline, from a turn's beginning; default: 0")
     )
-    slo: SloSection | None = Field(None, description="promises, for goodput_requests_s")
+    slo: SloSection | None = Field(
+        None,
+        description="what a request is promised, for goodput_requests_s and slo_attainment; "
+        "nobody schedules by it",
+    )
     warm_up_ms: Annotated[
         Annotated[float, Field(ge=0.01, allow_inf_nan=False)] | None, ReadIf("drafted")
     ] = Field(
-        None, description="a draft server idle for so long runs a pass in vain; default: never"
+        None,
+        description="while requests are open, a draft server that was idle for so long runs a "
+        "pass in vain, which keeps its device warm (idle_factor); default: never",
     )
-    _by_n_max: bool = PrivateAttr(False)
+    _n_max: int | None = PrivateAttr(None)
+
+    @property
+    def admitted(self) -> int | Literal["auto"] | None:
+        """``admission``, or N_max in place of "auto" where it was computed."""
+        return self.admission if self._n_max is None else self._n_max
 
     @property
     def by_n_max(self) -> bool:
-        """Whether ``admission`` was reckoned, where "auto" was given."""
-        return self._by_n_max
+        return self._n_max is not None
 
     def admitting(self, n_max: int) -> ServingSection:
-        """The same with so many requests in place of "auto"."""
-        made = self.model_copy(update={"admission": n_max})
-        made._by_n_max = True
+        """Return the section with N_max in place of "auto"; it is still dumped as "auto"."""
+        made = self.model_copy()
+        made._n_max = n_max
         return made
 
 
@@ -547,31 +622,33 @@ Weight: TypeAlias = Annotated[float, Field(ge=0, le=1e6), Beside("rule", ("adapt
 
 
 class SamplingSection(Section):
-    """How the target's next token is chosen (``verification.py``); the defaults are greedy."""
+    """Rules that choose the target's next token (``verification.py``); the defaults are greedy."""
 
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False), ReadIf("asked")] = Field(
         0.0, description="0: greedy"
     )
-    top_p: Annotated[float, Field(gt=0, le=1), Beside("temperature")] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1), Beside("temperature")] = Field(
+        1.0, description="the target's most probable tokens of this share only"
+    )
     top_k: Annotated[int, Field(ge=0), Beside("temperature")] = Field(
-        0, description="0: all tokens"
+        0, description="the target's most probable tokens of this number only; 0: all"
     )
     rule: Literal["exact", "rejection", "relaxed_best", "relaxed_top_p", "adaptive"] = Field(
-        "exact", description="lossless: exact, rejection; lossy: the others"
+        "exact", description="how drafted tokens are judged; lossless: exact, rejection"
     )
     relaxed_top_p: Annotated[float, Field(gt=0, le=1), Beside("rule", ("relaxed_top_p",))] = Field(
-        0.9, description="relaxed_top_p's"
+        0.9, description="the set of tokens that this rule accepts"
     )
     tau_max: Annotated[float, Field(ge=0, le=1), Beside("rule", ("adaptive",))] = Field(
-        0.5, description="adaptive's"
+        0.5, description="most relaxation"
     )
-    contrast_weight: Weight = Field(1.0, description="adaptive's, of its first signal")
-    matches_weight: Weight = Field(1.0, description="adaptive's, of its second signal")
-    agreement_weight: Weight = Field(1.0, description="adaptive's, of its third signal")
+    contrast_weight: Weight = Field(1.0, description="of DSD's first signal in the geometric mean")
+    matches_weight: Weight = Field(1.0, description="of its second signal; 0: it does not count")
+    agreement_weight: Weight = Field(1.0, description="of its third signal")
 
     @property
     def weights(self) -> tuple[float, float, float]:
-        """What each signal of rule ``adaptive`` counts, in the order in which it names them."""
+        """Weight of each signal of rule ``adaptive``, in the order of the keys."""
         return self.contrast_weight, self.matches_weight, self.agreement_weight
 
     @model_validator(mode="after")
@@ -592,27 +669,37 @@ GREEDY = SamplingSection()
 
 
 class ScaleSection(Section):
-    """Factors on inputs, to ask what if; 1 leaves an input as it is."""
+    """What-if factors on inputs; 1 leaves an input unchanged."""
 
     stages: Factor = Field(1.0, description="on the times of all stages")
     drafts: Annotated[Factor, ReadIf("drafts working")] = Field(
         1.0, description="on the times of all draft servers"
     )
-    devices: dict[str, Factor] = Field({}, description="on the times of a device profile")
-    roles: dict[str, Factor] = Field({}, description="on the times of a role")
-    latency: Factor = Field(1.0, description="on what a message takes whatever its size")
+    devices: dict[str, Factor] = Field(
+        {}, description="on the times of the roles on a device profile, by its name: { l40 = 1.4 }"
+    )
+    roles: dict[str, Factor] = Field(
+        {}, description="on the times of a role, by its name: { draft0 = 1.5 }"
+    )
+    latency: Factor = Field(
+        1.0, description="on what a message takes whatever its size, jitter included"
+    )
     bandwidth: Annotated[Factor, ReadIf("rated")] = Field(
         1.0, description="on the rates of all links"
     )
-    links: dict[str, Factor] = Field({}, description="on the times of a link profile")
+    links: dict[str, Factor] = Field(
+        {}, description="on the times of a link profile, by its name: { wan = 2 }"
+    )
     misses: Annotated[Factor, ReadIf("simulation"), ReadIf("drafted")] = Field(
-        1.0, description="a prediction's: on the share of tokens that are not among the candidates"
+        1.0, description="on the share of tokens that are not among the candidates"
     )
 
 
 class RunSection(Section):
-    """How a run reaches its workers."""
+    """Settings by which a run reaches its workers."""
 
     key: Annotated[str | None, ReadIf("run"), ReadIf("workers")] = Field(
-        None, description="executor: file of the key that workers on other hosts hold"
+        None,
+        description="file of the key that workers on other hosts hold (treepipe worker "
+        "--make-key); needed where an address is not on the loopback",
     )

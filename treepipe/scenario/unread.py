@@ -1,8 +1,9 @@
-"""Keys that were given and that nothing reads: the conditions by which keys are read.
+"""Warnings of keys that were given but have no effect, and the conditions under which keys are
+read.
 
-Law of this file: no key is ever ignored in silence. A key of the schema names its condition
-(``ReadIf``, ``Beside`` in ``files/section.py``); what each condition means is said here once, for
-both worlds. Keys of ``[schedule]`` are read as the systems' records say (``schedule_check.py``).
+Invariant: no key is ignored silently. A key of the schema names its condition (``ReadIf``,
+``Beside`` in ``files/section.py``); ``CONDITIONS`` defines each for both worlds.
+``schedule_check.py`` covers the keys of ``[schedule]``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from treepipe.profiles.schema import Hardware, Link, LinkKeys
 from treepipe.scenario.deployment import Deployment, Placed
 from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.machines import Machine
+from treepipe.scenario.placement import host_profiles
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Pair, Replay, ScheduleSection
 
@@ -28,9 +30,9 @@ class Key:
     """A key that was given, in the scenario and the world that may read it.
 
     Attributes:
-        path: to the key in the file.
-        table: that it stands in.
-        run: the world is a run, not a simulation.
+        path: path to the key in the file.
+        table: table that holds the key.
+        run: whether the world is a run rather than a simulation.
     """
 
     scenario: Scenario
@@ -51,14 +53,14 @@ class Key:
     def role(self) -> Placed:
         """The last of the roles that the key's draft server or stage describes."""
         if self.of_drafts:
-            return self.deployment.drafts[_last(self.scenario.drafts, self.path[1])]
+            return self.deployment.roles.drafts[_last(self.scenario.drafts, self.path[1])]
         number = _last(self.scenario.pipelines, self.path[1])
         stages = self.scenario.pipelines[int(self.path[1])].stages
-        return self.deployment.pipelines[number][_last(stages, self.path[3])]
+        return self.deployment.roles.pipelines[number][_last(stages, self.path[3])]
 
     @property
     def machine(self) -> Machine:
-        return self.deployment.machine(self.role.name)
+        return self.deployment.roles.machine(self.role.name)
 
     @property
     def drafted(self) -> bool:
@@ -66,18 +68,18 @@ class Key:
 
     @property
     def working(self) -> bool:
-        """Whether the draft servers have anything to do, or the key is none of theirs."""
-        return not self.of_drafts or self.drafted or self.deployment.ends == "draft"
+        """Whether the draft servers have any work; also True for a key outside ``[[drafts]]``."""
+        return not self.of_drafts or self.drafted or self.deployment.roles.ends == "draft"
 
     @property
     def verifying(self) -> bool:
-        """Whether the target's tokens are taken at the key's role."""
+        """Whether the key's role verifies the target's tokens."""
         if self.of_drafts:
-            return self.deployment.ends == "draft"
+            return self.deployment.roles.ends == "draft"
         return (
-            self.deployment.ends == "pipeline"
+            self.deployment.roles.ends == "pipeline"
             and self.role
-            == self.deployment.pipelines[_last(self.scenario.pipelines, self.path[1])][-1]
+            == self.deployment.roles.pipelines[_last(self.scenario.pipelines, self.path[1])][-1]
         )
 
     @property
@@ -94,7 +96,7 @@ class Key:
 
     @property
     def needs_profile(self) -> bool:
-        """Whether the profile of the key's model says what nothing else does."""
+        """Whether only the profile of the key's model gives a size that is needed."""
         own = self.table
         said = own.layers and own.layer_mib and own.kv_kib
         return self.timed_by_layers or (self.limited and own.profile is not None and not said)
@@ -106,52 +108,63 @@ class Key:
         return resolve_link(link, "", self.scenario.path.parent)
 
     @property
+    def restart_known(self) -> bool:
+        """Whether the file or a host's profile says how long a restart takes."""
+        hosts = {} if self.scenario.emulate else host_profiles(self.scenario)
+        measured = (each.restart_ms for each in (self.table, *hosts.values()))
+        return any(each is not None for each in measured)
+
+    @property
     def limited(self) -> bool:
-        """Whether any device says how much memory it has."""
-        return any(each.memory_mib is not None for each in self.deployment.machines)
+        """Whether any device states its memory."""
+        return any(each.memory_mib is not None for each in self.deployment.roles.machines)
 
     @property
     def rated(self) -> bool:
-        """Whether messages take longer the more bytes they have."""
+        """Whether the time of a message depends on its size."""
         deployment = self.deployment
-        links = (deployment.default_link, deployment.local_link, *deployment.links.values())
+        links = (
+            deployment.wiring.default,
+            deployment.wiring.local,
+            *deployment.wiring.pairs.values(),
+        )
         rates = (link.bandwidth_mbit_s or link.transfer_ms for link in links)
-        return any(rates) or any(each.costs for each in deployment.machines)
+        return any(rates) or any(each.costs for each in deployment.roles.machines)
 
     @property
     def asked(self) -> int:
-        """Requests that are asked for at once."""
-        requests, clients = len(self.deployment.requests), self.deployment.serving.clients
+        """Number of requests that clients can ask for at once."""
+        requests, clients = len(self.deployment.requests), self.deployment.service.clients
         return requests if self.deployment.arrivals_ms else min(requests, clients)
 
     @property
     def connected(self) -> bool:
-        """Whether messages go between the ends of a pair."""
-        used, spares = set(self.deployment.connections), self.scenario.faults.spare_workers
+        """Whether the ends of a pair exchange messages."""
+        used, spares = set(self.deployment.roles.connections), self.scenario.faults.spare_workers
         return bool(used & set(self.table.directions) or {*spares} & {*self.table.ends})
 
     @property
     def apart(self) -> bool:
-        """Whether messages take the default link."""
+        """Whether any messages take the default link."""
         deployment = self.deployment
-        default = deployment.default_link
-        return any(deployment.link(*each) is default for each in deployment.connections)
+        default = deployment.wiring.default
+        return any(deployment.link(*each) is default for each in deployment.roles.connections)
 
     @property
     def more_than_places(self) -> bool:
-        schedule, pipelines = self.scenario.schedule, len(self.deployment.pipelines)
+        schedule, pipelines = self.scenario.schedule, len(self.deployment.roles.pipelines)
         own = schedule.system.places(schedule.parameters) or inf
         return bool(min(-(-self.asked // pipelines), own) > self.value)
 
 
 def _last(sections: Any, index: int | str) -> int:
-    """The number of the last copy that a section of a list describes."""
+    """Return the number of the last copy of a section of a list."""
     return sum([int(each.count) for each in sections[: int(index) + 1]]) - 1
 
 
 def _most_open(key: Key) -> list[int]:
-    """The requests that each pipeline can have open at once."""
-    return [key.deployment.most_open(n) for n in range(len(key.deployment.pipelines))]
+    """Return the most requests that each pipeline can have open at once."""
+    return [key.deployment.most_open(n) for n in range(len(key.deployment.roles.pipelines))]
 
 
 CONDITIONS: Mapping[str, tuple[str, Callable[[Key], bool]]] = {
@@ -174,7 +187,10 @@ CONDITIONS: Mapping[str, tuple[str, Callable[[Key], bool]]] = {
         "in a run, and in a simulation in which a worker fails ([[faults]])",
         lambda key: key.run or bool(key.scenario.faults.inject),
     ),
-    "restart unknown": ("without restart_ms", lambda key: key.table.restart_ms is None),
+    "restart unknown": (
+        "without restart_ms, of the table and of a host's profile",
+        lambda key: not key.restart_known,
+    ),
     # --- roles and what they do ---
     "drafted": ("where something is drafted (schedule.name)", lambda key: key.drafted),
     "asked": (
@@ -196,7 +212,7 @@ CONDITIONS: Mapping[str, tuple[str, Callable[[Key], bool]]] = {
     ),
     "drafts working": (
         "where draft servers draft or verify (schedule.name, schedule.ends)",
-        lambda key: key.drafted or key.deployment.ends == "draft",
+        lambda key: key.drafted or key.deployment.roles.ends == "draft",
     ),
     "verifying": (
         "on the device that takes the target's tokens (schedule.ends)",
@@ -213,23 +229,24 @@ CONDITIONS: Mapping[str, tuple[str, Callable[[Key], bool]]] = {
     "crowded": (
         "where several roles name the host",
         lambda key: any(
-            each.name == key.path[1] and len(each.roles) > 1 for each in key.deployment.machines
+            each.name == key.path[1] and len(each.roles) > 1
+            for each in key.deployment.roles.machines
         ),
     ),
     "workers": (
         "where a draft, a stage or a spare names a worker",
         lambda key: (
-            any(each.worker for each in key.deployment.placed)
+            any(each.worker for each in key.deployment.roles.placed)
             or bool(key.scenario.faults.spare_workers)
         ),
     ),
     # --- models and memory ---
     "described": (
-        "where times by layers or memory_mib need the model",
+        "of the target, and of a draft where times by layers or memory_mib need its model",
         lambda key: not key.of_drafts or key.needs_profile,
     ),
     "dealt": (
-        "of a draft beside layer_mib and kv_kib, where a device says memory_mib",
+        "of the target, and of a draft beside layer_mib and kv_kib where a device says memory_mib",
         lambda key: not key.of_drafts or (key.limited and key.table.layer_mib is not None),
     ),
     "sized": (
@@ -237,7 +254,7 @@ CONDITIONS: Mapping[str, tuple[str, Callable[[Key], bool]]] = {
         lambda key: (
             key.run
             or key.needs_profile
-            or (key.rated and not key.of_drafts and key.deployment.row_bytes > 0)
+            or (key.rated and not key.of_drafts and key.deployment.roles.row_bytes > 0)
         ),
     ),
     "width": (
@@ -259,7 +276,7 @@ CONDITIONS: Mapping[str, tuple[str, Callable[[Key], bool]]] = {
     "apart": ("where messages go between hosts that no pair names", lambda key: key.apart),
     "local": (
         "where two roles share a host",
-        lambda key: any(len(each.roles) > 1 for each in key.deployment.machines),
+        lambda key: any(len(each.roles) > 1 for each in key.deployment.roles.machines),
     ),
     "occupied": (
         "beside bandwidth_mbit_s, transfer_ms or message_ms",
@@ -294,30 +311,30 @@ CONDITIONS: Mapping[str, tuple[str, Callable[[Key], bool]]] = {
     "ordered": (
         "where several requests share passes (serving.batch), or a pipeline in lock-step",
         lambda key: (
-            key.deployment.batch > 1
+            key.deployment.service.pass_requests > 1
             or (key.scenario.schedule.system.in_lock_step and max(_most_open(key)) > 1)
         ),
     ),
     "rivals": (
         "where a draft server serves several pipelines",
-        lambda key: len(key.deployment.pipelines) > 1,
+        lambda key: len(key.deployment.roles.pipelines) > 1,
     ),
     "deadlines": (
         "beside serving.deadlines_ms",
         lambda key: key.value != "earliest_deadline" or bool(key.table.deadlines_ms),
     ),
 }
-"""What completes "it is read only", and whether it is so of a key."""
+"""Conditions by name: the words after "it is read only", and a test of a key."""
 
 
 def unread_warnings(scenario: Scenario, deployment: Deployment, *, run: bool) -> list[str]:
-    """Say for each condition that does not hold which keys were given under it.
+    """Return a warning for each condition that fails, with the keys that were given under it.
 
-    A key that has its default changes nothing, whether it is read or not.
+    A key that has its default value never causes a warning.
 
     Args:
-        deployment: of the scenario, as it is asked.
-        run: the world is a run, not a simulation.
+        deployment: deployment of the scenario, with its requests.
+        run: whether the world is a run rather than a simulation.
     """
     found: dict[str, list[str]] = {}
     for key, words in _unread(Key(scenario, deployment, run), scenario, ()):
@@ -331,7 +348,7 @@ def unread_warnings(scenario: Scenario, deployment: Deployment, *, run: bool) ->
 
 
 def lacking_warnings(scenario: Scenario) -> list[str]:
-    """Name the files and folders that a run of the scenario would ask for and not find."""
+    """Return a warning for each missing file or folder that a run of the scenario needs."""
     named = {"target.checkpoint": scenario.target.checkpoint}
     for index, draft in enumerate(scenario.drafts):
         named[f"drafts.{index}.model.checkpoint"] = draft.model.checkpoint
@@ -346,7 +363,7 @@ def lacking_warnings(scenario: Scenario) -> list[str]:
 
 
 def _unread(around: Key, table: Section, path: tuple[str | int, ...]) -> Iterator[tuple[str, str]]:
-    """The keys of a table, and of those in it, that are not read, each with what would read it."""
+    """Yield the unread keys of a table and of its subtables, each with the condition to read it."""
     conditions = _conditions(type(table))
     for name, field in type(table).model_fields.items():
         value = getattr(table, name)
@@ -371,20 +388,25 @@ def _conditions(model: type[Section]) -> dict[str, tuple[Beside | ReadIf, ...]]:
 
 
 def _lacking(key: Key, condition: Beside | ReadIf) -> str | None:
-    """What would make the key be read; None where it is."""
+    """Return the words of the condition that the key fails; None if the key is read."""
     if isinstance(condition, ReadIf):
         words, holds = CONDITIONS[condition.condition]
         return None if holds(key) else words
-    table, values = key.link if isinstance(key.table, LinkKeys) else key.table, condition.values
-    beside = getattr(table, condition.key)
-    if beside in values if values else beside:
+    if condition.holds(key.link if isinstance(key.table, LinkKeys) else key.table):
         return None
-    known = " or ".join(map(repr, values))
-    return f"where {_dotted((*key.path[:-1], condition.key))} is {known or 'given'}"
+    return condition_words(condition, _dotted((*key.path[:-1], "")))
+
+
+def condition_words(condition: Beside | ReadIf, table: str = "") -> str:
+    """Return the words after "it is read only". Args: ``table``: the table's path with a dot."""
+    if isinstance(condition, ReadIf):
+        return CONDITIONS[condition.condition][0]
+    known = " or ".join(map(repr, condition.values))
+    return f"where {table}{condition.key} is {known or 'given'}"
 
 
 def _tables(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[Section, Any]]:
-    """The tables that a key holds, but for a schedule's."""
+    """Yield the tables that a key holds, except a schedule's."""
     if isinstance(value, Section) and not isinstance(value, ScheduleSection):
         yield value, path
     elif isinstance(value, tuple | dict):

@@ -1,8 +1,8 @@
-"""Workload -> requests: lengths and arrival times, drawn or read from a CSV trace.
+"""The requests of a workload: lengths and arrival times, drawn or read from a CSV trace.
 
-Law of this file: the same seed gives the same requests, whatever schedule and world they are for.
-Arrival times, prompt lengths and output lengths have a stream of random numbers each, so changing
-one of them leaves the others as they were, and more requests begin with the same first ones.
+Invariant: the same seed gives the same requests for every schedule and in both worlds. Arrival
+times, prompt lengths and output lengths each have their own stream of random numbers, so changing
+one leaves the others unchanged, and a longer workload begins with the same requests.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from treepipe.scenario.schema import Replay, Workload
 
 KEY = "key workload.arrivals.file"
 MANY_TOKENS = 5_000_000
-"""More simulated tokens are worth a word before one waits for them."""
+"""Simulated tokens beyond which a command warns that it will take long."""
 MOST_TOKENS = 50_000_000
-"""Of a run's prompts and texts together; a trace of more would fill the memory."""
+"""Most tokens of a run's prompts and texts together; a larger trace would fill the memory."""
 TOKENS_PER_S = 10_000
-"""That a simulation makes on one core, of the order of ``docs/benchmarks.md``."""
+"""Order of magnitude of a simulation's tokens per second on one core (``docs/figures.md``)."""
 
 
 class TraceRow(Section):
-    """A line of an arrival trace; its header names these columns, in any order."""
+    """A line of an arrival trace; the file's header names these columns, in any order."""
 
     arrival_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     prompt_tokens: Several
@@ -43,16 +43,15 @@ class TraceRow(Section):
 
 
 def run_seeds(seed: int, runs: int) -> list[int]:
-    """One seed per run, independent of each other."""
+    """Return one seed per run; the seeds are independent of each other."""
     children = np.random.SeedSequence(seed).spawn(runs)
     return [int(child.generate_state(1, np.uint64)[0]) for child in children]
 
 
 def draw_requests(scenario: Scenario, seed: int) -> tuple[RequestSpec, ...]:
-    """What a run of this seed is asked; a prompt is so many times token 0.
+    """Draw the requests of a run of this seed; each prompt consists of token 0 only.
 
-    Raises:
-        UserError: the trace is wrong, or there is no end to what is asked.
+    Raises ``UserError``: the trace is wrong, or the requests are too large for memory.
     """
     workload, arrivals = scenario.workload, scenario.workload.arrivals
     if isinstance(arrivals, ArrivalTrace):
@@ -79,13 +78,13 @@ def draw_requests(scenario: Scenario, seed: int) -> tuple[RequestSpec, ...]:
 
 
 def _streams(seed: int) -> list[np.random.Generator]:
-    """The random streams of arrival times, prompt lengths and output lengths."""
+    """Return the random streams of arrival times, prompt lengths and output lengths."""
     streams = np.random.SeedSequence([seed, *b"workload"]).spawn(3)
     return [np.random.default_rng(stream) for stream in streams]
 
 
 def _lengths(workload: Workload, path: Path, seed: int) -> tuple[list[int], list[int]]:
-    """Tokens of each prompt and of each text; ``UserError`` if no memory could hold them."""
+    """Return the tokens of each prompt and each text; ``UserError`` if they exceed any memory."""
     _, prompts, texts = _streams(seed)
     lengths = draw_lengths(workload.prompt_tokens, prompts, workload.requests)
     wanted = draw_lengths(workload.new_tokens, texts, workload.requests)
@@ -102,7 +101,7 @@ def _check_tokens(tokens: int, path: Path) -> None:
 
 
 def _trace_rows(workload: Workload, arrivals: ArrivalTrace, path: Path) -> list[TraceRow]:
-    """Those of the trace that are asked for."""
+    """Return the rows of the trace that the workload asks for."""
     rows = read_trace(path.parent / arrivals.file)
     if "requests" in workload.model_fields_set:
         rows = _first(rows, workload.requests, path, arrivals.file)
@@ -111,9 +110,9 @@ def _trace_rows(workload: Workload, arrivals: ArrivalTrace, path: Path) -> list[
 
 
 def read_trace(file: Path) -> list[TraceRow]:
-    """The requests of a CSV file, by arrival; ``UserError`` names the file and the line."""
+    """Read the requests of a CSV file, by arrival; ``UserError`` names the file and the line."""
     try:
-        reader = csv.reader(io.StringIO(read_text(file, "utf-8-sig")))  # some begin with a mark
+        reader = csv.reader(io.StringIO(read_text(file, "utf-8-sig")))  # drops a byte order mark
         lines = [(reader.line_num, line) for line in reader if line]
     except FileNotFoundError:
         raise UserError(f"{file}: there is no such file ({KEY})") from None
@@ -142,12 +141,12 @@ def read_trace(file: Path) -> list[TraceRow]:
 
 
 def effort_warnings(scenario: Scenario) -> list[str]:
-    """Beforehand: one sentence if a simulation will take long, else none.
+    """Return a warning if a simulation will take long; empty otherwise.
 
     Raises ``UserError`` as ``draw_requests`` does.
     """
     if isinstance(scenario.acceptance, Replay):
-        return []  # as long as what was recorded
+        return []  # it takes as long as the recorded run
     workload = scenario.workload
     if isinstance(workload.arrivals, ArrivalTrace):
         wanted = [row.new_tokens for row in _trace_rows(workload, workload.arrivals, scenario.path)]

@@ -1,7 +1,7 @@
 """The columns of a sweep's files: every key of its scenarios by its dotted name, with one type.
 
-Law of this file: all files of a sweep have the same columns, which its file alone decides; so they
-read as one table, whatever was refused and wherever a sweep was interrupted.
+Invariant: all files of a sweep have the same columns, which its file alone determines; so they read
+as one table, whatever was refused and wherever a sweep was interrupted.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class KeyColumns:
     """The columns of keys.
 
     Attributes:
-        kinds: by key.
-        defaults: of keys that no scenario of the sweep gives, the same for all.
+        kinds: types by key.
+        defaults: values of keys that no scenario of the sweep gives, the same for all.
     """
 
     kinds: Mapping[str, Kind]
@@ -31,7 +31,7 @@ class KeyColumns:
 
     @classmethod
     def of(cls, sweep: Sweep) -> KeyColumns:
-        """All keys that a scenario of the sweep gives, and the defaults of those that none does."""
+        """Collect the keys that a scenario of the sweep gives, and all other defaults."""
         seen: dict[str, list[Any]] = {}
         for content in sweep.variants():
             for key, value in leaves(content):
@@ -47,13 +47,13 @@ class KeyColumns:
         return cls(kinds, defaults)
 
     def row(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of one scenario; keys that it does not have are left out."""
+        """Return the values of one scenario, without the keys that it lacks."""
         found = {**self.defaults, **dict(leaves(content))}
         return {key: _cell(value, self.kinds[key]) for key, value in found.items()}
 
 
 def leaves(content: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """Keys of tables, and of lists of tables, dotted, with what is not made of tables.
+    """Yield the keys of tables, and of lists of tables, dotted, with values that contain no tables.
 
     >>> list(leaves({"drafts": [{"device": "l40"}], "schedule": {"name": "pp"}, "faults": []}))
     [('drafts.0.device', 'l40'), ('schedule.name', 'pp'), ('faults', [])]
@@ -70,8 +70,8 @@ def leaves(content: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
 
 
 def _defaults(sweep: Sweep, given: Iterable[str]) -> dict[str, Any]:
-    """What the keys are that no scenario gives; none of those that depend on a varied one, nor a
-    device's: which of them count depends on its role."""
+    """Return the defaults of keys that no scenario gives, except keys that depend on a varied one
+    and keys of devices, whose meaning depends on the role."""
     scenario = sweep.first
     dump = scenario.model_dump(mode="json", exclude_none=True)
     varied, stated = [*sweep.section.keys], {*given}
@@ -94,7 +94,7 @@ def _holds(table: str, key: str) -> bool:
 
 
 def _kind(values: Sequence[Any]) -> Kind:
-    """The one type that holds all values.
+    """Return the one type that holds all values.
 
     >>> _kind([1, 2]), _kind([1, 0.5]), _kind([True, False]), _kind([1, "auto"])
     ('int64', 'double', 'bool', 'string')
@@ -108,7 +108,7 @@ def _kind(values: Sequence[Any]) -> Kind:
 
 
 def _cell(value: Any, kind: Kind) -> Any:
-    """A value as its column's type has it; among texts, what is none is written as JSON."""
+    """Convert a value to its column's type; in a text column, other values are written as JSON."""
     if kind == "double":
         return float(value)
     if kind == "string" and not isinstance(value, str):

@@ -1,8 +1,8 @@
-"""The sweep file: a scenario, and which values of which keys are simulated.
+"""The sweep file: a scenario, and the values of keys to simulate.
 
-Law of this file: a sweep is a sequence of scenarios that is known by its file alone; the scenario
-at an index is made when it is asked for, so a sweep of any length takes no room. Every key is
-documented by its field's description and in ``docs/sweeps.md``.
+Invariant: a sweep is a sequence of scenarios that its file alone determines. Each scenario is made
+when its index is requested, so a sweep of any length needs no memory. Keys are documented by their
+fields' descriptions and in ``docs/sweeps.md``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pydantic import Field, field_validator, model_validator
 from treepipe.core.errors import UnknownKeyError, UserError
 from treepipe.files.section import GridValues, Section, Seed, Several
 from treepipe.files.toml_file import flattened, read_toml, validated
-from treepipe.results.metrics import Floats
+from treepipe.results.metric import Floats
 from treepipe.scenario.scenario import (
     Scenario,
     assign_key,
@@ -51,7 +51,7 @@ class Dimension(Section):
         return self
 
     def at(self, shares: Floats, *, whole: bool) -> list[Any]:
-        """Values at shares [0, 1) of the range; each whole number has as much of it."""
+        """Return values at shares [0, 1) of the range; whole numbers have equal parts of it."""
         low, high = self.low, self.high + 1 if whole else self.high
         if self.scale == "log":
             values = low * (high / low) ** shares
@@ -103,13 +103,13 @@ class SweepSection(Section):
 
     @property
     def keys(self) -> list[str]:
-        """The keys that are varied, the grid's first."""
+        """The varied keys, the grid's first."""
         return [*self.grid, *self.latin_hypercube]
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep file: ``base`` is what it says of the scenario itself.
+    """A sweep file: ``base`` is the content of its scenario.
 
     >>> sweep = Sweep.of({
     ...     "name": "sizes",
@@ -130,8 +130,7 @@ class Sweep:
     def load(cls, path: Path | str, settings: Sequence[str] = ()) -> Sweep:
         """Read a file; ``settings`` as ``Scenario.load`` takes them.
 
-        Raises:
-            UserError: names the file and the key.
+        Raises ``UserError``: names the file and the key.
         """
         path = Path(path)
         data = read_toml(path)
@@ -147,10 +146,10 @@ class Sweep:
 
     @classmethod
     def of(cls, content: Mapping[str, Any], path: Path | str = Path("sweep")) -> Sweep:
-        """The sweep that a file's content states; names of files count from ``path``'s folder.
+        """Build the sweep that a file's content states; file names are relative to ``path``'s
+        folder.
 
-        Raises:
-            UserError: a key is unknown, or no scenario of the sweep is valid.
+        Raises ``UserError``: a key is unknown, or no scenario of the sweep is valid.
         """
         path, base = Path(path), copy.deepcopy(dict(content))
         refuse_other_files(base, path, "search")
@@ -158,7 +157,7 @@ class Sweep:
             raise UserError(f"{path}: has no table [sweep], which says what is varied")
         whole = validated(_Whole, {"sweep": base.pop("sweep")}, path)
         found = cls(path, base, whole.sweep)
-        _ = found.first  # refused now, not after hours
+        _ = found.first  # refuses now, not after hours
         return found
 
     def __len__(self) -> int:
@@ -169,8 +168,8 @@ class Sweep:
         return math.prod(len(values) for values in self.section.grid.values())
 
     def changes(self, index: int) -> dict[str, Any]:
-        """The varied keys of the scenario at an index: all combinations of the grid with the first
-        sample, the last key changing first, then all with the second one, and so on."""
+        """Return the varied keys of the scenario at an index: all combinations of the grid with the
+        first sample, the last key changing first, then all with the second one, and so on."""
         sample, left = divmod(index, self._combinations)
         found = {key: values[sample] for key, values in self.hypercube.items()}
         for key, values in reversed(self.section.grid.items()):
@@ -180,8 +179,8 @@ class Sweep:
 
     @cached_property
     def hypercube(self) -> dict[str, list[Any]]:
-        """The samples of each key: one in each of as many equal parts of its range (McKay, Beckman
-        and Conover 1979)."""
+        """The samples of each key: one in each of equally many equal parts of its range (McKay,
+        Beckman and Conover 1979)."""
         ranges = self.section.latin_hypercube
         if not ranges:
             return {}
@@ -198,8 +197,7 @@ class Sweep:
     def first(self) -> Scenario:
         """The first valid one of ``variants``.
 
-        Raises:
-            UserError: a key is unknown, or none is valid.
+        Raises ``UserError``: a key is unknown, or no variant is valid.
         """
         found, fault = None, None
         for content in self.variants():
@@ -211,13 +209,13 @@ class Sweep:
             except UserError as error:
                 fault = fault or error
         if found is None:
-            assert fault is not None  # as there is a variant
+            assert fault is not None  # there is at least one variant
             raise fault
         return found
 
     def variants(self) -> Iterator[dict[str, Any]]:
-        """Contents that have all keys of the sweep's: the first combination, and it with every
-        other value of a key that is no number in place of the first."""
+        """Yield contents with all varied keys: the first combination, then it with each other value
+        of a key that is no number."""
         firsts = {key: values[0] for key, values in self.section.grid.items()}
         firsts |= {key: _given(each.low) for key, each in self.section.latin_hypercube.items()}
         yield changed(self.base, firsts, self.path)
@@ -228,19 +226,19 @@ class Sweep:
 
     @cached_property
     def digest(self) -> str:
-        """What tells it from every other sweep: all that it says, and its samples."""
+        """A fingerprint of the sweep's whole content, samples included."""
         said = [dict(self.base), self.section.model_dump(), self.hypercube]
         return hashed(said)
 
 
 class _Whole(Section):
-    """The table's place in the file, so that faults name their keys in full."""
+    """A file with the table, so that faults name their keys in full."""
 
     sweep: SweepSection
 
 
 def changed(base: Mapping[str, Any], changes: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """A scenario's content with other values at dotted keys; raises ``UserError``."""
+    """Return a scenario's content with other values at dotted keys; raises ``UserError``."""
     content = copy.deepcopy(dict(base))
     for key, value in changes.items():
         assign_key(content, key, copy.deepcopy(value), f"{path}: sweep: {key}")
@@ -248,11 +246,11 @@ def changed(base: Mapping[str, Any], changes: Mapping[str, Any], path: Path) -> 
 
 
 def hashed(content: Any) -> str:
-    """A fingerprint of a file's content, whatever the order of its keys."""
+    """Return a fingerprint of a file's content, whatever the order of its keys."""
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _given(value: float) -> float:
-    """A number as a file would say it."""
+    """Return a number as a file would state it."""
     return int(value) if value.is_integer() else value

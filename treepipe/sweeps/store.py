@@ -1,7 +1,7 @@
-"""The folder of a sweep: a Parquet file per batch of scenarios, and a manifest that says of what.
+"""The folder of a sweep: a Parquet file per batch of scenarios, and a manifest of the sweep.
 
-Law of this file: a batch's file is there whole or not at all, and its name alone says which
-scenarios are in it; so whatever is missing is what is still to be done.
+Invariant: a batch's file is either complete or missing, and its name determines its scenarios; so
+the missing files are the remaining work.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from pathlib import Path
 from typing import Any
 
 from treepipe.core.errors import UserError
-from treepipe.files.json_file import read_json
 from treepipe.files.outputs import claim_results, write_file
+from treepipe.files.reading import read_json
 from treepipe.results.metrics import METRICS
 from treepipe.sim.points import ROOMS, fingerprint
 from treepipe.sweeps.columns import KeyColumns
 from treepipe.sweeps.grid import Sweep
-from treepipe.sweeps.rows import OWN
 
+OWN = ("scenario_index", "scenario_hash", "replication", "error", "warnings", "utilization")
+"""Columns that are neither keys nor metrics."""
 SCHEMA = "treepipe.sweep/1"
 MANIFEST = "_sweep.json"
-"""What begins like this is skipped by those who read a folder of Parquet files."""
+"""Name of the manifest; readers of Parquet folders skip names that begin with "_"."""
 BATCHES = 100
-"""A sweep's files, unless they would hold more than ``MOST_TOGETHER`` scenarios each."""
+"""Number of a sweep's files, unless they would hold more than ``MOST_TOGETHER`` scenarios each."""
 MOST_TOGETHER = 100
 LIBRARIES = ("treepipe", "numpy", "scipy", "pyarrow")
 
 
 @dataclass(frozen=True)
 class Store:
-    """The folder ``out`` with what there is of a sweep.
+    """The folder ``out`` with the results of a sweep so far.
 
     Attributes:
         manifest: the content of its manifest.
@@ -48,13 +49,12 @@ class Store:
 
     @classmethod
     def open(cls, out: Path, sweep: Sweep, *, force: bool = False) -> Store:
-        """The folder, made if it is not there.
+        """Open the folder, or make it.
 
         Args:
-            force: throw away what it holds of another sweep.
+            force: delete results of another sweep.
 
-        Raises:
-            UserError: it holds something else.
+        Raises ``UserError``: it holds something else.
         """
         claim_results(out, MANIFEST, "sweep")
         store = cls(out, sweep, _manifest(sweep))
@@ -74,7 +74,7 @@ class Store:
         return store
 
     def _difference(self) -> str | None:
-        """What the folder holds results of, if that is not this sweep."""
+        """Describe the other sweep whose results the folder holds; None if there is no other."""
         if not (self.out / MANIFEST).exists():
             return None
         there = read_json(self.out / MANIFEST)
@@ -88,30 +88,30 @@ class Store:
 
     @property
     def files(self) -> list[Path]:
-        """The batches that are there, in order."""
+        """The finished batches' files, in order."""
         return sorted(self.out.glob("batch-*.parquet"))
 
     @property
     def missing(self) -> list[int]:
-        """The batches that are still to be done."""
+        """The batches that remain."""
         there = {file.name for file in self.files}
         count = ceil(len(self.sweep) / self.manifest["batch"])
         return [batch for batch in range(count) if self._file(batch).name not in there]
 
     def scenarios(self, batch: int) -> range:
-        """The indices of a batch's scenarios."""
+        """Return the indices of a batch's scenarios."""
         size = self.manifest["batch"]
         return range(batch * size, min((batch + 1) * size, len(self.sweep)))
 
     def write(self, batch: int, data: bytes) -> None:
-        """Put a batch's file in place."""
+        """Write a batch's file."""
         write_file(self._file(batch), data, "--out")
 
     def _file(self, batch: int) -> Path:
         return self.out / f"batch-{batch:06}.parquet"
 
     def table(self, columns: Sequence[str] | None = None) -> Any:
-        """All rows as a ``pyarrow.Table``, in the order of the scenarios."""
+        """Return all rows as a ``pyarrow.Table``, in the order of the scenarios."""
         from pyarrow import concat_tables, parquet
 
         return concat_tables(
@@ -125,7 +125,9 @@ def _manifest(sweep: Sweep) -> dict[str, Any]:
         "schema": SCHEMA,
         "name": sweep.base.get("name"),
         "sweep": sweep.digest,
-        "inputs": fingerprint(named, sweep.path.parent, (*ROOMS, "sweeps")),  # which makes the rows
+        "inputs": fingerprint(
+            named, sweep.path.parent, (*ROOMS, "sweeps")
+        ),  # the modules that make the rows
         "scenarios": len(sweep),
         "batch": min(MOST_TOGETHER, ceil(len(sweep) / BATCHES)),
         "varied": sweep.section.keys,
@@ -137,7 +139,7 @@ def _manifest(sweep: Sweep) -> dict[str, Any]:
 
 
 def parquet_bytes(keys: KeyColumns, rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """The rows as a Parquet file with all of a sweep's columns."""
+    """Return the rows as a Parquet file with all of a sweep's columns."""
     import pyarrow
     from pyarrow import parquet
 

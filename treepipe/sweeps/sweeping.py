@@ -1,7 +1,7 @@
-"""Carrying a sweep out: what is missing of it, batch by batch, on an engine.
+"""Simulation of a sweep's missing scenarios, batch by batch, on an engine.
 
-Law of this file: a batch is written as soon as it is done, so an interrupted sweep repeats no more
-than the batches under way, one per worker.
+Invariant: each batch is written as soon as it is done, so an interrupted sweep repeats no more than
+the unfinished batches, one per worker.
 """
 
 from __future__ import annotations
@@ -14,23 +14,27 @@ from typing import Any
 
 from joblib import delayed  # type: ignore[import-untyped]
 
+from treepipe.core.errors import RunError, UserError
 from treepipe.extras import need_parquet
-from treepipe.sim.engine import carried_out
+from treepipe.results.estimates import find_warmup, observe
+from treepipe.results.trace import Trace
+from treepipe.scenario.scenario import Scenario
+from treepipe.sim.engine import run_jobs
+from treepipe.sim.predict import predict
 from treepipe.sweeps.columns import KeyColumns
-from treepipe.sweeps.grid import Sweep
-from treepipe.sweeps.rows import scenario_rows
+from treepipe.sweeps.grid import Sweep, changed, hashed
 from treepipe.sweeps.store import Store, parquet_bytes
 
 
 @dataclass(frozen=True)
-class Swept:
-    """What there is of a sweep when it is done.
+class SweepResult:
+    """Results of a finished sweep.
 
     Attributes:
         simulated: scenarios that were simulated now; the others were there.
-        rows: of all.
+        rows: number of rows in all files.
         refused: scenarios that were refused.
-        reasons: how many were refused for which, the most frequent first.
+        reasons: number of refusals by reason, the most frequent first.
     """
 
     store: Store = field(repr=False)
@@ -46,15 +50,15 @@ class Swept:
 
     @property
     def scenarios(self) -> int:
-        """How many scenarios the sweep has."""
+        """Number of the sweep's scenarios."""
         return len(self.store.sweep)
 
     def table(self, columns: Sequence[str] | None = None) -> Any:
-        """All rows, or these columns of them, as a ``pyarrow.Table``, in the scenarios' order."""
+        """Return all rows (of these columns) as a ``pyarrow.Table``, in the scenarios' order."""
         return self.store.table(columns)
 
     def to_json(self) -> dict[str, Any]:
-        """The content of the file ``treepipe.sweep/1``."""
+        """Return the content of the file ``treepipe.sweep/1``."""
         return {
             **self.store.manifest,
             "simulated": self.simulated,
@@ -66,12 +70,12 @@ class Swept:
 
 def carry_out(
     sweep: Sweep, out: Path, say: Callable[[str, int], None], *, force: bool = False
-) -> Swept:
-    """Simulate what is missing of a sweep in the folder ``out``, on the engine around.
+) -> SweepResult:
+    """Simulate a sweep's missing scenarios into the folder ``out``, on the current engine.
 
     Raises:
         UserError: the folder holds something else, or the extra 'sweep' is not installed.
-        RunError: a file could not be written, or a cluster gave up.
+        RunError: a file could not be written, or a cluster failed.
     """
     need_parquet()
     store = Store.open(out, sweep, force=force)
@@ -88,7 +92,7 @@ def carry_out(
         )
         for batch in missing
     )
-    for batch, data in carried_out(jobs, ordered=False, together=1):
+    for batch, data in run_jobs(jobs, ordered=False, together=1):
         store.write(batch, data)
         say("", len(store.scenarios(batch)))
     return _swept(store, simulated)
@@ -101,7 +105,7 @@ def _batch(
     path: Path,
     keys: KeyColumns,
 ) -> tuple[int, bytes]:
-    """A batch's Parquet file."""
+    """Make a batch's Parquet file."""
     rows = []
     for index, changes in scenarios:
         content, replications = scenario_rows(base, changes, path)
@@ -110,8 +114,47 @@ def _batch(
     return batch, parquet_bytes(keys, rows)
 
 
-def _swept(store: Store, simulated: int) -> Swept:
+def _swept(store: Store, simulated: int) -> SweepResult:
     errors = store.table(["error"])["error"]
     reasons = Counter(each for each in errors.to_pylist() if each is not None)
     refused = sum(reasons.values())
-    return Swept(store, simulated, len(errors), refused, dict(reasons.most_common()))
+    return SweepResult(store, simulated, len(errors), refused, dict(reasons.most_common()))
+
+
+def scenario_rows(
+    base: Mapping[str, Any], changes: Mapping[str, Any], path: Path
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return a scenario's content, and the rows of its replications without the keys.
+
+    A metric is that of one run, as ``treepipe simulate`` computes it, without the warm-up of all
+    runs.
+    """
+    content = dict(base)
+    try:
+        content = changed(base, changes, path)
+        scenario = Scenario.of(content, path)
+        traces = predict(scenario)
+        warmup = scenario.workload.warmup_requests
+        if warmup is None:
+            warmup = find_warmup(traces)[0]
+        rows = [_row(trace, warmup) for trace in traces]
+    except (UserError, RunError) as error:
+        rows = [{"error": str(error).removeprefix(f"{path}: ")}]
+    about = {"scenario_hash": hashed(content)}
+    return content, [{**about, **row, "replication": run} for run, row in _numbered(rows)]
+
+
+def _numbered(rows: list[dict[str, Any]]) -> list[tuple[int | None, dict[str, Any]]]:
+    """Number rows by replication; the row of a refused scenario has no number."""
+    return [(None if "error" in row else run, row) for run, row in enumerate(rows)]
+
+
+def _row(trace: Trace, warmup: int) -> dict[str, Any]:
+    """Make the row of one replication."""
+    estimates = observe([trace], warmup, batches=1)
+    shares = {name: float(values.mean()) for name, values in estimates.utilization.items()}
+    return {
+        **{name: float(values.mean()) for name, values in estimates.metrics.items()},
+        "utilization": sorted(shares.items()),
+        "warnings": sorted({*trace.warnings, *estimates.warnings}),
+    }

@@ -1,1 +1,1 @@
-"""Predict and run, and judge the difference: validation, demonstration, the standard grid."""
+"""Validation: predict, run, and compare; the demonstration and the standard grid's cells."""

@@ -1,7 +1,7 @@
-"""The acceptance that a case is predicted with: its scenario's own, or calibrated on prompts.
+"""The acceptance for predicting a case: its scenario's own, or calibrated on prompts.
 
-Law of this file: no prompt that is calibrated on is decoded. Acceptance changes along a text, so a
-case is predicted from as much of each calibration text as its own texts are long.
+Invariant: no calibration prompt is decoded. Acceptance changes along a text, so a case is predicted
+from the beginning of each calibration text, as long as the case's own texts.
 """
 
 from __future__ import annotations
@@ -15,29 +15,24 @@ from typing import TypeAlias
 from treepipe.core.errors import UserError
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.launch import Launch
-from treepipe.executor.measure.calibration import Texts, record_acceptance
-from treepipe.executor.measure.source_calibration import recorder_of
+from treepipe.executor.measure.calibration import Texts, record_acceptance, recorder_of
 from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.executor.sources import SourceSettings
 from treepipe.profiles.pool_file import PoolFile
-from treepipe.results.show import Say
+from treepipe.progress import Progress
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Replay
 from treepipe.sim.acceptance import PoolSource
+from treepipe.sim.acceptance_pool import acceptance_pool, acceptance_warnings
 from treepipe.sim.pool import Pool
-from treepipe.sim.predict import acceptance_pool, acceptance_warnings
 
 CALIBRATION, HELD_OUT = "reference:calibration", "reference:heldout"
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A scenario, ready to be predicted and run.
-
-    Attributes:
-        calibrate_on: prompts to calibrate on, as ``workload.prompts`` names them; None: see
-            ``calibration_prompts``.
-    """
+    """A scenario, ready for prediction and run; ``calibrate_on``: calibration prompts, in the
+    notation of ``workload.prompts`` (None: see ``calibration_prompts``)."""
 
     label: str
     scenario: Scenario
@@ -46,14 +41,14 @@ class Prepared:
 
     @property
     def longest(self) -> int:
-        """New tokens of its longest request."""
+        """New tokens of the longest request."""
         return max(request.max_new_tokens for request in self.launch.deployment.requests)
 
 
 @dataclass(frozen=True, slots=True)
 class CalibratedAcceptance:
-    """A pool, how many of its positions are drawn together (None: whole texts), the hit ratios to
-    reach, and what is to be said of how it goes with the scenario."""
+    """A pool, the number of consecutive positions that are drawn together (None: whole texts), the
+    target hit ratios, and warnings about its use with the scenario."""
 
     pool: Pool
     block: int | None = None
@@ -62,16 +57,15 @@ class CalibratedAcceptance:
 
     @property
     def source(self) -> PoolSource:
-        """What simulated runs draw from, each with its own seed."""
         return PoolSource(self.pool, self.block, 0, self.hit_ratio)
 
 
 _Pair: TypeAlias = tuple[Path, SourceSettings, str, Path]
-"""What a calibration is of: the target's directory, what drafts, the prompts, their folder."""
+"""The target's directory, its draft, the calibration prompts, and their folder."""
 
 
-def calibrate(cases: Sequence[Prepared], say: Say) -> dict[str, CalibratedAcceptance]:
-    """The acceptance of every case by its label; equal pairs and prompts are calibrated once.
+def calibrate(cases: Sequence[Prepared], say: Progress) -> dict[str, CalibratedAcceptance]:
+    """Find the acceptance of every case by label; equal pairs and prompts are calibrated once.
 
     Raises ``UserError`` if a case has no acceptance and none can be calibrated.
     """
@@ -92,7 +86,7 @@ def calibrate(cases: Sequence[Prepared], say: Say) -> dict[str, CalibratedAccept
 
 
 def calibration_prompts(prompts: str) -> str:
-    """The reference calibration prompts of the same kind as these.
+    """Return the reference calibration prompts of the same kind as ``prompts``.
 
     >>> calibration_prompts("reference:heldout:code")
     'reference:calibration:code'
@@ -114,14 +108,15 @@ def _needs_calibration(case: Prepared) -> bool:
 
 
 def _pair(case: Prepared) -> _Pair:
-    """Raises ``UserError`` if the draft servers differ in what they draft with."""
+    """Return the pair to calibrate; raises ``UserError`` if the draft servers' sources differ."""
     scenario, sampling = case.scenario, case.scenario.sampling
-    if sampling.rule == "relaxed_best":  # the simulator has it from a pool of the exact rule
+    if sampling.rule == "relaxed_best":  # the simulator derives it from a pool of the exact rule
         sampling = sampling.model_copy(update={"rule": "exact"})
-    found = set()
-    for role in case.launch.roles:
-        if role.kind == "draft":
-            found.add(replace(role.source, sampling=sampling, remembers=False, seed=0))
+    found = {
+        replace(role.source, sampling=sampling, remembers=False, seed=0)
+        for role in case.launch.roles
+        if role.kind == "draft"
+    }
     if len(found) > 1:
         raise UserError(
             f"{scenario.path}: key acceptance is missing; the draft servers differ, and only equal "
@@ -132,14 +127,12 @@ def _pair(case: Prepared) -> _Pair:
 
 
 def _decoded(cases: Sequence[Prepared]) -> set[tuple[int, ...]]:
-    """All prompts that are going to be decoded, as token ids."""
     return {request.prompt for case in cases for request in case.launch.deployment.requests}
 
 
 def _record(
-    case: Prepared, pair: _Pair, new_tokens: int, decoded: set[tuple[int, ...]], say: Say
+    case: Prepared, pair: _Pair, new_tokens: int, decoded: set[tuple[int, ...]], say: Progress
 ) -> PoolFile:
-    """The pool of a pair's calibration."""
     directory, settings, name, folder = pair
     target = Checkpoint.open(directory)
     prompts = [p for p in tokenize(target, load_texts(name, folder)) if p not in decoded]
@@ -149,7 +142,7 @@ def _record(
         )
     limit = target.max_positions
     if settings.whole and settings.model is not None:
-        limit = min(limit, settings.model.open().max_positions)
+        limit = min(limit, Checkpoint.open(settings.model).max_positions)
     too_long = max(map(len, prompts)) + new_tokens
     if too_long > limit:
         raise UserError(

@@ -1,9 +1,7 @@
-"""Systems on emulated clusters, predicted and run: one mechanism, in three sizes.
+"""Cells: systems on emulated clusters to predict and run, in three sizes.
 
 The demonstration is a few cells, the study ``all-schedules`` every system's, the standard grid
-(``studies/workshop/grid.py``) a balanced fraction of systems x settings. Law of this file: a cell
-is a system at one level of each factor; a size says how many prompts and tokens it gets, and
-nothing else.
+(``studies/workshop/grid.py``) a balanced fraction of systems x settings.
 """
 
 from __future__ import annotations
@@ -23,28 +21,24 @@ from treepipe.validation.comparison import Case
 SCENARIO = Path(__file__).parents[1] / "studies" / "scenarios" / "demo.toml"
 SYSTEMS: tuple[str, ...] = tuple(systems())
 EXTRA: Mapping[str, Mapping[str, Any]] = {
-    "pipedec": {"schedule.groups": 2},  # as its paper does with 14 stages
+    "pipedec": {"schedule.groups": 2},  # as in its paper with 14 stages
     "specpipe_db": {"workload.concurrency": 4},
-    "starsd": {"pipelines.0.count": 2, "workload.concurrency": 2},  # with one target it is chain
+    "starsd": {"pipelines.0.count": 2, "workload.concurrency": 2},  # one target equals "chain"
 }
-"""What a system needs besides its name to be none of the others."""
+"""Keys besides its name that a system needs to differ from the others."""
 STAGES = (2, 4, 8)
 LATENCIES_MS = (0.2, 5.0, 20.0)
 STAGE_MS = (10.0, 20.0)
-"""Of a pass of up to 16 tokens. Eight stages, a draft and their messages need about 10 ms of this
-machine's two cores for each step; faster devices than that could not be emulated on them."""
+"""Times of a pass of up to 16 tokens. Eight stages, a draft and their messages need about 10 ms of
+two cores for each step; two cores cannot emulate faster devices."""
 PREDICTED_TOKENS = 2500
-"""In all runs of a prediction together: enough to know its mean to about 2 %."""
+"""Tokens of all runs of a prediction together, which determine the mean to about 2 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A system on so many stages, with links of ``latency_ms`` one way.
-
-    Attributes:
-        stage_ms: of a pass of up to 16 tokens.
-        kind: of the prompts; None: code, prose and arithmetic in turn.
-    """
+    """A system on a number of stages of ``stage_ms`` per pass, with links of ``latency_ms`` one
+    way; ``kind`` of the prompts (None: code, prose and arithmetic in turn)."""
 
     schedule: ScheduleName
     stages: int = 4
@@ -54,7 +48,6 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """The system alone on the demonstration's cluster."""
         if self == Cell(self.schedule):
             return self.schedule
         kind = f", {self.kind}" if self.kind else ""
@@ -63,7 +56,7 @@ class Cell:
         )
 
     def changes(self) -> dict[str, Any]:
-        """What its scenario has instead of the demonstration's."""
+        """Return the keys that differ from the demonstration's scenario."""
         stage = self.stage_ms
         table = {1: stage, 64: 1.04 * stage, 128: 1.7 * stage}
         return {
@@ -78,14 +71,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is done of a cell: prompts of so many new tokens.
+    """The number and length of a cell's requests.
 
     Attributes:
-        chain_requests: of systems with one narrow tree per round, whose speed differs twice as
-            much from text to text; None: as many as all others have.
-        plain_requests: of plain decoding, which takes the same time for every token.
-        runs: of the prediction; None: as many as make ``PREDICTED_TOKENS``.
-        calibrated_on: prompts, as in ``Prepared``.
+        chain_requests: prompts of systems with one narrow tree per round, whose speed varies twice
+            as much from text to text; None: as many as for all others.
+        plain_requests: prompts of plain decoding, which takes equal time for every token.
+        runs: number of the prediction's runs; None: enough for ``PREDICTED_TOKENS``.
     """
 
     requests: int = 15
@@ -96,14 +88,13 @@ class Size:
     calibrated_on: str = CALIBRATION
 
     def requests_of(self, schedule: str) -> int:
-        """Prompts of a cell."""
         system = systems()[schedule]
         if not system.drafts:
             return self.plain_requests
         return (system.drawn and self.chain_requests) or self.requests
 
     def changes(self, schedule: str) -> dict[str, Any]:
-        """What a scenario of a cell has instead of the demonstration's."""
+        """Return the keys of a cell's scenario that differ from the demonstration's."""
         count = self.requests_of(schedule)
         return {
             "workload.requests": count,
@@ -113,7 +104,7 @@ class Size:
 
 
 def cases_of(cells: Iterable[Cell], size: Size) -> list[Case]:
-    """Cells to predict and run, in the same order, labelled as they are."""
+    """Make the cases of cells, in the same order and with the cells' labels."""
     base = Scenario.load(SCENARIO)
     found = []
     for cell in cells:

@@ -1,7 +1,7 @@
-"""Calibrate, predict, run for real, and compare: what the demonstration and the studies share.
+"""Calibration, prediction, run and comparison of cases.
 
-Law of this file: every case is predicted before the first process starts, from acceptance on the
-calibration prompts, which are none of those that are decoded.
+Invariant: every case is predicted before the first process starts, from acceptance on the
+calibration prompts, none of which is decoded.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from treepipe.core.errors import UserError
-from treepipe.executor.checkpoint import CheckpointSource
 from treepipe.executor.computing import use
 from treepipe.executor.controller import Controller
 from treepipe.executor.launch import prepare
@@ -23,15 +23,16 @@ from treepipe.executor.measure.machine import is_this_machine
 from treepipe.executor.station import RoleSettings
 from treepipe.profiles.library import find_device
 from treepipe.profiles.schema import DeviceProfile
+from treepipe.progress import Progress
 from treepipe.results.estimates import observe
-from treepipe.results.show import Say
+from treepipe.results.recording import Recording
 from treepipe.results.trace import Trace
 from treepipe.scenario.computing import FULL, ONE_CORE, Compute
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schedule_check import ends_of
 from treepipe.scenario.workload import run_seeds
-from treepipe.sim.theory.admission import admitted
+from treepipe.sim.theory.admission import resolve_admission
 from treepipe.sim.world import simulate
 from treepipe.validation.calibration import CalibratedAcceptance, Prepared, calibrate
 from treepipe.validation.judgement import Cut, Prediction, Row, Timed, judge
@@ -42,50 +43,69 @@ WARM_UP_TOKENS = 8
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing to predict and to run.
-
-    Attributes:
-        calibrate_on: as in ``Prepared``.
-    """
+    """A case to predict and to run; ``calibrate_on`` as in ``Prepared``."""
 
     label: str
     scenario: Scenario
     calibrate_on: str | None = None
 
 
-def compared(cases: Sequence[Case], say: Say, cut: Cut = lambda trace: trace) -> dict[str, Row]:
-    """What ``compare`` yields, by label, in the order of the cases."""
+def compared(
+    cases: Sequence[Case], say: Progress, cut: Cut = lambda trace: trace
+) -> dict[str, Row]:
+    """Return the rows of ``compare`` by label, in the order of the cases."""
     rows = {row.label: row for row in compare(cases, say, cut)}
     return {case.label: rows[case.label] for case in cases}
 
 
-def compare(cases: Sequence[Case], say: Say, cut: Cut = lambda trace: trace) -> Iterator[Row]:
-    """Predict all cases, then run them; yields a row after each run.
+def compare(cases: Sequence[Case], say: Progress, cut: Cut = lambda trace: trace) -> Iterator[Row]:
+    """Predict all cases (of different labels), then run them; yields a row after each run.
 
-    Cases that differ in nothing the workers are started with share one controller, so rows come
-    controller by controller.
-
-    Args:
-        cases: of different labels.
-        cut: what is measured of a run; all of it if not given.
+    Cases with equal settings of the workers share one controller, so rows are ordered by
+    controller. ``cut`` selects the measured part of a run.
     """
-    use(ONE_CORE)  # small models; more threads only wait for each other
+    use(ONE_CORE)  # more threads do not help small models
     prepared = [_prepare(case) for case in cases]
     acceptance = calibrate(prepared, say)
     say("predicting", sum(each.scenario.runs for each in prepared))
-    predictions = {
-        each.label: predict_case(
-            each.launch.deployment, each.scenario, acceptance[each.label], say, cut
+    predictions = {}
+    for each in prepared:
+        known = acceptance[each.label]
+        predictions[each.label] = predict_case(
+            each.launch.deployment, each.scenario, known, say, cut
         )
-        for each in prepared
-    }
     texts = _plain_texts([each for each in prepared if _is_greedy(each)], say)
     for group in _by_cluster(prepared):
-        yield from _run_group(group, predictions, texts, say, cut)
+        roles = _roles_for(group)
+        say(f"starting {len(roles)} processes", 1)
+        with Controller(roles, group[0].launch.deployment) as controller:
+            say("", 1)
+            for each in group:
+                plain = texts[_Plain.of(each)] if _is_greedy(each) else None
+                say(f"running {each.label}", len(each.launch.deployment.requests))
+                _warm_up(controller, each.launch.deployment)
+                run = controller.run(each.launch.deployment, lambda: say("", 1))
+                yield _judged(each, predictions[each.label], run, plain, cut)
+
+
+def _judged(
+    case: Prepared,
+    prediction: Prediction,
+    run: tuple[Trace, Recording],
+    plain: PlainTexts | None,
+    cut: Cut,
+) -> Row:
+    name, deployment = case.scenario.schedule.name, case.launch.deployment
+    timed = _timed(case.scenario)
+    return judge(case.label, name, deployment, prediction, run, plain, cut, timed)
 
 
 def predict_case(
-    deployment: Deployment, scenario: Scenario, acceptance: CalibratedAcceptance, say: Say, cut: Cut
+    deployment: Deployment,
+    scenario: Scenario,
+    acceptance: CalibratedAcceptance,
+    say: Progress,
+    cut: Cut,
 ) -> Prediction:
     """Simulate the scenario's number of runs, each with its own seed."""
     # A simulated token is a rank, so no token ends a simulated text.
@@ -102,7 +122,7 @@ def predict_case(
 
 
 def _prepare(case: Case) -> Prepared:
-    scenario = admitted(case.scenario)
+    scenario = resolve_admission(case.scenario)
     found = Prepared(case.label, scenario, prepare(scenario), case.calibrate_on)
     if found.longest < 2:
         raise UserError(
@@ -118,22 +138,21 @@ def _is_greedy(case: Prepared) -> bool:
 
 
 class _Plain(NamedTuple):
-    """What plain decoding is of: equal ones give the same texts. ``chunk``: of prompts, where the
-    type makes it matter."""
+    """Settings that determine plain decoding's texts; ``chunk`` of prompts, if it matters."""
 
-    source: CheckpointSource
+    target: Path
     compute: Compute
     chunk: int | None
 
     @classmethod
     def of(cls, case: Prepared) -> _Plain:
-        compute = case.launch.deployment.pipelines[0][0].compute
+        compute = case.launch.deployment.roles.pipelines[0][0].compute
         chunk = case.scenario.schedule.parameters.prefill_chunk
-        return cls(case.launch.target.source, compute, None if compute.dtype == FULL else chunk)
+        return cls(case.launch.target.directory, compute, None if compute.dtype == FULL else chunk)
 
 
-def _plain_texts(cases: Sequence[Prepared], say: Say) -> Mapping[_Plain, PlainTexts]:
-    """Plain greedy decoding of each unpartitioned target: what every schedule must give."""
+def _plain_texts(cases: Sequence[Prepared], say: Progress) -> Mapping[_Plain, PlainTexts]:
+    """Decode greedily with each unpartitioned target: the reference for every schedule."""
     targets = {_Plain.of(case): case.launch.target for case in cases}
     longest: dict[tuple[_Plain, tuple[int, ...], frozenset[int]], int] = {}
     for case in cases:
@@ -145,7 +164,7 @@ def _plain_texts(cases: Sequence[Prepared], say: Say) -> Mapping[_Plain, PlainTe
     for plain, target in targets.items():
         wanted = {key[1:]: length for key, length in longest.items() if key[0] == plain}
         most = max(len(prompt) + n for (prompt, _), n in wanted.items())
-        use(plain.compute)  # as the workers do, so that sums are the same
+        use(plain.compute)  # the workers' settings, for equal sums
         whole, texts[plain] = WholeModel(target, most, plain.compute), {}
         for (prompt, ends), length in wanted.items():
             logits = whole.decode(prompt, length, ends, plain.chunk)
@@ -156,7 +175,7 @@ def _plain_texts(cases: Sequence[Prepared], say: Say) -> Mapping[_Plain, PlainTe
 
 
 def _plain_text(logits: Iterable[torch.Tensor]) -> PlainText:
-    """Args: ``logits``: [vocabulary] at each place."""
+    """Convert logits [vocabulary] at each place to a text."""
     tokens, runners = list[int](), list[RunnerUp]()
     for row in logits:
         tokens.append(int(row.argmax()))
@@ -169,7 +188,7 @@ def _plain_text(logits: Iterable[torch.Tensor]) -> PlainText:
 
 
 def _by_cluster(prepared: Iterable[Prepared]) -> list[list[Prepared]]:
-    """Cases whose workers would be started alike, in the order of their first ones."""
+    """Group cases whose workers are started alike, in the order of their first ones."""
     groups: dict[str, list[Prepared]] = {}
     for each in prepared:
         groups.setdefault(_cluster_key(each), []).append(each)
@@ -177,12 +196,8 @@ def _by_cluster(prepared: Iterable[Prepared]) -> list[list[Prepared]]:
 
 
 def _cluster_key(prepared: Prepared) -> str:
-    """All that worker processes are started with but their caches' size.
-
-    Schedule, concurrency, places and admission come with a run; the queue's policy, the groups
-    of stages, a step's phases, central transfers and how many requests share a pass are the
-    workers' own.
-    """
+    """Return all settings that worker processes are started with except their caches' size;
+    schedule, concurrency, places and admission come with a run."""
     scenario = prepared.scenario
     content = scenario.model_dump(
         mode="json", exclude={"name", "runs", "schedule", "acceptance", "workload", "serving"}
@@ -194,36 +209,13 @@ def _cluster_key(prepared: Prepared) -> str:
         parameters.overlapped_pruning,
         parameters.central_transfers,
         ends_of(scenario),
-        prepared.launch.deployment.batch,
-        asdict(prepared.launch.deployment.room),
+        prepared.launch.deployment.service.pass_requests,
+        asdict(prepared.launch.deployment.service.room),
     ]
     return json.dumps([content, serving, own], sort_keys=True)
 
 
-def _run_group(
-    group: Sequence[Prepared],
-    predictions: Mapping[str, Prediction],
-    texts: Mapping[_Plain, PlainTexts],
-    say: Say,
-    cut: Cut,
-) -> Iterator[Row]:
-    roles = _roles_for(group)
-    say(f"starting {len(roles)} processes", 1)
-    with Controller(roles, group[0].launch.deployment) as controller:
-        say("", 1)
-        for each in group:
-            deployment, label = each.launch.deployment, each.label
-            plain = texts[_Plain.of(each)] if _is_greedy(each) else None
-            say(f"running {label}", len(deployment.requests))
-            _warm_up(controller, deployment)
-            run = controller.run(deployment, lambda: say("", 1))
-            name = each.scenario.schedule.name
-            timed = _timed(each.scenario)
-            yield judge(label, name, deployment, predictions[label], run, plain, cut, timed)
-
-
 def _timed(scenario: Scenario) -> Timed:
-    """What the profiles of a scenario's devices are to its run."""
     if scenario.emulate:
         return "emulated"
     path = scenario.path
@@ -239,20 +231,16 @@ def _timed(scenario: Scenario) -> Timed:
 
 
 def _warm_up(controller: Controller, deployment: Deployment) -> None:
-    """Decode a few tokens on every pipeline: a process's first passes take longer."""
-    count = max(deployment.serving.clients, len(deployment.pipelines))
-    requests = tuple(
-        replace(
-            request,
-            max_new_tokens=min(request.max_new_tokens, WARM_UP_TOKENS),
-            arrival_ms=None,
-        )
-        for request in deployment.requests[:count]
-    )
-    controller.run(deployment.asked(requests))
+    """Decode a few tokens on every pipeline, as a process's first passes take longer."""
+    count = max(deployment.service.clients, len(deployment.roles.pipelines))
+    requests = []
+    for request in deployment.requests[:count]:
+        most = min(request.max_new_tokens, WARM_UP_TOKENS)
+        requests.append(replace(request, max_new_tokens=most, arrival_ms=None))
+    controller.run(deployment.asked(tuple(requests)))
 
 
 def _roles_for(group: Sequence[Prepared]) -> list[RoleSettings]:
-    """The first case's roles, with caches that hold every case's trees."""
+    """Return the first case's roles, with caches large enough for every case's trees."""
     columns = zip(*(each.launch.roles for each in group), strict=True)
     return [replace(same[0], capacity=max(role.capacity for role in same)) for same in columns]

@@ -1,4 +1,4 @@
-"""The demonstration: the smallest size of ``cells.py``, system by system, and its folder."""
+"""The demonstration: the smallest size of ``cells.py``, every system in turn, and its folder."""
 
 from __future__ import annotations
 
@@ -9,65 +9,57 @@ from typing import Any
 
 from rich.console import Console
 
-from treepipe.files.outputs import Faults, claim_results, write_file
+from treepipe.files.outputs import Failures, claim_results, write_file
+from treepipe.progress import Progress
 from treepipe.report.page import Report
 from treepipe.results.result import write_json
-from treepipe.results.sheet import Column, Sheet
-from treepipe.results.show import Say, console, print_sheet
+from treepipe.results.sheet import Sheet, columns
+from treepipe.results.show import console, print_sheet
 from treepipe.results.timeline import draw_timelines
 from treepipe.results.trace import write_chrome_trace
 from treepipe.scenario.schema import ScheduleName
 from treepipe.validation.cells import Cell, Size, cases_of
-from treepipe.validation.comparison import Case, compared
+from treepipe.validation.comparison import compared
 from treepipe.validation.judgement import Row as Row
-from treepipe.validation.row_sheet import row_sheet
 from treepipe.validation.validation import entry, validation
-from treepipe.validation.validation_report import validation_report
+from treepipe.validation.validation_report import row_sheet, validation_report
 
 SCHEDULES: tuple[ScheduleName, ...] = ("pp", "naive_pp", "pruned_pp", "flowspec")
 SIZE = Size()
 
 
 def run_demo(
-    say: Say, schedules: Sequence[ScheduleName] = SCHEDULES, size: Size = SIZE
+    say: Progress, schedules: Sequence[ScheduleName] = SCHEDULES, size: Size = SIZE
 ) -> list[Row]:
     """Calibrate, predict all schedules, then run them."""
-    return list(compared(_cases(schedules, size), say).values())
+    return list(compared(cases_of(map(Cell, schedules), size), say).values())
 
 
 def write_demo(rows: list[Row], out: Path) -> None:
-    """Pictures, traces and ``demo.json`` into ``out``."""
-    with Faults() as faults:
+    """Write plots, traces and ``demo.json`` into ``out``."""
+    with Failures() as failures:
         content = {"schema": "treepipe.demo/1", "rows": [_row_content(row) for row in rows]}
-        faults.attempt(write_json, content, str(out / "demo.json"), "--out")
+        failures.attempt(write_json, content, str(out / "demo.json"), "--out")
         for label in ("prediction", "execution"):
             traces = [(row.schedule, getattr(row, label)) for row in rows]
-            faults.attempt(write_chrome_trace, traces, out / f"{label}-trace.json", "--out")
+            failures.attempt(write_chrome_trace, traces, out / f"{label}-trace.json", "--out")
         for row in rows:
-            shown = [("simulated, with this run's acceptance replayed", row.replay)]
-            shown.append(("executed", row.execution))
             title = f"{row.schedule}: 4 emulated stages of 20 ms, links of 1 ms"
             path = out / f"timeline-{row.schedule}.png"
-            faults.attempt(draw_timelines, shown, title, path, option="--out")
+            failures.attempt(draw_timelines, row.timelines, title, path, option="--out")
 
 
 def demo_report(rows: Sequence[Row], command: str = "") -> Report:
-    """The demonstration as a page, as ``treepipe validate`` writes one.
-
-    Args: ``command``: what made it, quoted for a shell.
-    """
+    """Make the demonstration's page, as ``treepipe validate`` does; it quotes ``command``."""
     by_label = {row.label: row for row in rows}
-    scenarios = [case.scenario for case in _cases(SCHEDULES, SIZE) if case.label in by_label]
+    cases = cases_of(map(Cell, SCHEDULES), SIZE)
+    scenarios = [case.scenario for case in cases if case.label in by_label]
     content = validation([entry(row) for row in rows])
     return validation_report(content, by_label, scenarios, command)
 
 
-def _cases(schedules: Sequence[ScheduleName], size: Size) -> list[Case]:
-    return cases_of(map(Cell, schedules), size)
-
-
 def claim_folder(out: Path) -> None:
-    """Make the folder; refuse one that holds something other than an earlier demonstration."""
+    """Make the folder; refuse one that contains anything but an earlier demonstration."""
     claim_results(out, "demo.json", "demonstration")
 
 
@@ -87,15 +79,15 @@ def _row_content(row: Row) -> dict[str, Any]:
 
 
 def show_demo(rows: Sequence[Row], out: Path, quiet: bool) -> None:
-    """Print the demonstration's table, and put the same text into the folder."""
+    """Print the demonstration's tables, and write the same text into the folder."""
     title = "Time between tokens: predicted before the run, then measured"
     times = row_sheet("demo", title, {row.schedule: row for row in rows})
     tables = [times, _utilization_sheet(rows)]
     text = io.StringIO()
     for table in tables:
         Console(file=text, width=130, markup=False, emoji=False).print(table)
-    with Faults() as faults:
-        faults.attempt(write_file, out / "table.txt", text.getvalue(), "--out")
+    with Failures() as failures:
+        failures.attempt(write_file, out / "table.txt", text.getvalue(), "--out")
         if not quiet:
             shown = console()
             for table in tables:
@@ -104,9 +96,9 @@ def show_demo(rows: Sequence[Row], out: Path, quiet: bool) -> None:
 
 
 def _utilization_sheet(rows: Sequence[Row]) -> Sheet:
-    devices = [Column(device.removeprefix("pipeline0.")) for device in rows[0].utilization]
+    devices = [device.removeprefix("pipeline0.") for device in rows[0].utilization]
     title = "Utilization: predicted / measured"
-    sheet = Sheet("utilization", title, [Column("schedule"), *devices])
+    sheet = Sheet(title, columns("schedule", *devices), name="utilization")
     for row in rows:
         shares = [
             f"{row.predicted_utilization[device]:.2f} / {share:.2f}"

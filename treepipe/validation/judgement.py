@@ -1,4 +1,4 @@
-"""A run held against what was predicted of it: error, its parts, and whether the text is right."""
+"""Judgement of a run against its prediction: the error, its parts, and the text."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
 from treepipe.validation.plain import Agreement, PlainTexts, agreement
 
-OVERRUN = 1.25
-"""Work whose median takes longer than this times its profile's is warned of..."""
-NOTICED = 0.01
-"""... if what it takes more is this share of the run."""
+OVERRUN, NOTICED = 1.25, 0.01
+"""Thresholds of a warning: the median time of work over its profile's, and the share of the run
+that the excess takes."""
 
 Timed: TypeAlias = Literal["emulated", "here", "elsewhere"]
-"""What the profiles of a run's devices are to it: padded to, or of this machine, or of others."""
+"""Origin of device times: emulated, or profiles of this machine or of other machines."""
 SLOWER: Mapping[Timed, str] = {
     "emulated": "this host is slower at it than the device that it emulates",
     "here": (
@@ -41,16 +40,13 @@ SLOWER: Mapping[Timed, str] = {
 UNSTATED = "slower than its profile, which states no time for it (it is not calibrated)"
 
 Cut: TypeAlias = Callable[[Trace], Trace]
-"""The part of a run that is measured, the same in prediction, replay and execution."""
+"""Selection of the measured part of a run, applied to prediction, replay and execution."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Metrics and utilization over a case's simulated runs, and the first run's trace.
-
-    Attributes:
-        of_a_run: where the metrics of one run lie (``Estimates.of_a_run``).
-    """
+    """Metrics and utilization over a case's simulated runs, the intervals of a single run's metrics
+    (``Estimates.of_a_run``), and the first run's trace."""
 
     metrics: Mapping[str, Interval]
     utilization: Mapping[str, Interval]
@@ -63,14 +59,14 @@ class Row:
     """One case's prediction and run. ``measured`` and so on are ``METRIC``'s, in milliseconds.
 
     Attributes:
-        metrics: predicted, over the prediction's runs; made before the run.
-        of_a_run: predicted, where those of one run lie.
-        measured_metrics: of the run.
-        replayed_metrics: simulated with the run's own acceptance: only durations differ.
+        metrics: predicted metrics over the prediction's runs, before the run.
+        of_a_run: predicted intervals of a single run's metrics.
+        replayed_metrics: metrics simulated with the run's own acceptance, so that only durations
+            differ.
         measured_over_requests: METRIC per request of the run, with its interval.
-        lossless: every text is plain greedy decoding's (``plain.py``); None: texts were sampled.
-        warnings: of the deployment, of the run, and of its replay.
-        agreement: how the texts agree with plain greedy decoding; None: they were sampled.
+        lossless: whether every text agrees with plain greedy decoding (``plain.py``); None: texts
+            were sampled.
+        agreement: details of the agreement with plain greedy decoding; None: texts were sampled.
     """
 
     label: str
@@ -103,23 +99,28 @@ class Row:
 
     @property
     def tokens_per_round(self) -> float:
-        """The run's tokens per round."""
         return self.measured_metrics["tokens_per_round"]
 
     @property
+    def timelines(self) -> list[tuple[str, Trace]]:
+        """The replay and the run, with their titles."""
+        replay = "simulated, with this run's acceptance replayed", self.replay
+        return [replay, ("executed", self.execution)]
+
+    @property
     def error(self) -> float:
-        """Signed, relative to the measurement."""
+        """Signed error, relative to the measurement."""
         return self.predicted.mean / self.measured - 1
 
     @property
     def duration_error(self) -> float:
-        """The part of the error that is left when the run's acceptance is replayed."""
+        """The part of the error that remains if the run's acceptance is replayed."""
         return self.replayed / self.measured - 1
 
     @property
     def drift(self) -> float:
-        """How much slower this machine was in the run than when its host's profile was measured,
-        by the workers' fixed piece of work; 1 where that is not known."""
+        """This machine's slowdown in the run since its host's profile was measured, from the
+        workers' fixed piece of work; 1 if unknown."""
         costs = [m.costs for m in self.replay.machines if m.costs is not None]
         then, now = (costs[0].gauge if costs else None), self.execution.gauge_ms
         return 1.0 if then is None or now is None else now / then
@@ -131,13 +132,13 @@ class Row:
 
     @property
     def halves(self) -> tuple[float, float]:
-        """Half of the interval, predicted and measured (over requests); 0 where there is none."""
+        """Half-widths of the predicted and the measured interval; 0 if there is none."""
         both = self.predicted, self.measured_over_requests
         low, high = (0.0 if each.high is None else each.high - each.mean for each in both)
         return low, high
 
     def error_of(self, metric: str) -> float:
-        """The error of another metric than ``METRIC``."""
+        """Return the error of a metric."""
         return self.metrics[metric].mean / self.measured_metrics[metric] - 1
 
     def duration_error_of(self, metric: str) -> float:
@@ -154,12 +155,7 @@ def judge(
     cut: Cut = lambda trace: trace,
     timed: Timed = "elsewhere",
 ) -> Row:
-    """Hold a run against its prediction, its replay and plain greedy decoding.
-
-    Args:
-        texts: None if they were sampled.
-        timed: what the profiles of its devices are, for warnings.
-    """
+    """Compare a run with its prediction, its replay and plain ``texts`` (None if sampled)."""
     executed, recording = run
     source = ReplaySource(recording)
     replay = simulate(deployment, source)
@@ -167,7 +163,7 @@ def judge(
     measured, shares = summarize([part])
     agrees = None
     if texts is not None:
-        agrees = agreement(deployment.requests, executed, texts, deployment.dtype)
+        agrees = agreement(deployment.requests, executed, texts, deployment.roles.dtype)
     per_request = [run_metrics(replace(part, requests=[each])) for each in part.requests]
     return Row(
         label=label,
@@ -195,7 +191,7 @@ def judge(
 
 
 def overruns(executed: Trace, replay: Trace, timed: Timed) -> list[str]:
-    """Kinds of work that took longer than the profile says, and what that can be due to.
+    """List kinds of work that took longer than the profile says, with possible causes.
 
     Emulation waits until a profile's time is over; it cannot make work faster.
     """
@@ -218,17 +214,17 @@ def overruns(executed: Trace, replay: Trace, timed: Timed) -> list[str]:
     return found
 
 
-def warnings_of(rows: Mapping[str, Row]) -> list[str]:
-    """All rows' warnings, each once, with the names of its rows."""
+def warnings_of(rows: Mapping[str, Row]) -> dict[str, list[str]]:
+    """Map each warning to the names of its rows."""
     named: dict[str, list[str]] = {}
     for name, row in rows.items():
         for warning in row.warnings:
             named.setdefault(warning, []).append(name)
-    return [f"{', '.join(names)}: {warning}" for warning, names in named.items()]
+    return named
 
 
 def faults_of(rows: Mapping[str, Row]) -> list[str]:
-    """Rows whose text is not plain decoding's, in a sentence each."""
+    """List the rows whose text is not plain decoding's, in a sentence each."""
     return [
         f"{name}: a text differs from plain greedy decoding"
         for name, row in rows.items()

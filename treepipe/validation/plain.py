@@ -1,10 +1,10 @@
-"""Plain greedy decoding of an unpartitioned target, and how a run's texts agree with it.
+"""Plain greedy decoding of an unpartitioned target, and the agreement of a run's texts with it.
 
-Law of this file: a text agrees if it is equal to the last token, or if it first parts from plain
-decoding (in the same type, in 16 bits with the prompt in the same chunks, one row at a time) to the
-runner-up of a tie: where the target's two best logits differ by rounding alone. Sums depend on how
-many rows a pass has; in 16 bits ties are frequent, in float32 they are rare, and ``generate()``
-itself breaks such a one as its chunks of the prompt happen to be.
+Definition: a text agrees if it is equal to the last token, or if its first difference from plain
+decoding (in the same type, in 16 bits with the prompt in the same chunks, one row at a time) is the
+runner-up of a tie, that is, if rounding alone separates the target's two best logits. Sums depend
+on the number of rows of a pass; ties are frequent in 16 bits and rare in float32, where
+``generate()`` itself breaks them differently with other chunks of the prompt.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from treepipe.scenario.computing import FULL, Computed
 from treepipe.scenario.deployment import RequestSpec
 
 TIE = 8.0
-"""Units of rounding that two logits may differ by; one that is computed in passes of other sizes
-moves by up to 2 with the bundled pair in 16 bits (the unit: the type's epsilon times the largest
-logit)."""
+"""Largest difference of tied logits in units of rounding (the type's epsilon times the largest
+logit); in 16 bits passes of other sizes move the bundled pair's logits by up to 2."""
 LEAST_UNIT = 2.0**-15
 """Least unit as a share of the largest logit: in float32 roundings of all layers add up to many
 epsilons. Seen: two logits of 12 that changed places were 0.0015 apart, four such units."""
@@ -28,7 +27,7 @@ epsilons. Seen: two logits of 12 that changed places were 0.0015 apart, four suc
 
 @dataclass(frozen=True, slots=True)
 class RunnerUp:
-    """The second best token at a place, how far its logit is behind, and a unit of rounding."""
+    """The second best token at a place, its logit's distance to the best, and rounding's unit."""
 
     token: int
     behind: float
@@ -49,16 +48,14 @@ PlainTexts: TypeAlias = Mapping[tuple[tuple[int, ...], frozenset[int]], PlainTex
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How a run's texts agree with plain decoding's.
+    """The agreement of a run's texts with plain decoding's, both computed in ``dtype``.
 
     Attributes:
-        dtype: what both were computed in.
-        equal, texts: how many are equal to the last token, of how many.
-        tokens_before: tokens before the texts' first differences.
-        tokens: of all texts.
-        margin: the most that the target preferred its own token by (logits) at a first difference,
-            at least; None if there is none.
-        lossless: all texts agree by the law of this file.
+        equal, texts: number of texts that are equal to the last token, and of all texts.
+        tokens_before: tokens before the texts' first differences, of all ``tokens``.
+        margin: largest difference (logits) between the target's own token and the other one at a
+            first difference; None if there is none.
+        lossless: whether all texts agree by the definition of this module.
         where: text and new token of that difference, counted from 1.
     """
 
@@ -90,8 +87,7 @@ class Agreement:
 def agreement(
     requests: Sequence[RequestSpec], executed: Trace, texts: PlainTexts, dtype: Computed
 ) -> Agreement:
-    """Hold a run's texts against plain ones. A text that ended early, for whatever reason, is none
-    of plain decoding's."""
+    """Compare a run's texts with plain ones; a text that ended early does not agree."""
     equal, before, tokens, agree = 0, 0, 0, True
     parted = list[tuple[float, tuple[int, int]]]()
     for text, (spec, trace) in enumerate(zip(requests, executed.requests, strict=True), start=1):

@@ -1,8 +1,8 @@
-"""How far off predictions were: errors and their parts, and many scenarios in a few figures.
+"""Errors of predictions and their parts, and summaries over scenarios.
 
-Law of this file: rows in, the content of a validation file (``treepipe.validation/1``) out; nothing
-is simulated, run or shown here. An error is signed and relative to the measurement; what is left
-of it when the run's acceptance is replayed is duration error, the rest is acceptance error.
+Converts rows to the content of a validation file (``treepipe.validation/1``). An error is signed
+and relative to the measurement; the duration error remains when the run's acceptance is replayed,
+the rest is acceptance error.
 """
 
 from __future__ import annotations
@@ -26,16 +26,13 @@ from treepipe.validation.judgement import METRIC, Row
 
 SCHEMA = "treepipe.validation/1"
 NOTICEABLE = 0.01
-"""An error that changed by less than this is called the same."""
+"""Changes of an error below this are not reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricErrors:
-    """A metric as predicted, replayed and measured, and its errors; None where 0 was measured.
-
-    Attributes:
-        run_low, run_high: where a run's was to lie in 95 % of cases; None of a single simulation.
-    """
+    """A metric as predicted, replayed and measured, and its errors (None if 0 was measured); the 95
+    % prediction interval of a run is ``run_low`` to ``run_high`` (None after one simulation)."""
 
     predicted: float
     replayed: float
@@ -58,22 +55,21 @@ class BusyShares:
 
 
 def metric_errors(row: Row) -> dict[str, MetricErrors]:
-    """The errors of all metrics that prediction, run and replay have."""
+    """Return the errors of all metrics that prediction, run and replay have."""
     found = {}
-    for name, metric in METRICS.items():
+    for name in METRICS:
         if all(name in each for each in (row.metrics, row.measured_metrics, row.replayed_metrics)):
             predicted, replayed = row.metrics[name].mean, row.replayed_metrics[name]
-            measured = row.measured_metrics[name]
+            measured, run = row.measured_metrics[name], row.of_a_run[name]
             apart = (predicted - measured, replayed - measured, predicted - replayed)
             errors = [each / measured if measured else None for each in apart]
-            ends = [row.of_a_run[name].low, row.of_a_run[name].high]
-            values = predicted, replayed, measured
-            found[name] = MetricErrors(*values, metric.unit, *errors, *ends)
+            values = predicted, replayed, measured, METRICS[name].unit
+            found[name] = MetricErrors(*values, *errors, *[run.low, run.high])
     return found
 
 
 def busy_shares(row: Row) -> dict[str, BusyShares]:
-    """The busy shares of all devices."""
+    """Return the busy shares of all devices."""
     predicted, replayed = row.predicted_utilization, utilization(row.replay)
     return {
         name: BusyShares(predicted[name], replayed[name], share)
@@ -82,7 +78,7 @@ def busy_shares(row: Row) -> dict[str, BusyShares]:
 
 
 def entry(row: Row) -> dict[str, Any]:
-    """What a validation file says of one scenario."""
+    """Return the entry of one scenario in a validation file."""
     measured, shares = summarize([row.execution])
     return {
         "scenario": row.label,
@@ -107,14 +103,14 @@ def entry(row: Row) -> dict[str, Any]:
 
 
 def validation(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The file's content; a single scenario's keys stand at the top level, too."""
+    """Return the file's content; a single scenario's keys are also at the top level."""
     alone = entries[0] if len(entries) == 1 else {}
     return {"schema": SCHEMA, **alone, "scenarios": list(entries), "summary": summary(entries)}
 
 
 def work(replay: Trace, execution: Trace) -> dict[str, dict[str, float]]:
-    """Mean milliseconds, replayed and measured, of each kind of work (and of transfers), and how
-    often a new token needs it in the run."""
+    """Return mean milliseconds, replayed and measured, of each kind of work (and of transfers), and
+    its number per new token of the run."""
     tokens = sum(len(request.tokens) for request in execution.requests)
     found: dict[str, dict[str, float]] = {}
     for kind in sorted({span.kind for span in execution.spans}):
@@ -132,8 +128,8 @@ def work(replay: Trace, execution: Trace) -> dict[str, dict[str, float]]:
 
 
 def summary(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The errors of ``METRIC`` over all scenarios: bias, median and worst error, correlation; and
-    how many points of utilization predictions were off, over all devices."""
+    """Summarize the errors of ``METRIC`` over all scenarios: bias, median and worst error,
+    correlation; and the errors of utilization in points over all devices."""
     cells = {each["scenario"]: each["metrics"][METRIC] for each in entries}
     found: dict[str, Any] = {"metric": METRIC, "scenarios": len(cells)}
     for part in ("error", "duration_error", "acceptance_error"):
@@ -151,10 +147,7 @@ def summary(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def against(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """What got better or worse since an earlier file, by scenario; and what only one of them has.
-
-    Args: ``earlier``, ``now``: contents of validation files.
-    """
+    """Compare two validation files: changes by scenario, and scenarios that only one has."""
     then, new = (
         {each["scenario"]: each["metrics"][METRIC] for each in content["scenarios"]}
         for content in (earlier, now)
@@ -183,7 +176,7 @@ def against(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any
 
 
 def load_validation(path: Path, key: str) -> dict[str, Any]:
-    """Args: ``key``: what names the file, for the error's sentence. Raises ``UserError``."""
+    """Load the validation file that ``key`` names; raises ``UserError``."""
     try:
         content = json.loads(read_text(path))
         if content["schema"] != SCHEMA:
@@ -209,7 +202,7 @@ def _intervals(metrics: Mapping[str, Interval]) -> dict[str, Any]:
 
 
 def spread(errors: Mapping[str, float]) -> dict[str, Any]:
-    """Signed errors' mean (bias), the median and the largest of their sizes, and where."""
+    """Return signed errors' mean (bias), the median and largest of sizes, and the latter's name."""
     worst = max(errors, key=lambda name: abs(errors[name]))
     return {
         "bias": statistics.fmean(errors.values()),
@@ -220,7 +213,7 @@ def spread(errors: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Pearson's r; None where fewer than three pairs, or equal ones, say nothing."""
+    """Return Pearson's r; None for fewer than three pairs, or equal ones."""
     table = np.array(pairs, float).T
     if len(pairs) < 3 or not np.ptp(table, axis=1).all():
         return None

@@ -114,7 +114,7 @@ gives a pair of the same make, not the same weights.
 
 
 def card(out: Path) -> str:
-    """The text of the card for the pair in ``out``."""
+    """Return the text of the card for the pair in ``out``."""
     metrics = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
     sections = [
         HEAD,
@@ -137,7 +137,7 @@ def write(out: Path) -> None:
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table; columns after the first are flushed right.
+    """Return a Markdown table; columns after the first are flushed right.
 
     >>> print(_table(["kind", "tokens"], [["code", "12"]]), end="")
     | kind | tokens |
@@ -213,7 +213,7 @@ def _agreement(metrics: dict[str, Any]) -> str:
 
 
 def _head(out: Path) -> str:
-    """The EAGLE head's section, if there is a head."""
+    """Return the EAGLE head's section, empty without a head."""
     path = out / "eagle" / "metrics.json"
     if not path.exists():
         return ""
@@ -231,7 +231,7 @@ def _head(out: Path) -> str:
 
 
 def _reproduction(metrics: dict[str, Any]) -> str:
-    """How to make such a pair again, and whether it would be the same."""
+    """Describe how to repeat the training, and whether the result would be equal."""
     steps = {role: metrics[role]["steps"] for role in ROLES}
     text = REPRODUCTION.format(python=metrics["python"], torch=metrics["torch"], **steps)
     if "minutes" in metrics["target"]:
@@ -251,9 +251,9 @@ def _samples(metrics: dict[str, Any]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """The text as an indented block, which no content can end.
+    r"""Return the text as an indented block, which no content can end.
 
-    >>> print(_quoted("a\\n  b"))
+    >>> print(_quoted("a\n  b"))
         a
           b
     """
@@ -261,7 +261,7 @@ def _quoted(text: str) -> str:
 
 
 def main() -> None:
-    """Write the card of a pair that is already measured."""
+    """Write the card of a measured pair."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of target and draft")
     write(parser.parse_args().out)

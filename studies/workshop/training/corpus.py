@@ -2,8 +2,8 @@
 
 Three kinds: code (standard library sources), prose (the language's help topics and the library's
 long docstrings), arithmetic (sums, products and sequences from a seed). Files and topics are
-divided by name, so that a held-out one was never trained on; `unseen` also drops held-out texts of
-which a passage occurs in a training text under another name.
+divided by name, so that training never reads a held-out one; `unseen` also drops held-out texts
+with a passage that occurs in a training text under another name.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 KINDS = ("code", "prose", "arithmetic")
 HELD_OUT_SHARE = 0.06
 PASSAGE = 100
-"""Characters from which on a repeated paragraph of prose counts as having been seen."""
+"""Length in characters from which a repeated paragraph of prose counts as seen."""
 
 
 def is_held_out(name: str) -> bool:
-    """Whether a file's texts are kept from training, decided by a hash of its name.
+    """Return whether a file's texts are kept from training, decided by a hash of its name.
 
     >>> [name for name in ("abc.py", "bisect.py", "csv.py", "heapq.py") if is_held_out(name)]
     ['abc.py']
@@ -32,7 +32,7 @@ def is_held_out(name: str) -> bool:
 
 
 def texts(kind: str, held_out: bool) -> list[str]:
-    """All texts of a kind, from the training or from the held-out files."""
+    """Return all texts of a kind, from the training or from the held-out files."""
     if kind == "arithmetic":
         return _arithmetic(seed=1 if held_out else 0, documents=300 if held_out else 3000)
     library = Path(sysconfig.get_paths()["stdlib"])
@@ -51,11 +51,11 @@ def texts(kind: str, held_out: bool) -> list[str]:
 
 
 def unseen(kind: str) -> list[str]:
-    """The held-out texts without those that training saw in part under another name.
+    """Return the held-out texts without those that training saw in part under another name.
 
     A help topic can repeat a section of another topic, a docstring can be inherited by copying, and
-    two arithmetic sheets can draw the same numbers. Source files are kept as they are: what they
-    share with others is a licence header or an idiom.
+    two arithmetic sheets can draw the same numbers. Source files are kept unchanged: only licence
+    headers and idioms occur in several.
     """
     kept = texts(kind, held_out=True)
     if kind == "code":
@@ -68,12 +68,12 @@ def unseen(kind: str) -> list[str]:
 
 
 def _passages(text: str) -> list[str]:
-    """The paragraphs long enough that finding one elsewhere is no accident."""
+    """Return the paragraphs that are too long to occur elsewhere by accident."""
     return [paragraph for paragraph in text.split("\n\n") if len(paragraph) >= PASSAGE]
 
 
 def _topics(source: str, held_out: bool) -> list[str]:
-    """The help topics are one file with many texts: split by topic."""
+    """Split the file of help topics by topic."""
     tree = ast.parse(source)
     table = next(node.value for node in tree.body if isinstance(node, ast.Assign))
     pairs: dict[str, str] = ast.literal_eval(table)
@@ -81,7 +81,7 @@ def _topics(source: str, held_out: bool) -> list[str]:
 
 
 def _docstrings(source: str) -> list[str]:
-    """Docstrings of at least 200 characters: the library's prose."""
+    """Return docstrings of at least 200 characters."""
     try:
         tree = ast.parse(source)
     except SyntaxError:
@@ -92,7 +92,7 @@ def _docstrings(source: str) -> list[str]:
 
 
 def _arithmetic(seed: int, documents: int) -> list[str]:
-    """Sheets of exercises; sheets of two seeds can coincide (see `unseen`).
+    """Generate sheets of exercises; sheets of two seeds can coincide (see `unseen`).
 
     >>> _arithmetic(0, 2) == _arithmetic(0, 2), _arithmetic(0, 2) == _arithmetic(1, 2)
     (True, False)
@@ -102,7 +102,7 @@ def _arithmetic(seed: int, documents: int) -> list[str]:
 
 
 def _sheet(rng: np.random.Generator) -> str:
-    """One sheet in one of four forms: sums, a table, a sequence, or differences with sums."""
+    """Generate one sheet in one of four forms: sums, table, sequence, differences with sums."""
     form = int(rng.integers(4))
     if form == 0:
         a, b = (int(x) for x in rng.integers(2, 100, 2))

@@ -1,7 +1,7 @@
-"""The steps by which target, draft and head are trained: which windows, which rate, how many.
+"""The training loop of target, draft and head: windows, learning rate, and number of steps.
 
-Law of this file: the weights follow from seed, texts and number of steps (and from the versions of
-Python and torch, and the number of threads); no clock is read.
+Invariant: the weights follow from seed, texts and number of steps (and from the versions of Python
+and torch, and the number of threads); no clock is read.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ BATCH = 16
 SHORT_WINDOW, LONG_WINDOW = 160, 640
 """Tokens per window; every eighth step takes a quarter as many windows of the long kind."""
 TELL_EVERY = 100
-"""Steps from one printed loss to the next."""
+"""Steps between printed losses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Descent:
-    """How a model is trained, but for what it learns.
+    """Settings of the training of a model, independent of its loss.
 
     Attributes:
-        steps: how many there are; the rate falls over them in a cosine after a warm-up.
+        steps: number of steps; the rate falls over them in a cosine after a warm-up.
         peak: the largest learning rate.
         clip: largest norm of a step's gradient.
-        weight_decay: of AdamW.
+        weight_decay: weight decay of AdamW.
     """
 
     steps: int
@@ -49,12 +49,12 @@ class Descent:
         loss_of: Callable[[torch.Tensor], torch.Tensor],
         after: Callable[[int], None] = lambda step: None,
     ) -> float:
-        """Train; returns the last step's loss.
+        """Train the model; returns the last step's loss.
 
         Args:
             data: token ids by kind, each one long row.
-            loss_of: the loss of a [batch, length] window.
-            after: called with the number of steps done after each one.
+            loss_of: function from a [batch, length] window to the loss.
+            after: callback with the number of finished steps, after each one.
         """
         rng, loss = np.random.default_rng(SEED), torch.tensor(math.nan)
         optimizer = torch.optim.AdamW(
@@ -75,13 +75,13 @@ class Descent:
         return float(loss.detach())
 
     def rate(self, step: int) -> float:
-        """The learning rate of a step."""
+        """Return the learning rate of a step."""
         warm = min(1.0, step / WARM_UP_STEPS)
         return self.peak * warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * step / self.steps)))
 
 
 def window(data: Mapping[str, torch.Tensor], rng: np.random.Generator, step: int) -> torch.Tensor:
-    """[batch, length] windows, kinds drawn by weight."""
+    """Return [batch, length] windows, with kinds drawn by weight."""
     long = step % 8 == 7
     batch, length = (BATCH // 4, LONG_WINDOW) if long else (BATCH, SHORT_WINDOW)
     kinds = rng.choice(KINDS, size=batch, p=[WEIGHTS[kind] for kind in KINDS])

@@ -1,9 +1,9 @@
-"""Measures the reference pair: perplexity on held-out texts, and how often the draft agrees.
+"""Measures the reference pair: perplexity on held-out texts, and the draft's agreement.
 
     python -m treepipe.studies.workshop.training.measure --out executor/reference
 
-The checkpoints are read back from their folders and used in float32, as the executor uses them.
-The result is kept in ``metrics.json`` under "measured", and the card is written again.
+The checkpoints are read from their folders and used in float32, as in the executor. The result is
+kept in ``metrics.json`` under "measured", and the card is written again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ END_TOKEN = 0
 
 
 def measure(out: Path) -> dict[str, Any]:
-    """Everything the card says of the finished pair in ``out``."""
+    """Measure all figures of the card for the pair in ``out``."""
     from tokenizers import Tokenizer
     from transformers import AutoModelForCausalLM
 
@@ -54,7 +54,7 @@ def measure(out: Path) -> dict[str, Any]:
 
 
 def rows(tokenizer: Any, documents: list[str]) -> torch.Tensor:
-    """One long row of token ids, texts divided by the end token."""
+    """Return one long row of token ids, with texts separated by the end token."""
     ids: list[int] = []
     for encoding in tokenizer.encode_batch(documents):
         ids += [*encoding.ids, END_TOKEN]
@@ -63,7 +63,7 @@ def rows(tokenizer: Any, documents: list[str]) -> torch.Tensor:
 
 @torch.no_grad()
 def perplexity(model: Any, texts: dict[str, torch.Tensor], windows: int) -> dict[str, float]:
-    """The model's perplexity by kind, over the first ``windows`` windows of 256 tokens."""
+    """Return the model's perplexity by kind, over the first ``windows`` windows of 256 tokens."""
     training = model.training
     model.eval()
     result = {}
@@ -80,7 +80,7 @@ def perplexity(model: Any, texts: dict[str, torch.Tensor], windows: int) -> dict
 
 @torch.no_grad()
 def _continuations(target: Any, draft: Any, tokenizer: Any, prompts: list[str]) -> dict[str, Any]:
-    """The target's greedy continuations, and how often their tokens are among the draft's best."""
+    """Generate the target's greedy continuations, and rank their tokens among the draft's."""
     hits = dict.fromkeys(RANKS, 0)
     positions, fresh, grams = 0, 0, 0
     samples = []
@@ -106,7 +106,7 @@ def _continuations(target: Any, draft: Any, tokenizer: Any, prompts: list[str]) 
 
 
 def _greedy(model: Any, ids: torch.Tensor) -> torch.Tensor:
-    """The prompt and up to `CONTINUATION` most probable tokens, fewer if the text ends."""
+    """Return the prompt and up to `CONTINUATION` most probable tokens, fewer if the text ends."""
     state, rest = None, ids
     for _ in range(CONTINUATION):
         answer = model(rest, past_key_values=state, use_cache=True)
@@ -128,7 +128,7 @@ def record(out: Path) -> None:
 
 
 def main() -> None:
-    """Measure a pair that is already there."""
+    """Measure an existing pair."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of target and draft")
     record(parser.parse_args().out)

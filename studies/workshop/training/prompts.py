@@ -3,8 +3,8 @@
 
     python -m treepipe.studies.workshop.training.prompts --out executor/reference
 
-From held-out texts only. Calibration and held-out prompts come from different texts, and no prompt
-occurs word for word in the training texts.
+All come from held-out texts. Calibration and held-out prompts come from different texts, and no
+prompt occurs word for word in the training texts.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from treepipe.studies.workshop.training.corpus import KINDS, texts, unseen
 
 SEED = 20261121
 COUNTS = {"calibration": 40, "heldout": 20}
-"""Per kind. Share of accepted tokens differs by 0.16 from prompt to prompt (standard deviation), so
-that of 30 calibration prompts would be known to 0.03 only, of 120 to 0.015."""
+"""Prompts per kind. The share of accepted tokens has a standard deviation of 0.16 over prompts, so
+30 calibration prompts would determine it to 0.03 only, 120 to 0.015."""
 VALIDATION_COUNTS = {
     "code": {"calibration": 160, "heldout": 100},
     "prose": {"calibration": 64, "heldout": 27},
 }
-"""For the standard grid of the validation, which decodes few tokens of many prompts: prompts differ
-more than the places of a text. Of prose the held-out texts give no more."""
+"""Prompts per kind for the validation's standard grid, which decodes few tokens of many prompts, as
+prompts differ more than the places of a text. The held-out texts contain no more prose."""
 SHORT = (24, 64)
 LONG = (66, 90)
 LONG_EVERY = 5
-"""Every so many prompts one is longer than 64 tokens."""
+"""Number of prompts of which one is longer than 64 tokens."""
 HEAD = 24
-"""Characters by which two prompts of a kind must differ."""
+"""Length of the beginning by which two prompts of a kind must differ, in characters."""
 
 STARTS = {
     "code": re.compile(r"^(?= *(?:async def|def|class|import|from|for|if|with|try)\b)", re.M),
     "prose": re.compile(r"(?:\A|(?<=\n\n))(?=[A-Z][a-z]* )"),
     "arithmetic": re.compile(r"^(?=\d+ \+|Count)", re.M),
 }
-"""Where a prompt of a kind may begin.
+"""Patterns of places where a prompt of a kind may begin.
 
-Of arithmetic, sums that count up and sequences: after a row of random numbers the most probable
-token is the end of the text, so that there would be nothing to generate.
+Arithmetic prompts begin at sums that count up and at sequences: after a row of random numbers the
+most probable token is the end of the text, which would leave nothing to generate.
 """
 
 
 def main() -> None:
-    """Cut the prompts with the tokenizer of a pair that is already there."""
+    """Cut the prompts with an existing pair's tokenizer."""
     from tokenizers import Tokenizer
 
     parser = argparse.ArgumentParser(description=__doc__)
@@ -69,7 +69,7 @@ def write(tokenizer: Any, folder: Path) -> None:
 
 
 def cut(tokenizer: Any, kind: str, counts: Mapping[str, int]) -> dict[str, list[str]]:
-    """The prompts of a kind, by use; the same ones every time, and with more the same first ones.
+    """Cut the prompts of a kind, by use; deterministic, and larger counts keep the first prompts.
 
     Every third text is held out from calibration, too, so the two uses share none.
     """
@@ -91,7 +91,7 @@ def _cut_share(
     count: int,
     rng: np.random.Generator,
 ) -> list[str]:
-    """Go round the texts in a drawn order, taking one prompt of each, until there are enough."""
+    """Take one prompt of each text, in a drawn order and repeatedly, until there are enough."""
     order = rng.permutation(len(sources))
     found: list[str] = []
     for turn in range(1000 * count):
@@ -114,9 +114,9 @@ def _piece(
     length: tuple[int, int],
     rng: np.random.Generator,
 ) -> str | None:
-    """A prompt from a drawn start, or None where the text has none there.
+    """Cut a prompt from a drawn start, or return None if the text has none there.
 
-    It is plain ASCII, ends where a token ends, and is followed by at least 32 more tokens.
+    The prompt is plain ASCII, ends where a token ends, and is followed by at least 32 more tokens.
     """
     places = [match.start() for match in starts.finditer(text)]
     if not places:

@@ -3,9 +3,9 @@ two CPU cores.
 
     python -m treepipe.studies.workshop.training.train --out executor/reference
 
-The target learns to predict the corpus; the draft to give the target's own distribution. Then the
-prompts are cut and the pair is measured: ``metrics.json`` keeps the figures, the steps among them,
-and ``MODEL_CARD.md`` says them.
+The target learns to predict the corpus; the draft learns the target's own distribution. Then the
+prompts are cut and the pair is measured: ``metrics.json`` keeps the figures with the steps, and
+``MODEL_CARD.md`` describes them.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ SHAPES = {
     "draft": {"num_hidden_layers": 1, "hidden_size": 160, "intermediate_size": 448, "heads": 5},
 }
 STEPS = {"target": 2512, "draft": 1556}
-"""As many as the bundled pair had."""
+"""Training steps of the bundled pair."""
 PEAK_RATES = {"target": 3e-3, "draft": 4e-3}
 SAVE_EVERY = 400
-"""Steps from one saved pair to the next."""
+"""Steps between saved pairs."""
 CHECK_WINDOWS = 40
 
 Texts = dict[str, torch.Tensor]
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def config(role: str) -> Any:
-    """The architecture of "target" or "draft"."""
+    """Return the architecture of "target" or "draft"."""
     shape = dict(SHAPES[role])
     heads = shape.pop("heads")
     return LlamaConfig(
@@ -97,7 +97,7 @@ def config(role: str) -> Any:
 
 
 def train_tokenizer() -> Any:
-    """A byte-level BPE whose token 0 ends a text."""
+    """Train a byte-level BPE whose token 0 ends a text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -121,8 +121,8 @@ def train(
     """Train by next tokens or (with a teacher) towards its distribution; returns the figures.
 
     Args:
-        texts_of: for training, and held out.
-        keep: called with the model now and then, so that a run cut short leaves a pair.
+        texts_of: training and held-out texts.
+        keep: callback with the model at intervals, which saves a pair in case of interruption.
     """
     data, held_out = texts_of
 
@@ -142,7 +142,7 @@ def train(
 
 
 def _loss(model: Any, teacher: Any | None, window: torch.Tensor) -> Any:
-    """Cross entropy of the next tokens, or divergence from the teacher's distribution."""
+    """Return the next tokens' cross entropy, or the divergence from the teacher's distribution."""
     logits = model(window[:, :-1]).logits
     if teacher is None:
         return functional.cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten())
@@ -157,10 +157,10 @@ def _loss(model: Any, teacher: Any | None, window: torch.Tensor) -> Any:
 
 
 def save(model: Any, tokenizer: Any, directory: Path) -> None:
-    """A Hugging Face checkpoint in float16 with its tokenizer.
+    """Save a Hugging Face checkpoint in float16 with its tokenizer.
 
     Files are written beside the folder and renamed into it, so that a reader never finds half a
-    file. The model in memory stays as it is.
+    file. The model in memory does not change.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory.parent) as name:
@@ -173,7 +173,7 @@ def save(model: Any, tokenizer: Any, directory: Path) -> None:
 
 
 def install(source: Path, directory: Path) -> None:
-    """Put a checkpoint's files from ``source`` in ``directory``, each by one rename."""
+    """Move a checkpoint's files from ``source`` to ``directory``, each by one rename."""
     directory.mkdir(parents=True, exist_ok=True)
     for name in ("tokenizer.json", "config.json", "model.safetensors"):
         beside = directory.parent / f".{directory.name}.{name}"

@@ -2,9 +2,9 @@
 
     python -m treepipe.studies.workshop.training.train_eagle --steps 700
 
-As the published heads are (EAGLE-1, section 4.2): the head predicts the target's final state at the
-next position (smooth L1) and through the target's projection its distribution (cross entropy, 0.1
-of it), from true states with a little noise, since it will have to go on from its own guesses.
+As for the published heads (EAGLE-1, section 4.2), the head predicts the target's final state at the
+next position (smooth L1) and through the target's projection its distribution (cross entropy,
+weight 0.1), from true states with a little noise, as it later continues from its own predictions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from transformers import LlamaForCausalLM
 
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
-from treepipe.executor.checkpoint import Checkpoint, CheckpointSource
+from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.eagle_head import EagleHead
 from treepipe.executor.measure.calibration import WholeModel
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def train(head: EagleHead, target: Any, steps: int) -> None:
-    """Train the head towards the target, which stays as it is."""
+    """Train the head towards the target, whose weights stay fixed."""
     tokenizer = Tokenizer.from_file(str(REFERENCE / "target" / "tokenizer.json"))
     data = {kind: rows(tokenizer, texts(kind, held_out=False)) for kind in KINDS}
     descent = Descent(steps, PEAK_RATE, clip=0.5, weight_decay=0.01)
@@ -67,7 +67,7 @@ def train(head: EagleHead, target: Any, steps: int) -> None:
 
 
 def head_loss(head: EagleHead, target: Any, window: torch.Tensor) -> torch.Tensor:
-    """Mean over positions and passes; the window is [batch, length] tokens."""
+    """Return the mean loss over positions and passes; ``window`` is [batch, length] tokens."""
     with torch.no_grad():
         features = target.model(window).last_hidden_state
         wanted = target.lm_head(features).log_softmax(-1)
@@ -83,21 +83,23 @@ def head_loss(head: EagleHead, target: Any, window: torch.Tensor) -> torch.Tenso
         logits = target.lm_head(predicted).log_softmax(-1)
         tokens = -(wanted[:, 1:].exp() * logits).sum(-1).mean()
         loss = loss + functional.smooth_l1_loss(predicted, features[:, 1:]) + TOKEN_WEIGHT * tokens
-        # The state before a token as the head itself would have predicted it.
+        # The head's own prediction of the state before a token.
         given = torch.cat((features[:, :1], predicted[:, :-1].detach()), 1)
     return loss / UNROLL
 
 
 def agreement(directory: Path) -> dict[str, dict[str, float]]:
-    """How often the target's token is among the head's first 1 and 4, by levels below what it read.
+    """Return how often the target's token is among the head's first 1 and 4, by number of tokens
+    predicted ahead.
 
-    Along the target's greedy continuations, of 40 tokens, of all held-out prompts: at every fifth
-    token the head has true states up to there and follows the text from its own guesses.
+    Measured along the target's greedy continuations, of 40 tokens, of all held-out prompts: at
+    every fifth token the head has true states up to there and follows the text from its own
+    predictions.
     """
     checkpoint = Checkpoint.open(REFERENCE / "target")
     texts = load_texts("reference:heldout", REFERENCE)
     whole, seen = WholeModel(checkpoint, 1024), dict[int, list[int]]()
-    draft = EagleDraft(CheckpointSource(directory), checkpoint, 1024)
+    draft = EagleDraft(directory, checkpoint, 1024)
     for prompt in tokenize(checkpoint, texts):
         text = [*prompt, *whole.greedy(prompt, 40)]
         whole.stage.open(0)
@@ -126,7 +128,7 @@ def agreement(directory: Path) -> dict[str, dict[str, float]]:
 
 
 def save(head: EagleHead, out: Path) -> None:
-    """``config.json`` and ``model.safetensors``; embedding and projection are the target's."""
+    """Save ``config.json`` and ``model.safetensors``; embedding and projection are the target's."""
     out.mkdir(parents=True, exist_ok=True)
     content = json.loads((REFERENCE / "target" / "config.json").read_text(encoding="utf-8"))
     content |= {"num_hidden_layers": 1, "bias": True}

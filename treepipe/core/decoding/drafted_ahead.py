@@ -1,8 +1,8 @@
 """A static tree whose successor is drafted while it is verified.
 
-The draft goes on below the tree's likeliest path and its own guess of the token behind it. If just
-that comes true the next tree is there already, or under way; else it is drafted anew, as without
-this. Nothing but the time at which a draft pass runs depends on the guess.
+The draft goes on below the tree's likeliest path and its own guess of the token behind it. If
+exactly that comes true the next tree is there already, or under way; else it is drafted anew, as
+without a guess. The guess affects only the times of draft passes.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from treepipe.core.protocol import Command, Drafted, DraftPass
 
 @dataclass(slots=True)
 class _Guess:
-    """What the target may accept of the tree that is in the pipeline.
+    """A path of the tree in the pipeline that the target may accept.
 
     Attributes:
         path: tokens of the likeliest path below the root; the draft has read them.
-        draft: of the tree below the guessed token behind the path; None until that is known.
+        draft: draft of the tree below the guessed token behind the path; None until that is known.
     """
 
     path: tuple[int, ...]
     draft: TreeDraft | None = None
 
     def holds(self, accepted: tuple[int, ...]) -> bool:
-        """Args: ``accepted``: tokens that the round committed, the next root last."""
+        """Whether the committed tokens of the round, the next root last, match the guess."""
         return self.draft is not None and accepted == (*self.path, self.draft.tokens[0])
 
 
@@ -42,7 +42,7 @@ class DraftedAhead(StaticTree):
 
     @property
     def listens(self) -> bool:
-        """A tree that comes back ends what was drafted in vain, so it is told at once."""
+        """Whether a guess holds: a returned tree then ends a useless draft."""
         return self._guess is not None
 
     def _open_round(self, draft: TreeDraft) -> list[Command]:
@@ -55,14 +55,14 @@ class DraftedAhead(StaticTree):
         if not above or len(path) + 1 >= self._request.wanted:
             return []
         self._guess = _Guess(path)
-        self._flying.unread = []  # what the draft has read behind its own guess is committed now
+        self._flying.unread = []  # the draft has read them behind its own guess
         kept = draft.kept_scratch(above[1:])
         parent = len(path) - 2 if above[1:] else NO_PARENT
         ticket, drawn = self._request.ticket(), draft.growth.drawn
         order = DraftPass(
             ticket, (), path[-1:], (parent,), False, 1, kept, draft.behind, drawn=drawn
         )
-        return [self._asked.ask(order)]
+        return [self._pending.ask(order)]
 
     def _drafted(self, event: Drafted) -> list[Command]:
         guess = self._guess
@@ -70,18 +70,18 @@ class DraftedAhead(StaticTree):
             return super()._drafted(event)
         if guess.draft is None:
             if event.log_probs[0][0] == -inf:
-                return []  # it guesses nothing
+                return []  # without a guess
             token, growth = int(event.tokens[0][0]), self._parameters.growth
             guess.draft = TreeDraft(token, (), growth, len(guess.path) + 1)
         else:
             guess.draft.absorb(event)
         return [] if guess.draft.complete else [self._next_pass(guess.draft)]
 
-    def _end_round(self, walk: Walk, *, lock_step: bool) -> list[Command]:
+    def _end_round(self, walk: Walk) -> list[Command]:
         accepted = [self._flying.tree.tokens[node] for node in walk.accepted[1:]]
         guess = self._guess
         self._held = guess is not None and guess.holds((*accepted, walk.next_token))
-        return super()._end_round(walk, lock_step=lock_step)
+        return super()._end_round(walk)
 
     def _begin(self, root_token: int) -> list[Command]:
         guess, self._guess = self._guess, None

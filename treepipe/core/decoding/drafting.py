@@ -1,4 +1,4 @@
-"""A draft tree, grown one draft pass at a time. Which nodes go where is not decided here."""
+"""A draft tree, grown one draft pass at a time. The places of its nodes are not decided here."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from treepipe.core.protocol import Drafted, DraftPass
 from treepipe.core.tree import best, subtree
 
 Scores: TypeAlias = list[float] | npt.NDArray[np.float64]
-"""Of a layer: a list where it is a single node."""
+"""Scores of a layer: a list for a single node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How a tree grows: one entry of ``children`` per draft pass, the first for the root.
+    """The growth of a tree: one entry of ``children`` per draft pass, the first for the root.
 
     Attributes:
-        children: candidates per node that is asked about; beyond the end the last entry holds.
-        frontier: how many of the last layer's nodes are asked about, best first; None: all.
+        children: number of candidates per expanded node; beyond the end the last entry holds.
+        frontier: number of the last layer's nodes that are expanded, best first; None: all.
         drawn: candidates are draws from the draft's distribution, not its most probable ones.
     """
 
@@ -35,13 +35,14 @@ class Growth:
 
     @classmethod
     def dynamic(cls, top_k: int, depth: int) -> Growth:
-        """EAGLE-2 as FlowSpec uses it (section 3.1): one catch-up pass yields the root's ``top_k``
-        children, then ``depth`` passes give the ``top_k`` best of the last layer as many each."""
+        """Make EAGLE-2's growth as FlowSpec uses it (section 3.1): one catch-up pass yields the
+        root's ``top_k`` children, then each of ``depth`` passes gives the ``top_k`` best of the
+        last layer ``top_k`` children."""
         return cls((top_k,) * (depth + 1), top_k)
 
     @property
     def nodes(self) -> int:
-        """Nodes below the root if every node is asked about."""
+        """Number of nodes below the root if every node is expanded."""
         total, layer = 0, 1
         for count in self.children:
             layer *= count
@@ -55,7 +56,6 @@ class TreeDraft:
     Attributes:
         tokens, parents, scores: per candidate its token id, its parent's index among the
             candidates, and the sum of log draft probabilities below the root.
-        growth: how it grows.
         behind: scratch nodes that the draft holds before those of this tree, the root last.
     """
 
@@ -67,11 +67,13 @@ class TreeDraft:
         behind: int = 0,
         held: tuple[int, ...] = (),
     ) -> None:
-        """Args:
-        unread: committed tokens to read first, the root last; empty if ``behind`` is given.
-        behind: how many scratch nodes, one below the other, end in the root: a token that the
-            draft guessed, and is to read first.
-        held: scratch nodes of the round before that hold the first of ``unread``.
+        """Begin a draft below one root.
+
+        Args:
+            unread: committed tokens to read first, the root last; empty if ``behind`` is given.
+            behind: length of the chain of scratch nodes that ends in the root, a token that the
+                draft guessed and has to read first.
+            held: scratch nodes of the round before that hold the first of ``unread``.
         """
         self.tokens: list[int] = [root_token]
         self.parents: list[int] = [NO_PARENT]
@@ -97,16 +99,14 @@ class TreeDraft:
 
     @property
     def ended(self) -> bool:
-        """Whether no node of the last layer has a candidate."""
         return not self._layer
 
     @property
     def layers(self) -> int:
-        """How many passes have been answered."""
         return self._pass
 
     def locate(self, path: Sequence[int]) -> int | None:
-        """The candidate at the end of a token path below the root, None if there is none."""
+        """Return the candidate at the end of a token path below the root, None if it is missing."""
         node = 0
         for token in path:
             below = range(node + 1, len(self.tokens))
@@ -117,7 +117,7 @@ class TreeDraft:
         return node
 
     def likeliest(self) -> list[int]:
-        """Candidates from the root to the best one of the deepest layer."""
+        """Return the candidates from the root to the best one of the deepest layer."""
         depths = [0]
         for parent in self.parents[1:]:
             depths.append(depths[parent] + 1)
@@ -128,11 +128,11 @@ class TreeDraft:
         return path[::-1]
 
     def kept_scratch(self, nodes: Sequence[int]) -> tuple[int, ...]:
-        """What the draft keeps to go on below these nodes: they, and what lies behind the tree."""
+        """Return the scratch nodes to keep for going on below these nodes, with those behind."""
         return (*range(self.behind), *(self._scratch[node] for node in nodes))
 
     def misses(self, path: Sequence[int]) -> bool:
-        """True if no further pass can bring this path about."""
+        """Whether no further pass can produce this path."""
         return self.locate(path[: self._pass]) is None
 
     def extend(self, layers: int) -> None:
@@ -140,7 +140,7 @@ class TreeDraft:
         self._passes += layers
 
     def next_pass(self, ticket: int) -> DraftPass:
-        """The next draft pass to run; ``absorb`` takes its answer."""
+        """Return the next draft pass to run; ``absorb`` takes its answer."""
         growth = self.growth
         top_k = growth.children[min(self._pass, len(growth.children) - 1)]
         if not self._pass:
@@ -165,7 +165,6 @@ class TreeDraft:
         return DraftPass(ticket, (), tokens, parents, False, top_k, drawn=growth.drawn)
 
     def absorb(self, drafted: Drafted) -> None:
-        """Append the candidates of the nodes that were asked about."""
         self._pass += 1
         tokens, parents, scores = self._offered(drafted)
         first = len(self.tokens)
@@ -178,9 +177,8 @@ class TreeDraft:
             self._passes = self._pass
 
     def _offered(self, drafted: Drafted) -> tuple[list[int], list[int], Scores]:
-        """Tokens, parents and scores of the candidates that there are."""
         asked, tokens, log_probs = self._asked, drafted.tokens, drafted.log_probs
-        if len(asked) == len(tokens[0]) == 1:  # of a chain: arrays take longer to be made
+        if len(asked) == len(tokens[0]) == 1:  # a chain: arrays take longer to make
             score = self._asked_scores[0] + float(log_probs[0][0])
             return ([int(tokens[0][0])], asked, [score]) if score > -inf else ([], [], [])
         below = np.asarray(self._asked_scores)[:, None] + log_probs
@@ -200,10 +198,10 @@ class TreeDraft:
     def best_tree(
         self, size: int, score_order: bool, root: int = 0
     ) -> tuple[list[int], list[int], list[float]]:
-        """Tokens, parents and scores of ``root`` and the ``size`` best candidates below it.
+        """Return tokens, parents and scores of ``root`` and the ``size`` best candidates below it.
 
-        Parents are indices into the result. Descending score with ``score_order``, else the
-        order of insertion ("tree order"); both obey the order law.
+        Parents are indices into the result. Descending score with ``score_order``, else the order
+        of insertion ("tree order"); both obey the order law.
         """
         if not root and not score_order and size >= len(self.tokens) - 1:  # all of them
             return [*self.tokens], [*self.parents], self.scores.tolist()

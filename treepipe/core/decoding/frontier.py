@@ -1,8 +1,8 @@
-"""What the draft knows of a layered tree: candidates per node, and its own cache's contents.
+"""The draft's side of a layered tree: candidates per node, and its own cache's contents.
 
-Law of this file: the draft's cache holds the committed tokens it has read and, behind them, the
-scratch nodes in the order in which they were fed; a prune of the tree prunes the cache likewise,
-with the next pass (the draft keeps two caches as every stage does: PipeDec, section 3.3).
+Invariant: the draft's cache holds the committed tokens it has read and, behind them, the scratch
+nodes in the order in which they were fed; a prune of the tree prunes the cache likewise, with the
+next pass (the draft keeps two caches as every stage does: PipeDec, section 3.3).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from treepipe.core.protocol import Drafted
 from treepipe.core.tree import TokenTree
 
 Candidates: TypeAlias = tuple[Drafted, int]
-"""What the draft proposes below one node: a pass's answer, and the node's row in it."""
+"""The proposals below one node: a pass's answer, and the node's row in it."""
 
 
 class Frontier:
     """The draft's side of one tree.
 
     Attributes:
-        candidates: per tree node what the draft proposes below it, None if it was not asked.
-        root_read: whether the draft has been given the round's root to read.
+        candidates: per tree node the draft's proposals below it, None before its pass.
+        root_read: whether the draft has read the round's root.
     """
 
     def __init__(self) -> None:
@@ -39,18 +39,18 @@ class Frontier:
 
     @property
     def moved(self) -> bool:
-        """True if the root is not the one that the round began with."""
+        """Whether the root is another one than at the beginning of the round."""
         return bool(self._chain)
 
     def answer(self, layer: range, drafted: Drafted) -> None:
-        """The draft's candidates below the deepest layer; it answered for these nodes last."""
+        """Store the candidates below the deepest layer, which the last pass asked about."""
         rows = range(len(drafted.tokens) - len(layer), len(drafted.tokens))
         self.candidates[layer.start :] = zip(repeat(drafted), rows, strict=False)
 
     def offers(
         self, layer: Sequence[int]
     ) -> tuple[npt.NDArray[np.integer[Any]], npt.NDArray[np.float64]]:
-        """Candidates [nodes, top_k] of a layer, whose nodes are always asked about together."""
+        """Return the candidates [nodes, top_k] of a layer, whose nodes share one pass."""
         found = [known for node in layer if (known := self.candidates[node]) is not None]
         drafted, rows = found[0][0], [row for _, row in found]
         if len(rows) == len(drafted.tokens):
@@ -58,17 +58,19 @@ class Frontier:
         return np.asarray(drafted.tokens)[rows], np.asarray(drafted.log_probs)[rows]
 
     def scores(self, tree: TokenTree, layer: range) -> npt.NDArray[np.float64]:
-        """[nodes] sums of log draft probabilities below the root, of the deepest layer."""
+        """Return the deepest layer's [nodes] sums of log draft probabilities below the root."""
         return np.asarray(tree.scores[layer.start :])
 
     def grown(self, parents: npt.NDArray[np.intp], scores: npt.NDArray[np.float64]) -> None:
-        """The tree has a new layer: per node its parent's place in the layer above, its score."""
+        """Add a layer: per node its parent's place in the layer above, and its score."""
         self.candidates += [None] * len(parents)
 
     def prune(self, accepted: Sequence[int], kept: Sequence[int], tree: TokenTree) -> None:
-        """The tree keeps ``kept``, whose first node is the new root; ``tree`` is still as before.
+        """Follow a prune of the tree to ``kept``, whose first node is the new root.
 
-        ``accepted`` are the nodes that became committed, the old root first.
+        Args:
+            accepted: the nodes that became committed, the old root first.
+            tree: the tree before the prune.
         """
         root = kept[0]
         path = [*accepted[1:], root]
@@ -83,7 +85,7 @@ class Frontier:
         self._slots = [*map(moved.get, self._slots)]
 
     def take_prune(self) -> tuple[tuple[int, ...] | None, int]:
-        """What the draft's cache keeps from now on, and how much of it is committed."""
+        """Return the nodes that the draft's cache keeps, and how many of them are committed."""
         if None not in self._slots:
             return None, 0
         accepted, alive = self._accepted, [i for i, n in enumerate(self._slots) if n is not None]
@@ -92,7 +94,7 @@ class Frontier:
         return (*accepted, *alive), len(accepted)
 
     def extend(self, tree: TokenTree, layer: range) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Tokens and scratch parents of the deepest layer, computed for the first time."""
+        """Return tokens and scratch parents of the deepest layer, at its first computation."""
         above = tree.parents[layer.start :]
         first, layer_above = len(self._slots), range(min(above), layer.start)
         while first and self._slots[first - 1] in layer_above:
@@ -105,7 +107,7 @@ class Frontier:
         return tuple(tree.tokens[layer.start :]), tuple(map(places.__getitem__, above))
 
     def whole(self, tree: TokenTree, layer: range) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Tokens and scratch parents of everything below the root that the round began with.
+        """Return tokens and scratch parents of everything below the root that the round began with.
 
         The last ones are those of ``layer``, the tree's deepest.
         """

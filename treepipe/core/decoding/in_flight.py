@@ -1,7 +1,6 @@
-"""The token tree of one request together with what of it is in the pipeline and verified.
+"""The token tree of one request, and the record of fed and verified nodes.
 
-Here: feeding nodes, noting the target's tokens, walking them, pruning. When to do which of it is
-decided by the schedules; how the tree grows is in ``drafting.py`` and ``layered.py``.
+The schedules decide when to feed, walk and prune; ``drafting.py`` and ``layered.py`` how it grows.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from treepipe.core.words import WordLog
 
 @record
 class Walk:
-    """Where the verified tokens lead: the accepted nodes (root first) and the token behind them.
+    """The path of verified tokens: the accepted nodes (root first) and the token behind them.
 
     ``next_node`` is the tree node that holds ``next_token``, None at a miss.
     """
@@ -36,12 +35,11 @@ class TreeInFlight:
 
     Attributes:
         tree: the live nodes; node 0 is the root.
-        fed: how many of its nodes were fed.
-        unread: committed tokens that the draft has not been given to read as such; it may hold
-            some of them as scratch nodes.
-        outstanding: segments in the pipeline that are of use, in the order they were fed.
-        cancelled: tickets of those that are of no use any more.
-        rounds: what was done in each finished round.
+        fed: number of its nodes that were fed.
+        unread: committed tokens that the draft has not read as such; it may hold some of them as
+            scratch nodes.
+        outstanding: useful segments in the pipeline, in the order they were fed.
+        cancelled: tickets of useless segments in the pipeline.
     """
 
     def __init__(self, request: RequestState) -> None:
@@ -61,7 +59,7 @@ class TreeInFlight:
     # --- growing and feeding ---------------------------------------------------------------------
 
     def open_round(self, root_token: int) -> None:
-        """A new tree of nothing but its root."""
+        """Begin a new tree that consists of its root."""
         self.tree = TokenTree(root_token)
         self.fed = 0
         self._verified = [None]
@@ -71,18 +69,16 @@ class TreeInFlight:
 
     @property
     def opened(self) -> bool:
-        """True if anything was fed in this round."""
         return self._fed_count > 0
 
     @property
     def waiting(self) -> int:
-        """How many nodes have not been fed."""
         return len(self.tree) - self.fed
 
     def append(
         self, tokens: Sequence[int], parents: Sequence[int], scores: Sequence[float]
     ) -> range:
-        """Merge candidates below the root into the tree; returns the new nodes."""
+        """Merge candidates below the root into the tree; return the new nodes."""
         added = self.tree.merge(tokens, parents, scores)
         self._verified += [None] * len(added)
         return added
@@ -90,12 +86,11 @@ class TreeInFlight:
     def append_layer(
         self, tokens: Sequence[int], parents: Sequence[int], scores: Sequence[float]
     ) -> None:
-        """Append candidates that are not in the tree, none of them another one's parent."""
+        """Append candidates that are not in the tree, without edges between them."""
         self.tree.append_layer(tokens, parents, scores)
         self._verified += [None] * len(tokens)
 
     def feed(self, count: int, step: int | None) -> Feed:
-        """Feed the next ``count`` nodes; ``step`` as in ``Segment``."""
         tree, first, last = self.tree, self.fed, self.fed + count
         length = self._request.length
         segment = Segment(
@@ -114,13 +109,11 @@ class TreeInFlight:
         self.outstanding.append(segment)
         return Feed(segment)
 
-    # --- what came back --------------------------------------------------------------------------
+    # --- returned segments -----------------------------------------------------------------------
 
     def take(self, event: Returned) -> bool:
-        """Take a segment off the outstanding ones; False if it is of no use any more.
-
-        Raises ``ProtocolError`` if it is not the next one to come back.
-        """
+        """Remove a returned segment from the outstanding ones; return False if it is useless, and
+        raise ``ProtocolError`` if it is not the next one to come back."""
         if event.ticket in self.cancelled:
             self.cancelled.remove(event.ticket)
             return False
@@ -132,7 +125,7 @@ class TreeInFlight:
         return True
 
     def verify(self, event: Returned) -> None:
-        """Note the target's tokens at the nodes that came back and are still in the tree."""
+        """Record the target's tokens at returned nodes that are still in the tree."""
         count = len(event.next_tokens)
         self._log.forget(event.version)
         rows, start = self._log.survivors(event.version, event.start, count)
@@ -140,7 +133,7 @@ class TreeInFlight:
         self._verified[start : start + len(tokens)] = tokens
 
     def offers(self, returned: Segment, *, children: bool) -> list[Offer | None]:
-        """The place and children of each row of a returned segment; None if it was pruned."""
+        """Return place and children of each row of a returned segment; None for a pruned row."""
         count = len(returned.tokens)
         found: list[Offer | None] = [None] * count
         if returned.committed or returned.round != self._round:
@@ -173,7 +166,6 @@ class TreeInFlight:
     # --- deciding --------------------------------------------------------------------------------
 
     def nothing_committed(self) -> None:
-        """Note a step that committed nothing."""
         self._per_step.append(0)
 
     def commit(self, walk: Walk) -> list[Command]:
@@ -185,7 +177,7 @@ class TreeInFlight:
         self.unread += tokens if walk.next_node is not None else tokens[:-1]
         wanted = request.wanted
         commands = request.emit(tokens)
-        useful = wanted - request.wanted  # not what lies beyond the wanted length
+        useful = wanted - request.wanted  # without tokens beyond the wanted length
         self._per_step.append(useful)
         self._accepted_count += useful
         return commands
@@ -207,7 +199,6 @@ class TreeInFlight:
         lock_step: bool,
         ends_round: bool = False,
     ) -> Announce:
-        """A word to every stage; see ``Word``."""
         session, version = self._request.session, self._log.version
         word = Word(session, self._round, version, retained, accepted, ends_round, lock_step)
         self._log.add(word)

@@ -1,4 +1,4 @@
-"""Parameters that several systems share, and what trees of a fixed shape and of EAGLE-2 need."""
+"""Parameters that several systems share, for trees of a fixed shape and of EAGLE-2."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from treepipe.core.decoding.drafting import Growth
 from treepipe.core.decoding.static_tree import StaticTree
 from treepipe.core.decoding.tree_schedule import TreeParameters
 from treepipe.core.registry import key
-from treepipe.core.system import Block, Ends, Load, Parameters, Seat
+from treepipe.core.system import Block, Ends, Load, Parameters, ScheduleContext
 
 TREES = ((20, 4), (48, 5), (80, 6))
 """Nodes and depth that a planner tries; the last one is FlowSpec's (section 5)."""
@@ -17,72 +17,73 @@ TREES = ((20, 4), (48, 5), (80, 6))
 
 @dataclass(frozen=True)
 class TreeKeys(Parameters):
-    """The EAGLE-2 tree of a round (FlowSpec, appendix A.1, for the defaults)."""
+    """Keys of a round's EAGLE-2 tree (FlowSpec, appendix A.1, for the defaults)."""
 
     tree_size: int = key(80, "L, nodes below the root", least=1)
     tree_depth: int = key(6, "d0, passes behind catch-up", least=0)
-    top_k: int = key(10, "candidates per node", least=1)
+    top_k: int = key(10, "k, candidates per node", least=1)
 
     def candidates(self) -> Mapping[str, int]:
         return {"top_k": self.top_k}
 
     @property
     def growth(self) -> Growth:
-        """How the tree of a round grows."""
         return Growth.dynamic(self.top_k, self.tree_depth)
 
 
 @dataclass(frozen=True)
 class SegmentKeys(TreeKeys):
-    """The tree cut into segments (FlowSpec, section 3.2); its draft device holds the target's ends
-    (section 3.1: D0)."""
+    """Keys of a tree cut into segments (FlowSpec, 3.2), whose draft has the ends (3.1: D0)."""
 
     ends: Ends = key("draft", "where embedding, projection, verification and decision are")
 
-    segment_tokens: int = key(16, "l_max", least=1)
+    segment_tokens: int = key(16, "l_max, tokens of a segment", least=1)
     score_order: bool = key(True, "score-based segmentation; false: in tree order")
 
     @property
     def tree(self) -> TreeParameters:
-        """The tree of a round."""
         return TreeParameters(self.tree_size, self.segment_tokens, self.score_order, self.growth)
 
 
 @dataclass(frozen=True)
 class ChainKeys(Parameters):
-    """A chain, as in classical speculative decoding."""
+    """Keys of a chain, as in classical speculative decoding."""
 
-    gamma: int = key(5, "tokens of a chain", least=1)
+    gamma: int = key(5, "tokens of a chain; StarSD's depth d", least=1)
 
     def lengths(self) -> Mapping[str, int]:
         return {"gamma": self.gamma}
 
 
 def fixed_tree(
-    branching: Sequence[int], chunk: int, seat: Seat, kind: type[StaticTree] = StaticTree
+    branching: Sequence[int],
+    chunk: int,
+    context: ScheduleContext,
+    kind: type[StaticTree] = StaticTree,
 ) -> StaticTree:
-    """A schedule whose rounds all have one tree, in one batch; so many children at each depth."""
-    growth = Growth(tuple(branching), None, seat.drawn)
+    """Make a schedule whose rounds all have one tree, in one batch.
+
+    Args:
+        branching: number of children at each depth.
+    """
+    growth = Growth(tuple(branching), None, context.drawn)
     nodes = growth.nodes
-    parameters = TreeParameters(nodes, nodes + 1, False, growth, keeps=seat.keeps)
-    return kind(seat.session, chunk, parameters, 1)
+    parameters = TreeParameters(nodes, nodes + 1, False, growth, keeps=context.keeps)
+    return kind(context.session, chunk, parameters, 1)
 
 
 def fixed_tree_tokens(branching: Sequence[int]) -> int:
-    """Nodes of such a tree, its root included."""
+    """Count the nodes of such a tree, its root included."""
     return Growth(tuple(branching)).nodes + 1
 
 
 def scratch_of_tree(parameters: TreeKeys, stages: int) -> int:
-    """Scratch nodes that drafting one EAGLE-2 tree takes."""
     return parameters.top_k * parameters.tree_depth
 
 
 def tree_grid(load: Load) -> Sequence[Block]:
-    """The trees that a planner tries."""
     return tuple({"tree_size": (size,), "tree_depth": (depth,)} for size, depth in TREES)
 
 
 def chain_grid(load: Load) -> Sequence[Block]:
-    """The chains that a planner tries."""
     return ({"gamma": (1, 2, 3, 4, 6, 8)},)

@@ -1,11 +1,11 @@
-"""One tree layer per step of a pipeline in lock-step: what PipeDec and SpecPipe share.
+"""One tree layer per step of a pipeline in lock-step: the common part of PipeDec and SpecPipe.
 
 (PipeDec, section 3; SpecPipe, section 3.) Every group of stages holds one layer; while they
 compute, the draft proposes candidates below the deepest one. When the root's layer has passed, the
 target's next token is known: a hit keeps its subtree everywhere, the draft's candidates included, a
 miss clears all and the token becomes the root of a new tree. Then the tree is extended by the best
-candidates that are left, and the first group takes them as its next layer. Each request that shares
-the steps with others (SpecPipe-DB) has such a machine of its own.
+remaining candidates, and the first group takes them as its next layer. Each request that shares the
+steps with others (SpecPipe-DB) has such a machine of its own.
 """
 
 from __future__ import annotations
@@ -14,23 +14,16 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 
 from treepipe.core.decoding.frontier import Frontier
 from treepipe.core.decoding.in_flight import Walk
 from treepipe.core.decoding.tree_decoding import TreeDecoding
 from treepipe.core.errors import ProtocolError
-from treepipe.core.protocol import (
-    Command,
-    Drafted,
-    DraftPass,
-    Feed,
-    Returned,
-    Started,
-    Stepped,
-)
+from treepipe.core.protocol import Command, Drafted, DraftPass, Feed, Returned, Started, Stepped
 from treepipe.core.registry import key
-from treepipe.core.system import Block, Parameters, Seat
+from treepipe.core.system import Block, Parameters, ScheduleContext, System
 from treepipe.core.tree import best
 
 
@@ -39,7 +32,7 @@ class LayeredKeys(Parameters):
     """The layers (SpecPipe, section 4.1, for the width; both papers leave ``children`` open).
 
     Attributes:
-        draft_reuse: the draft keeps what it computed for surviving nodes, as in the papers; False:
+        draft_reuse: the draft keeps its computation for surviving nodes, as in the papers; False:
             it runs the whole tree again for every layer, below the context it had when the round
             began, and a layer is chosen before the prune of the step in which it was drafted (the
             public code of FlowSpec, where PipeDec is a baseline).
@@ -64,12 +57,11 @@ class LayeredKeys(Parameters):
         return {"children": self.children}
 
     def frontier(self) -> Frontier:
-        """What the draft knows of a new tree: nothing yet."""
         return Frontier()
 
     @property
     def layer_tokens(self) -> int:
-        """Most nodes that are fed in one step."""
+        """Maximum number of nodes that are fed in one step."""
         return self.width * self.layers_per_step
 
 
@@ -77,34 +69,32 @@ LAYERS = ((1, 1), (4, 4), (8, 8), (16, 8), (32, 16), (64, 16))
 """Width and children that a planner tries: a chain, PipeDec's 32 x 16 and SpecPipe's 64 too."""
 
 
-def make_layered(parameters: LayeredKeys, seat: Seat) -> Layered:
-    """A request's schedule; a draft that reads the target's states has to wait for them."""
-    parallel = parameters.parallel_prefill and not seat.reads_states
-    return Layered(seat.session, parameters.prefill_chunk, parameters, parallel=parallel)
+def _make(parameters: LayeredKeys, context: ScheduleContext) -> Layered:
+    """Make a request's schedule; a draft that reads the target's states has to wait for them."""
+    parallel = parameters.parallel_prefill and not context.reads_states
+    return Layered(context.session, parameters.prefill_chunk, parameters, parallel=parallel)
 
 
-def one_request(parameters: LayeredKeys) -> int:
-    """The steps of a pipeline are one request's; others wait."""
+def _one_request(parameters: LayeredKeys) -> int:
     return 1
 
 
-def layered_tree_tokens(parameters: LayeredKeys, stages: int) -> int:
-    """A step's layers for every stage, and what is on its way."""
+def _tree_tokens(parameters: LayeredKeys, stages: int) -> int:
+    """Count the nodes of a step's layers for every stage, and of those under way."""
     return (stages + 3) * parameters.layer_tokens + 1
 
 
-def layered_segment_tokens(parameters: LayeredKeys, stages: int) -> int:
-    """A step's layers."""
+def _segment_tokens(parameters: LayeredKeys, stages: int) -> int:
     return parameters.layer_tokens
 
 
 def layered_scratch_tokens(parameters: LayeredKeys, stages: int) -> int:
-    """The tree; without reuse also the path from where the round began."""
-    return layered_tree_tokens(parameters, stages) * (1 if parameters.draft_reuse else 2)
+    """Count the tree's nodes; without reuse add the path from where the round began."""
+    return _tree_tokens(parameters, stages) * (1 if parameters.draft_reuse else 2)
 
 
 def layered_grid(further: Block) -> Sequence[Block]:
-    """Args: ``further``: values of other keys that each width is tried with."""
+    """Combine each width with ``further`` values of other keys."""
     return tuple({"width": (w,), "children": (c,), **further} for w, c in LAYERS)
 
 
@@ -114,7 +104,7 @@ class Layered(TreeDecoding):
     def __init__(
         self, session: int, prefill_chunk: int, parameters: LayeredKeys, *, parallel: bool = False
     ) -> None:
-        """Args: ``parallel``: the draft reads the prompt while the target does."""
+        """Make a request's schedule; ``parallel``: the draft reads the prompt with the target."""
         super().__init__(session, prefill_chunk)
         self._parallel = parallel
         self._chunks: deque[int] = deque()
@@ -125,12 +115,12 @@ class Layered(TreeDecoding):
 
     @property
     def in_step(self) -> bool:
-        """True from the first token on (new requests are prefilled first)."""
+        """Whether it takes part in steps: from the first token on (prompts come before)."""
         return self._decoding and not self.done
 
     @property
     def listens(self) -> bool:
-        """True until the first token: the draft's passes over the prompt are no part of a step."""
+        """Whether the prompt is being read: the draft's passes over it belong to no step."""
         return not self._decoding
 
     def _start(self, event: Started) -> list[Command]:
@@ -142,18 +132,18 @@ class Layered(TreeDecoding):
         return commands
 
     def _read_prompt(self) -> list[Command]:
-        """The next chunk, as long as the target's, without candidates."""
+        """Read the next chunk, as long as the target's, without candidates."""
         if not self._chunks:
             return self._draft() if self._decoding else []
         unread, count = self._flying.unread, self._chunks.popleft()
         chunk, self._flying.unread = tuple(unread[:count]), unread[count:]
         self._reading = True
-        return [self._asked.ask(DraftPass(self._request.ticket(), chunk, (), (), True, 0))]
+        return [self._pending.ask(DraftPass(self._request.ticket(), chunk, (), (), True, 0))]
 
     def _begin(self, root_token: int) -> list[Command]:
         self._decoding = True
         self._new_tree(root_token)
-        return [] if self._asked.under_way else self._draft()
+        return [] if self._pending.under_way else self._draft()
 
     def _returned(self, event: Returned) -> list[Command]:
         raise ProtocolError("segments of a pipeline in lock-step come back with its step")
@@ -161,8 +151,7 @@ class Layered(TreeDecoding):
     # --- a step ----------------------------------------------------------------------------------
 
     def _stepped(self, event: Stepped) -> list[Command]:
-        """Decide what came back, extend the tree that is left of it, feed the new layer and ask
-        the draft about it.
+        """Evaluate the returned segment, prune and extend the tree, feed a layer, and draft.
 
         In this order: "performing the update after pruning can increase the number of valid nodes
         in the tree" (PipeDec, section 3.3.4), and a level is at hand at every step (SpecPipe,
@@ -170,7 +159,7 @@ class Layered(TreeDecoding):
         """
         if not self.in_step:
             raise ProtocolError("the request does not take part in the pipeline's steps")
-        if self._asked.under_way and self._flying.opened:
+        if self._pending.under_way and self._flying.opened:
             raise ProtocolError("a step ends after the draft's layer is there")
         commands = self._evaluate(event.returned) if event.returned is not None else []
         if self.done:
@@ -182,7 +171,7 @@ class Layered(TreeDecoding):
                 self._grow()
         if self._flying.waiting:
             commands.append(self._flying.feed(self._flying.waiting, None))
-        if not self._asked.under_way:
+        if not self._pending.under_way:
             commands += self._draft()
         return commands
 
@@ -206,7 +195,7 @@ class Layered(TreeDecoding):
         return [flying.prune(walk, kept, lock_step=False), *commands]
 
     def _miss(self, walk: Walk) -> Command:
-        """Only the accepted nodes stay; the emptied segments travel on as markers."""
+        """Keep only the accepted nodes; the emptied segments travel on as markers."""
         self._flying.record_round()
         word = self._flying.announce(walk.accepted, len(walk.accepted), lock_step=False)
         self._new_tree(walk.next_token)
@@ -219,7 +208,6 @@ class Layered(TreeDecoding):
     # --- drafting --------------------------------------------------------------------------------
 
     def _draft(self) -> list[Command]:
-        """Start on this step's layers."""
         self._layers_left = self._parameters.layers_per_step
         return self._next_layer()
 
@@ -227,12 +215,11 @@ class Layered(TreeDecoding):
         """Ask the draft about the deepest layer, unless its candidates are known."""
         deepest = self._deepest_layer()
         if self._layers_left and self._is_asked(deepest):
-            return [self._asked.ask(self._pass(deepest))]
+            return [self._pending.ask(self._pass(deepest))]
         return []
 
     def _is_asked(self, layer: range) -> bool:
-        """Tells whether the draft is to be asked about a layer, which is always known as a whole:
-        without reuse about all, but a root alone."""
+        """Whether to ask the draft about a layer: without reuse all except a root alone."""
         if self._frontier.candidates[layer.start] is None:
             return True
         return not self._parameters.draft_reuse and bool(layer.start or self._frontier.moved)
@@ -267,8 +254,7 @@ class Layered(TreeDecoding):
         return self._next_layer()
 
     def _grow(self) -> None:
-        """Append the ``width`` best of the deepest layer's offers as the next layer; where there
-        are none the layer stays the deepest one."""
+        """Append the ``width`` best candidates, if any, as the next layer."""
         tree, layer = self._flying.tree, self._deepest_layer()
         tokens, log_probs = self._frontier.offers(layer)
         scores = self._frontier.scores(tree, layer)[:, None] + log_probs
@@ -281,3 +267,14 @@ class Layered(TreeDecoding):
         picked = tokens.ravel()[chosen].tolist(), (layer.start + parents).tolist()
         self._flying.append_layer(*picked, flat[chosen].tolist())
         self._frontier.grown(parents, flat[chosen])
+
+
+layered_system = partial(
+    System,
+    make=_make,
+    tree_tokens=_tree_tokens,
+    segment_tokens=_segment_tokens,
+    in_lock_step=True,
+    places=_one_request,
+)
+"""The record of a system whose requests have a pipeline's steps to themselves."""

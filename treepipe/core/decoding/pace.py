@@ -1,8 +1,7 @@
-"""What a draft server learns while it serves: how long things take, and what is accepted.
+"""A draft server's measurements while it serves: durations, and the share of accepted tokens.
 
-It is for schedules that choose their depth on line (``schedules/starsd.py``). Law of this file: all
-of it comes from the draft desk, so it is the same in both worlds; a schedule sees of it only the
-``Pace`` in an event that it is told.
+``schedules/starsd.py`` chooses its depth by them. All of them come from the draft desk, so they are
+the same in both worlds.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from treepipe.core.protocol import Command, Feed, Judged
 from treepipe.core.records import record
 
 MEMORY = 50
-"""So many of the last durations count; older ones fade away."""
+"""Number of durations over which older ones fade."""
 LEVEL_MEMORY = 500
-"""So many of the last verified tokens of a depth count."""
+"""Number of verified tokens of a depth over which older ones fade."""
 
 
 @record
@@ -26,11 +25,11 @@ class Pace:
     """A draft server's load, durations and acceptance when a segment came back.
 
     Attributes:
-        targets: requests that are open at it.
-        first_ms: a turn until its first draft pass is over; None: none was timed yet.
-        pass_ms: each further draft pass of a turn.
-        back_ms, back_row_ms: from a turn's end to the return of the segment fed in it: so much, and
-            so much more per row.
+        targets: number of its open requests.
+        first_ms: time of a turn until the end of its first draft pass; None: not timed yet.
+        pass_ms: time of each further draft pass of a turn.
+        back_ms, back_row_ms: time from a turn's end to the return of its segment, and per row of
+            it.
         levels: (accepted, tried) of the drafted levels, the root's children first.
     """
 
@@ -43,13 +42,11 @@ class Pace:
 
 
 UNKNOWN = Pace()
-"""What is known before anything was done."""
 
 
 @dataclass(slots=True)
 class _Line:
-    """Durations over a count of rows: a line by least squares that never falls, and is level
-    while the counts hardly differ; the first values weigh as much as any until they fade."""
+    """Durations by rows: a least-squares line, never falling, level if counts hardly differ."""
 
     _weight: float = 0.0
     _rows: float = 0.0
@@ -76,7 +73,7 @@ class _Line:
 
     @property
     def base_ms(self) -> float:
-        """At no row."""
+        """Intercept: the time at zero rows."""
         return self._ms - self.per_row_ms * self._rows
 
     @property
@@ -86,11 +83,11 @@ class _Line:
 
 @dataclass(slots=True)
 class PaceBook(Gauge):
-    """What a draft server notes of its turns, its draft passes and its segments under way.
+    """The notes of a draft server's turns, its draft passes and its segments under way.
 
-    Times are read where the desk is asked what to do next: then the last thing is over, and what it
-    fed is on its way. The pass that reads a prompt is none of a round; a prompt's own way back
-    counts until a tree's is known.
+    Times are read at requests for the desk's next work: then the last work is over, and its
+    segments are on their way. The pass that reads a prompt belongs to no round; a prompt's own way
+    back counts until a tree's is known.
     """
 
     levels: tuple[tuple[float, float], ...] = ()
@@ -102,7 +99,7 @@ class PaceBook(Gauge):
     _drafting: tuple[float, _Line] | None = None
     _fed: dict[int, tuple[int, _Line]] = field(default_factory=dict)
     _under_way: dict[int, tuple[int, _Line, float]] = field(default_factory=dict)
-    _reading: set[int] = field(default_factory=set)  # sessions of which the draft has read nothing
+    _reading: set[int] = field(default_factory=set)  # sessions whose draft has read no token
 
     def given(self, work: Work | None, now_ms: float) -> None:
         if self._drafting is not None:
@@ -120,7 +117,6 @@ class PaceBook(Gauge):
                 self._reading.add(work.session)
 
     def _draft(self, sessions: list[int], now_ms: float) -> None:
-        """Draft passes of these sessions begin."""
         since_ms, self._turn_ms = self._turn_ms, None
         if not self._reading.isdisjoint(sessions):
             self._reading.difference_update(sessions)
@@ -144,7 +140,7 @@ class PaceBook(Gauge):
             self._judge(command.accepted, command.drafted)
 
     def _judge(self, accepted: int, drafted: int) -> None:
-        """A round is verified; its first rejected level is the last one that was tried."""
+        """Count a verified round; its first rejected level is the last one that was tried."""
         levels = [*self.levels, *[(0.0, 0.0)] * (drafted - len(self.levels))]
         keep = 1 - 1 / LEVEL_MEMORY
         for level in range(min(accepted + 1, drafted)):

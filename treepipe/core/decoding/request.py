@@ -1,7 +1,4 @@
-"""What every schedule of one request shares: tickets, the output so far, prefill, the end.
-
-Rules of a particular schedule do not belong here.
-"""
+"""The request state of every schedule: tickets, the output so far, prefill, the end."""
 
 from __future__ import annotations
 
@@ -19,9 +16,8 @@ class RequestState:
 
     Attributes:
         session: number that every message of the request carries.
-        length: positions that the prompt and the output so far take, the root excluded: the
-            position id of the root.
-        wanted: new tokens that are still to come.
+        length: positions of the prompt and the output so far, and so the root's position id.
+        wanted: number of new tokens still to come.
         finished: why the request is done, None while it is not.
         prefill: tickets of the prompt's segments that have not come back.
     """
@@ -38,7 +34,6 @@ class RequestState:
         self._started = False
 
     def ticket(self) -> int:
-        """A ticket that was not used before in this request."""
         self._tickets += 1
         return self._tickets
 
@@ -61,10 +56,8 @@ class RequestState:
         return [Feed(segment) for segment in segments]
 
     def prefilled(self, event: Returned) -> int | None:
-        """A segment of the prompt came back; returns the first token when it was the last one.
-
-        Raises ``ProtocolError`` if it is not the next one to come back.
-        """
+        """Take a segment of the prompt; return the first token when it was the last one. Raise
+        ``ProtocolError`` if it is not the next one to come back."""
         if event.ticket != self.prefill[0]:
             raise ProtocolError(f"no segment with ticket {event.ticket} is next to come back")
         if len(self.prefill) > 1:
@@ -78,12 +71,12 @@ class RequestState:
     def committed_segment(
         self, tokens: tuple[int, ...], position: int, *, asked: bool = True
     ) -> Segment:
-        """Rows that every later row may attend to: prompt chunks, or plain decoding."""
+        """Make a segment of rows that all later rows see: prompt chunks, or plain decoding."""
         positions = tuple(range(position, position + len(tokens)))
         return Segment(self.session, self.ticket(), 0, 0, 0, tokens, positions, asked=asked)
 
     def emit(self, tokens: Sequence[int]) -> list[Command]:
-        """Emit what is still wanted of the tokens; ``Finish`` behind it if that was the end."""
+        """Emit the tokens up to the wanted length, and ``Finish`` if that was the end."""
         wanted = tuple(tokens[: self.wanted])
         end = next((i for i, token in enumerate(wanted) if token in self._end_tokens), None)
         if end is not None:
@@ -98,6 +91,5 @@ class RequestState:
         return commands
 
     def lose(self) -> list[Command]:
-        """A worker was lost: what was emitted stays."""
         self.finished = "worker lost"
         return [Finish(self.finished)]

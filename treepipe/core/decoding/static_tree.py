@@ -8,28 +8,21 @@ authors' code. With one part it is a tree verified in one batch: ``eagle`` (EAGL
 
 from __future__ import annotations
 
-from treepipe.core.decoding.drafting import TreeDraft
 from treepipe.core.decoding.tree_schedule import TreeSchedule
-from treepipe.core.protocol import Command, Returned
+from treepipe.core.protocol import Command
 
 
 class StaticTree(TreeSchedule):
-    """Evaluates once per round; the stages run free within it."""
+    """A schedule that evaluates once per round; the stages run free within it."""
 
-    def _step_of(self, index: int) -> int | None:
-        return None
-
-    def _on_returned(self, event: Returned) -> list[Command]:
+    def _decide(self) -> list[Command]:
         flying = self._flying
         if flying.waiting and len(flying.outstanding) < self._parts:
             flying.nothing_committed()
-            return [self._feed(min(self._parameters.segment, flying.waiting), self._parts)]
+            return [self._feed(min(self._parameters.segment, flying.waiting))]
         if flying.outstanding:
             flying.nothing_committed()
             return []
         walk = flying.walk()
         assert walk is not None  # the root came back, so at least it is verified
-        return self._end_round(walk, lock_step=False)
-
-    def _on_draft_complete(self, draft: TreeDraft) -> list[Command]:
-        raise AssertionError("a static tree is not drafted again within a round")
+        return self._end_round(walk)

@@ -1,7 +1,6 @@
-"""What every schedule that drafts trees does with an event, and what it shows of itself.
+"""The dispatch of events in a schedule that drafts trees; prompt and end.
 
-Here: whose turn an event is, the prompt, the end. What follows from a draft pass or a segment that
-came back is decided by the subclasses.
+The subclasses decide what follows from a draft pass or a returned segment.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from treepipe.core.decoding.asked import Asked
 from treepipe.core.decoding.in_flight import TreeInFlight
+from treepipe.core.decoding.pending_pass import PendingPass
 from treepipe.core.decoding.request import RequestState
 from treepipe.core.errors import ProtocolError
 from treepipe.core.gauge import Gauge
@@ -33,11 +32,11 @@ class TreeDecoding(ABC):
     """A request, its tree in flight, and the events of both."""
 
     def __init__(self, session: int, prefill_chunk: int, *, keeps: bool = False) -> None:
-        """Args: ``keeps``: as in ``Asked``."""
+        """Make the schedule of one request; ``keeps`` is as in ``PendingPass``."""
         self._request = RequestState(session, prefill_chunk)
         self._flying = TreeInFlight(self._request)
-        self._asked = Asked(keeps=keeps)
-        self._seen: Any = None  # by the gauge when a segment came back last
+        self._pending = PendingPass(keeps=keeps)
+        self._seen: Any = None  # the gauge's note at the last returned segment
 
     @property
     def done(self) -> bool:
@@ -66,7 +65,7 @@ class TreeDecoding(ABC):
         if self.done:
             raise ProtocolError("the request is done")
         if isinstance(event, Drafted):
-            return self._drafted(event) if self._asked.answers(event) else []
+            return self._drafted(event) if self._pending.answers(event) else []
         if isinstance(event, Returned):
             return self._prefilled(event) if self._request.prefill else self._returned(event)
         if isinstance(event, Stepped):
@@ -78,7 +77,6 @@ class TreeDecoding(ABC):
         raise ProtocolError(f"{type(event).__name__} is no event of a schedule")
 
     def _start(self, event: Started) -> list[Command]:
-        """Feed the prompt; the draft has it to read."""
         commands = self._request.start(event)
         self._flying.unread.extend(event.prompt)
         return commands
@@ -93,16 +91,16 @@ class TreeDecoding(ABC):
 
     @abstractmethod
     def _begin(self, root_token: int) -> list[Command]:
-        """The prompt is there: decode below its first new token."""
+        """Decode below the first new token, which came with the prompt."""
 
     @abstractmethod
     def _drafted(self, event: Drafted) -> list[Command]:
-        """The draft pass under way is answered."""
+        """Take the answer to the draft pass under way."""
 
     @abstractmethod
     def _returned(self, event: Returned) -> list[Command]:
-        """A segment of tree nodes came back."""
+        """Take a returned segment of tree nodes."""
 
     def _stepped(self, event: Stepped) -> list[Command]:
-        """A step of the pipeline is over, for schedules that take part in it."""
+        """End a step of the pipeline, if the schedule takes part in it."""
         raise ProtocolError("this schedule takes no part in a pipeline's steps")

@@ -18,7 +18,7 @@ REGISTRY = Registry("draft source", "treepipe.drafts", "DRAFTS", Drafter)
 
 @lru_cache(maxsize=1)
 def drafters() -> Mapping[str, Drafter]:
-    """All draft sources by name, in the order that their records say; the first is the default.
+    """Return all draft sources by name, in the order of their records; the first is the default.
 
     Raises:
         UserError: as ``Registry.find``.

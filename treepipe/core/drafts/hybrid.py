@@ -11,9 +11,9 @@ from treepipe.core.registry import key
 
 @dataclass(frozen=True)
 class HybridKeys(LookupKeys):
-    """How much each of the two counts."""
+    """Keys of the mixture's weights."""
 
-    weight: float = key(0.5, "hybrid: of the model", least=0, most=1)
+    weight: float = key(0.5, "of the model's candidates against the look-up's", least=0, most=1)
 
 
 DRAFTS = (

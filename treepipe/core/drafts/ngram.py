@@ -1,4 +1,4 @@
-"""Prompt lookup as a draft (Saxena): no model, the text itself says what followed before."""
+"""Prompt lookup as a draft (Saxena): it proposes what followed in the text before."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from treepipe.core.registry import key
 
 @dataclass(frozen=True)
 class LookupKeys(DraftParameters):
-    """What is looked up in the text so far."""
+    """Keys of the lookup in the text so far."""
 
-    ngram: int = key(3, "longest suffix that prompt lookup matches", least=1)
+    ngram: int = key(3, "longest suffix that is looked up in the text so far", least=1)
 
 
 LOOKUP = Drafter(
@@ -21,7 +21,7 @@ LOOKUP = Drafter(
     summary="prompt lookup",
     opens="treepipe.executor.ngram:PromptLookupDraft.opened",
     parameters=LookupKeys,
-    unverified_depths=3,  # its counts lack no more than the tokens that are not verified
+    unverified_depths=3,  # its counts lack only the unverified tokens
     called="prompt lookup",
 )
 DRAFTS = (LOOKUP,)

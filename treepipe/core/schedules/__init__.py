@@ -14,14 +14,14 @@ from functools import lru_cache
 
 from treepipe.core.protocol import Schedule
 from treepipe.core.registry import Registry
-from treepipe.core.system import Parameters, Seat, System
+from treepipe.core.system import Parameters, ScheduleContext, System
 
 REGISTRY = Registry("system", "treepipe.systems", "SYSTEMS", System)
 
 
 @lru_cache(maxsize=1)
 def systems() -> Mapping[str, System]:
-    """All systems by name, in the order that their records say.
+    """Return all systems by name, in the order of their records.
 
     Raises:
         UserError: as ``Registry.find``.
@@ -30,14 +30,8 @@ def systems() -> Mapping[str, System]:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """A system with its parameters, as a scenario chooses it; travels to the draft's process.
-
-    Attributes:
-        name: of the system.
-        drawn: candidates are draws from the draft's distribution.
-        reads_states: the draft reads the target's states of committed tokens.
-    """
+class ScheduleSpec:
+    """A system with its parameters, as a scenario chooses it; travels to the draft's process."""
 
     name: str
     parameters: Parameters
@@ -49,6 +43,5 @@ class Chosen:
         return systems()[self.name]
 
     def __call__(self, session: int, stages: int) -> Schedule:
-        """A fresh schedule for one request."""
-        seat = Seat(session, stages, self.drawn, self.reads_states)
-        return self.system.make(self.parameters, seat)
+        context = ScheduleContext(session, stages, self.drawn, self.reads_states)
+        return self.system.make(self.parameters, context)

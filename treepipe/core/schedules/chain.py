@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from treepipe.core.decoding.keys import ChainKeys, chain_grid, fixed_tree, fixed_tree_tokens
 from treepipe.core.decoding.static_tree import StaticTree
-from treepipe.core.system import Seat, System
+from treepipe.core.system import ScheduleContext, System
 
 
-def _make(parameters: ChainKeys, seat: Seat) -> StaticTree:
-    return fixed_tree((1,) * parameters.gamma, parameters.prefill_chunk, seat)
+def _make(parameters: ChainKeys, context: ScheduleContext) -> StaticTree:
+    return fixed_tree((1,) * parameters.gamma, parameters.prefill_chunk, context)
 
 
 def _tokens(parameters: ChainKeys, stages: int) -> int:

@@ -11,13 +11,8 @@ from treepipe.core.decoding.keys import ChainKeys, chain_grid
 from treepipe.core.decoding.tree_decoding import TreeDecoding
 from treepipe.core.errors import ProtocolError
 from treepipe.core.messages import NO_PARENT
-from treepipe.core.protocol import (
-    Command,
-    Drafted,
-    DraftPass,
-    Returned,
-)
-from treepipe.core.system import Seat, System
+from treepipe.core.protocol import Command, Drafted, DraftPass, Returned
+from treepipe.core.system import ScheduleContext, System
 
 
 class ChainAhead(TreeDecoding):
@@ -25,17 +20,18 @@ class ChainAhead(TreeDecoding):
 
     listens = True
 
-    def __init__(self, seat: Seat, prefill_chunk: int, gamma: int) -> None:
-        """Args: ``gamma``: tokens per window."""
-        super().__init__(seat.session, prefill_chunk, keeps=seat.keeps)
-        self._gamma, self._drawn = gamma, seat.drawn
+    def __init__(self, context: ScheduleContext, prefill_chunk: int, gamma: int) -> None:
+        super().__init__(context.session, prefill_chunk, keeps=context.keeps)
+        self._gamma, self._drawn = gamma, context.drawn
         self._restart()
 
     def _restart(self) -> None:
-        """Nothing is drafted below the newest committed token."""
-        self._chain: list[tuple[int, float]] = []  # drafted behind what the draft has read
-        self._used = 0  # so many of them are committed, the root last
-        self._slots = 0  # so many of them are in the draft's scratch part
+        """Forget the tokens drafted below the newest committed token."""
+        self._chain: list[
+            tuple[int, float]
+        ] = []  # drafted behind the tokens that the draft has read
+        self._used = 0  # number of them that are committed, the root last
+        self._slots = 0  # number of them in the draft's scratch part
         self._read = False
 
     def _begin(self, root_token: int) -> list[Command]:
@@ -60,7 +56,7 @@ class ChainAhead(TreeDecoding):
             self._used = guess + 1
         else:
             self._restart()
-            self._asked.abandon()
+            self._pending.abandon()
         word = flying.drop_round(walk, lock_step=False)
         flying.open_round(walk.next_token)
         return [word, *commands, *self._go_on()]
@@ -70,13 +66,13 @@ class ChainAhead(TreeDecoding):
         return self._go_on()
 
     def _go_on(self) -> list[Command]:
-        """Feed the window if it is complete and none is under way; draft what is still wanted."""
+        """Feed the window if it is complete and none is under way; draft the missing tokens."""
         commands: list[Command] = []
         if not self._flying.opened and len(self._chain) >= self._used + self._gamma:
             commands.append(self._window())
         ahead = self._gamma + 1 if self._flying.opened else 0
-        if not self._asked.under_way and len(self._chain) < self._used + self._gamma + ahead:
-            commands.append(self._asked.ask(self._pass()))
+        if not self._pending.under_way and len(self._chain) < self._used + self._gamma + ahead:
+            commands.append(self._pending.ask(self._pass()))
         return commands
 
     def _window(self) -> Command:
@@ -91,7 +87,7 @@ class ChainAhead(TreeDecoding):
         if not self._read:
             self._read = True
             unread, flying.unread = flying.unread, []
-            held = self._asked.held(unread)
+            held = self._pending.held(unread)
             return DraftPass.over_committed(ticket, unread, 1, held, drawn=self._drawn)
         committed = min(self._used, self._slots)
         keep = tuple(range(self._slots)) if committed else None
@@ -103,12 +99,12 @@ class ChainAhead(TreeDecoding):
         return DraftPass(ticket, (), (token,), (parent,), False, 1, keep, committed, self._drawn)
 
 
-def _make(parameters: ChainKeys, seat: Seat) -> ChainAhead:
-    return ChainAhead(seat, parameters.prefill_chunk, parameters.gamma)
+def _make(parameters: ChainKeys, context: ScheduleContext) -> ChainAhead:
+    return ChainAhead(context, parameters.prefill_chunk, parameters.gamma)
 
 
 def _tree_tokens(parameters: ChainKeys, stages: int) -> int:
-    """A window, and what the draft has drafted behind it for the next one."""
+    """Count the nodes of a window, and those drafted behind it for the next one."""
     return 4 * parameters.gamma + 4
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from treepipe.core.decoding.keys import TreeKeys, scratch_of_tree, tree_grid
 from treepipe.core.decoding.static_tree import StaticTree
 from treepipe.core.decoding.tree_schedule import TreeParameters
-from treepipe.core.system import Seat, System
+from treepipe.core.system import ScheduleContext, System
 
 
-def _make(parameters: TreeKeys, seat: Seat) -> StaticTree:
+def _make(parameters: TreeKeys, context: ScheduleContext) -> StaticTree:
     size = parameters.tree_size
-    tree = TreeParameters(size, size + 1, False, parameters.growth, keeps=seat.keeps)
-    return StaticTree(seat.session, parameters.prefill_chunk, tree, 1)
+    tree = TreeParameters(size, size + 1, False, parameters.growth, keeps=context.keeps)
+    return StaticTree(context.session, parameters.prefill_chunk, tree, 1)
 
 
 def _tokens(parameters: TreeKeys, stages: int) -> int:

@@ -18,11 +18,11 @@ from treepipe.core.protocol import (
     Started,
     WorkerLost,
 )
-from treepipe.core.system import Parameters, Seat, System
+from treepipe.core.system import Parameters, ScheduleContext, System
 
 
 class Autoregressive:
-    """Each token is fed as a committed row, so that no prune is ever announced."""
+    """A schedule that feeds each token as a committed row, so that no prune is ever announced."""
 
     listens = False
     in_step = False
@@ -76,12 +76,12 @@ class Autoregressive:
         return commands
 
 
-def _make(parameters: Parameters, seat: Seat) -> Autoregressive:
-    return Autoregressive(seat.session, parameters.prefill_chunk)
+def _make(parameters: Parameters, context: ScheduleContext) -> Autoregressive:
+    return Autoregressive(context.session, parameters.prefill_chunk)
 
 
 def _tree_tokens(parameters: Parameters, stages: int) -> int:
-    """None: every row is a committed one."""
+    """Return 0: every row is a committed one."""
     return 0
 
 

@@ -1,4 +1,4 @@
-"""SpecInfer's tree under a pipeline, in one batch: so many children per node at each depth."""
+"""SpecInfer's tree under a pipeline, in one batch: a fixed number of children at each depth."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from treepipe.core.decoding.drafted_ahead import DraftedAhead
 from treepipe.core.decoding.keys import fixed_tree, fixed_tree_tokens
 from treepipe.core.decoding.static_tree import StaticTree
 from treepipe.core.registry import key
-from treepipe.core.system import Block, Load, Parameters, Seat, System
+from treepipe.core.system import Block, Load, Parameters, ScheduleContext, System
 
 
 @dataclass(frozen=True)
 class BranchingKeys(Parameters):
-    """The tree (SpecInfer, section 6.1, for the default), and when it is drafted (SpecPipe,
-    section 4.1: asynchronously, its baseline, too)."""
+    """Keys of the tree (SpecInfer, section 6.1, for the default), and the time of its draft
+    (SpecPipe, section 4.1: asynchronously, its baseline, too)."""
 
     branching: tuple[int, ...] = key(
         (1, 1, 3, 1, 1, 1, 1, 1), "children per node at each depth", least=1
@@ -28,9 +28,9 @@ class BranchingKeys(Parameters):
         return {"branching": max(self.branching)}
 
 
-def _make(parameters: BranchingKeys, seat: Seat) -> StaticTree:
+def _make(parameters: BranchingKeys, context: ScheduleContext) -> StaticTree:
     kind = DraftedAhead if parameters.draft_ahead else StaticTree
-    return fixed_tree(parameters.branching, parameters.prefill_chunk, seat, kind)
+    return fixed_tree(parameters.branching, parameters.prefill_chunk, context, kind)
 
 
 def _tokens(parameters: BranchingKeys, stages: int) -> int:
@@ -38,7 +38,7 @@ def _tokens(parameters: BranchingKeys, stages: int) -> int:
 
 
 def _scratch(parameters: BranchingKeys, stages: int) -> int:
-    """The tree's, and ahead of it the path and the guess that the next one hangs at."""
+    """Bound the scratch nodes: a tree, and the path and the guess that it is drafted ahead of."""
     path = len(parameters.branching) if parameters.draft_ahead else 0
     return _tokens(parameters, stages) + path
 

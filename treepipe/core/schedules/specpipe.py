@@ -9,18 +9,15 @@ from treepipe.core.decoding.layered import (
     LayeredKeys,
     layered_grid,
     layered_scratch_tokens,
-    layered_segment_tokens,
-    layered_tree_tokens,
-    make_layered,
-    one_request,
+    layered_system,
 )
 from treepipe.core.registry import key
-from treepipe.core.system import Block, Load, System
+from treepipe.core.system import Block, Load
 
 
 @dataclass(frozen=True)
 class BatchKeys(LayeredKeys):
-    """SpecPipe-DB (section 3.5)."""
+    """Keys of SpecPipe-DB (section 3.5)."""
 
     batch: int = key(4, "B, requests that share the steps", least=1)
 
@@ -37,19 +34,14 @@ def _batches(load: Load) -> Sequence[Block]:
     return layered_grid({"batch": sorted({max(1, load.requests // 2), load.requests})})
 
 
-SPECPIPE = System(
+SPECPIPE = layered_system(
     name="specpipe",
     year=2025,
     order=9,
     source="SpecPipe, section 3",
     summary="one tree layer per step",
     parameters=LayeredKeys,
-    make=make_layered,
-    tree_tokens=layered_tree_tokens,
-    segment_tokens=layered_segment_tokens,
     scratch_tokens=layered_scratch_tokens,
-    in_lock_step=True,
-    places=one_request,
     grid=_grid,
     closed_form="specpipe",
 )

@@ -1,8 +1,8 @@
 """StarSD's session: one draft server for many targets, a tree or chain per round.
 
 (StarSD, section 3.1, has a fixed depth d, and section 5.1 EAGLE-2's dynamic tree as its draft;
-choosing the depth on line is what its appendix I leaves open.) Who is served when is decided by the
-front desk and the draft desk, for all systems.
+choosing the depth on line is what its appendix I leaves open.) The front desk and the draft desk
+decide the order of service, for all systems.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 
-from treepipe.core.decoding.drafting import Growth, TreeDraft
+from treepipe.core.decoding.drafting import Growth
 from treepipe.core.decoding.in_flight import Walk
 from treepipe.core.decoding.keys import ChainKeys, chain_grid
 from treepipe.core.decoding.pace import UNKNOWN, Pace, PaceBook
@@ -21,20 +21,19 @@ from treepipe.core.decoding.tree_schedule import TreeParameters
 from treepipe.core.gauge import Gauge
 from treepipe.core.protocol import Command, Judged
 from treepipe.core.registry import key
-from treepipe.core.system import Block, Load, Seat, System
+from treepipe.core.system import Block, Load, ScheduleContext, System
 
 
 @dataclass(frozen=True)
 class StarKeys(ChainKeys):
-    """The tree of a round: a chain, a tree of a fixed shape, or a dynamic one; each of a fixed
-    depth, or of one chosen on line."""
+    """Keys of a round's tree: a chain, or static or dynamic; of fixed depth or chosen on line."""
 
     branching: tuple[int, ...] | None = key(
         None, "children per node at each depth; default: a chain of gamma", least=1
     )
     tree_size: int | None = key(None, "nodes of a dynamic tree; default: none", least=1)
     tree_depth: int = key(6, "d0, passes behind catch-up", least=0)
-    top_k: int = key(10, "candidates per node", least=1)
+    top_k: int = key(10, "k, candidates per node", least=1)
     adaptive_depth: bool = key(False, "depth by acceptance, durations and load")
     depth_range: tuple[int, int] = key((1, 8), "bounds of the adaptive depth", least=1)
 
@@ -43,7 +42,7 @@ class StarKeys(ChainKeys):
         if low > high:
             raise ValueError(f"depth_range = [{low}, {high}]: low exceeds high")
 
-    def overruled(self) -> Mapping[str, str]:
+    def ineffective_keys(self) -> Mapping[str, str]:
         found = {}
         if not self.adaptive_depth:
             found["depth_range"] = "adaptive_depth = false"
@@ -72,7 +71,7 @@ class StarKeys(ChainKeys):
 
     @property
     def depth(self) -> int:
-        """Levels of the deepest tree."""
+        """Number of levels of the deepest tree."""
         if self.adaptive_depth:
             return self.depth_range[1]
         if self.tree_size is not None:
@@ -80,57 +79,46 @@ class StarKeys(ChainKeys):
         return len(self.branching) if self.branching else self.gamma
 
     def growth(self, depth: int, *, drawn: bool = False) -> Growth:
-        """How a tree of so many levels grows: below the last one of ``branching`` in chains."""
+        """Make the growth of ``depth`` levels: below the last one of ``branching`` in chains."""
         if self.tree_size is not None:
             return Growth.dynamic(self.top_k, depth - 1)
         wide = (self.branching or ())[:depth]
         return Growth(wide + (1,) * (depth - len(wide)), None, drawn)
 
     def nodes(self, depth: int) -> int:
-        """Most nodes below the root of a tree of so many levels."""
+        """Return the maximum number of nodes below the root of a tree of ``depth`` levels."""
         return self.tree_size or self.growth(depth).nodes
 
 
 USUAL, USUAL_WEIGHT, LEVEL_WEIGHT = 0.7, 5.0, 10.0
-"""The acceptance assumed at first, and how many verified tokens outweigh it; and how many at one
-depth outweigh what is accepted over all."""
+"""Acceptance assumed at first; its weight, and the mean's at one depth, in verified tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdaptiveDepth:
-    """Depth of each round's tree, by what the draft server has learned.
+def depth_of(keys: StarKeys, pace: Pace, wanted: int) -> int:
+    """Choose the next round's depth; the middle one before any round was timed.
 
     It is the depth that promises the most tokens per time: the target's own token and the sum over
     levels of the probability that all down to it are accepted (StarSD, eq. 2), for an iteration of
-    max(S + Z, N S) (eq. 9 and 10), where S is a turn with so many draft passes, Z the time until
-    the segment is back, and N the number of open requests. No round drafts more than is wanted.
+    max(S + Z, N S) (eq. 9 and 10), where S is a turn with its draft passes, Z the time until the
+    segment is back, and N the number of open requests. No round drafts more than the tokens
+    ``wanted``.
     """
+    low, high = keys.depth_range
+    high = max(low, min(high, wanted - 1))
+    first_ms, tokens = pace.first_ms, expected_tokens(pace.levels, high)
+    if first_ms is None:
+        return (low + high) // 2
 
-    keys: StarKeys
-    drawn: bool = False
+    def rate(depth: int) -> float:
+        service = first_ms + (depth - 1) * pace.pass_ms
+        back = pace.back_ms + (keys.nodes(depth) + 1) * pace.back_row_ms
+        return tokens[depth] / (max(service + back, pace.targets * service) or 1.0)
 
-    def growth(self, pace: Pace, wanted: int) -> Growth:
-        """The next round's tree."""
-        return self.keys.growth(self.depth(pace, wanted), drawn=self.drawn)
-
-    def depth(self, pace: Pace, wanted: int) -> int:
-        """The next round's depth; the middle one before any round was timed."""
-        low, high = self.keys.depth_range
-        high = max(low, min(high, wanted - 1))
-        first_ms, tokens = pace.first_ms, expected_tokens(pace.levels, high)
-        if first_ms is None:
-            return (low + high) // 2
-
-        def rate(depth: int) -> float:
-            service = first_ms + (depth - 1) * pace.pass_ms
-            back = pace.back_ms + (self.keys.nodes(depth) + 1) * pace.back_row_ms
-            return tokens[depth] / (max(service + back, pace.targets * service) or 1.0)
-
-        return max(range(low, high + 1), key=rate)
+    return max(range(low, high + 1), key=rate)
 
 
 def expected_tokens(levels: Sequence[tuple[float, float]], depth: int) -> list[float]:
-    """Tokens that rounds of 0..``depth`` levels commit, by (accepted, tried) of the levels so far.
+    """Return the tokens of rounds of 0..``depth`` levels, by (accepted, tried) per level.
 
     >>> [round(tokens, 2) for tokens in expected_tokens((), 2)]
     [1.0, 1.7, 2.19]
@@ -143,39 +131,33 @@ def expected_tokens(levels: Sequence[tuple[float, float]], depth: int) -> list[f
 
 
 class AdaptiveTree(StaticTree):
-    """A static tree per round, each as deep as what the draft server has learned by then says."""
+    """A static tree per round, each as deep as the draft server's measurements suggest."""
 
-    _layers = 0  # that were drafted for the round's tree
-
-    def __init__(
-        self, session: int, prefill_chunk: int, tree: TreeParameters, chosen: AdaptiveDepth
-    ) -> None:
-        """Args: ``tree``: of the deepest round; ``chosen``: chooses each round's depth."""
-        super().__init__(session, prefill_chunk, tree, 1)
-        self._chosen = chosen
+    def __init__(self, context: ScheduleContext, keys: StarKeys, deepest: TreeParameters) -> None:
+        super().__init__(context.session, keys.prefill_chunk, deepest, 1)
+        self._keys, self._drawn = keys, context.drawn
 
     @property
     def gauge(self) -> type[Gauge]:
         return PaceBook
 
     def _growth(self) -> Growth:
-        return self._chosen.growth(self._seen or UNKNOWN, self._request.wanted)
+        depth = depth_of(self._keys, self._seen or UNKNOWN, self._request.wanted)
+        return self._keys.growth(depth, drawn=self._drawn)
 
-    def _drafted_round(self, draft: TreeDraft) -> None:
-        self._layers = draft.layers
-
-    def _end_round(self, walk: Walk, *, lock_step: bool) -> list[Command]:
-        judged = Judged(len(walk.accepted) - 1, self._layers)
-        return [judged, *super()._end_round(walk, lock_step=lock_step)]
+    def _end_round(self, walk: Walk) -> list[Command]:
+        assert self._base is not None  # of the round that ends
+        judged = Judged(len(walk.accepted) - 1, self._base.layers)
+        return [judged, *super()._end_round(walk)]
 
 
-def _make(parameters: StarKeys, seat: Seat) -> StaticTree:
-    depth, chunk = parameters.depth, parameters.prefill_chunk
-    size, growth = parameters.nodes(depth), parameters.growth(depth, drawn=seat.drawn)
-    tree = TreeParameters(size, size + 1, False, growth, seat.keeps)
+def _make(parameters: StarKeys, context: ScheduleContext) -> StaticTree:
+    depth = parameters.depth
+    size, growth = parameters.nodes(depth), parameters.growth(depth, drawn=context.drawn)
+    tree = TreeParameters(size, size + 1, False, growth, context.keeps)
     if parameters.adaptive_depth:
-        return AdaptiveTree(seat.session, chunk, tree, AdaptiveDepth(parameters, seat.drawn))
-    return StaticTree(seat.session, chunk, tree, 1)
+        return AdaptiveTree(context, parameters, tree)
+    return StaticTree(context.session, parameters.prefill_chunk, tree, 1)
 
 
 def _tokens(parameters: StarKeys, stages: int) -> int:
@@ -183,7 +165,7 @@ def _tokens(parameters: StarKeys, stages: int) -> int:
 
 
 def _scratch(parameters: StarKeys, stages: int) -> int:
-    """A dynamic tree drafts more nodes than it keeps."""
+    """Bound the scratch nodes; a dynamic tree drafts more nodes than it keeps."""
     if parameters.tree_size is None:
         return _tokens(parameters, stages)
     return parameters.top_k * (parameters.depth - 1)

@@ -1,0 +1,94 @@
+"""``treepipe calibrate run``: the hosts of a scenario, the files of their profiles, and the run.
+
+A wrong request raises an error before PyTorch is loaded.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from treepipe.core.errors import UserError
+from treepipe.executor.measure.profile_file import (
+    beside,
+    claimed,
+    scenario_target,
+    write_profile,
+)
+from treepipe.executor.measure.requests import TEXTS, RunRequest
+from treepipe.executor.prompts import load_texts
+from treepipe.files.outputs import write_file
+from treepipe.files.toml_file import toml_text
+from treepipe.progress import Progress
+from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.schema import DraftSection, Stage, endpoint
+
+
+def calibrate_run(asked: RunRequest, say: Progress) -> list[Path]:
+    """Run a scenario's own workers without emulation, and write their hosts' profiles.
+
+    Returns the profiles' files: ``out``, or one each in the folder ``out`` for several hosts.
+
+    Raises:
+        UserError: the scenario is wrong, there are too few prompts, or a file may not be written.
+        RunError: a worker failed.
+        KeyboardInterrupt: the measurements of whole turns are written.
+    """
+    scenario = Scenario.load(asked.scenario)
+    files = _profile_files(scenario, asked)
+    target = scenario_target(asked.scenario_out, scenario, asked.force)
+    with claimed([*files.values()], asked.force):
+        from treepipe.executor.measure.in_place import HostSession
+
+        session = HostSession(asked, scenario)
+        try:
+            session.run(say)
+        finally:
+            if session.rounds:
+                for name, profile in session.profiles():
+                    hardware = profile.origin.hardware
+                    heading = f"{hardware} in place, measured by treepipe calibrate run."
+                    write_profile(profile, heading, files[name])
+    if target is not None:
+        named = {name: {"profile": beside(scenario.path, file)} for name, file in files.items()}
+        content = scenario.content
+        content["hosts"] = {**content.get("hosts", {}), **named}
+        heading = f"{scenario.path.name} with hosts by treepipe calibrate run."
+        write_file(target, toml_text(content, [heading]), "--scenario-out")
+    return list(files.values())
+
+
+def _profile_files(scenario: Scenario, asked: RunRequest) -> dict[str, Path]:
+    """Choose each host's profile file. Raises ``UserError`` if the request is wrong."""
+    names = _hosts(scenario)
+    count = len(load_texts(asked.prompts, Path(), "--prompts"))
+    if count < TEXTS:
+        raise UserError(
+            f"--prompts {asked.prompts}: holds {count} texts; calibrate run continues {TEXTS}"
+        )
+    out = asked.out
+    if len(names) == 1:
+        return {names[0]: out or Path("calibrated-host.toml")}
+    if out is not None and out.suffix == ".toml":
+        raise UserError(f"--out {out}: must be a folder, of profiles of {', '.join(names)}")
+    folder = out or Path("calibrated-hosts")
+    return {name: folder / f"{name}.toml" for name in names}
+
+
+def _hosts(scenario: Scenario) -> list[str]:
+    """Collect the hosts' names. Raises ``UserError`` if one is missing or names two machines."""
+    workers: dict[str, str | None] = {}
+    roles: list[DraftSection | Stage] = [*scenario.drafts]
+    roles += [stage for pipeline in scenario.pipelines for stage in pipeline.stages]
+    for role in roles:
+        if role.host is None:
+            raise UserError(
+                f"{scenario.path}: calibrate run measures hosts by name, so each draft server and "
+                f"stage must have a key host"
+            )
+        address = None if role.worker is None else endpoint(role.worker)[0]
+        if workers.setdefault(role.host, address) != address:
+            raise UserError(
+                f"{scenario.path}: host = {role.host!r} is the name of two machines: "
+                f"{workers[role.host] or 'this one'} and {address or 'this one'}"
+            )
+    return list(workers)

@@ -1,0 +1,67 @@
+"""The pool that simulations and closed forms draw from, by the acceptance of a scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from treepipe.profiles.hit_ratio import at_depth, depths_of
+from treepipe.scenario.making import making_warnings, share_warnings, stated_warnings
+from treepipe.scenario.scale import scaled_hits
+from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.schema import HitRatio, PoolSection, Replay
+from treepipe.sim.blocks import block_length
+from treepipe.sim.made_pools import bernoulli_pool, hit_ratio_pool
+from treepipe.sim.pool import Pool
+
+MADE_BLOCK = 1
+"""Block length of made pools, whose positions are independent."""
+
+
+@lru_cache(maxsize=2)
+def _recorded_pool(
+    file: Path, written_ns: int, depth_loss: float, sharpness: float, off_path: float | None
+) -> Pool:
+    """Read a pool once for all points of a study, as long as its file stays the same."""
+    return Pool.load(file, depth_loss).sharpened(sharpness, off_path)
+
+
+def acceptance_pool(scenario: Scenario) -> tuple[Pool, int | None, Mapping[int, float] | None]:
+    """Return the pool that positions are drawn from (not of a replay), the length of blocks (None:
+    whole texts), and the hit ratios that the blocks are tilted to."""
+    acceptance = scenario.acceptance
+    assert not isinstance(acceptance, Replay)
+    if isinstance(acceptance, PoolSection):
+        file = scenario.path.parent / acceptance.file
+        written_ns = file.stat().st_mtime_ns if file.is_file() else 0
+        sharpness, off_path = acceptance.sharpness, acceptance.off_path_sharpness
+        pool = _recorded_pool(file, written_ns, acceptance.depth_loss, sharpness, off_path)
+        hits = acceptance.hit_ratio
+        if scenario.scale.misses != 1:
+            hits = scaled_hits(scenario, hits or {1: pool.hit_ratio(1)})
+        return pool, acceptance.block or (block_length(pool) if hits else None), hits
+    if isinstance(acceptance, HitRatio):
+        table = acceptance.table
+        by_depth = [
+            scaled_hits(scenario, {k: at_depth(shares, depth) for k, shares in table.items()})
+            for depth in range(depths_of(table))
+        ]
+        return hit_ratio_pool({k: [each[k] for each in by_depth] for k in table}), MADE_BLOCK, None
+    beta = 1.0 if acceptance is None else scaled_hits(scenario, {1: acceptance.beta})[1]
+    return bernoulli_pool(beta), MADE_BLOCK, None
+
+
+def acceptance_warnings(scenario: Scenario) -> list[str]:
+    """Return warnings of how the acceptance fits the scenario's sampling and drafts.
+
+    Raises:
+        UserError: it does not fit.
+    """
+    acceptance = scenario.acceptance
+    if isinstance(acceptance, PoolSection) and scenario.schedule.system.drafts:
+        made = acceptance_pool(scenario)[0].made
+        return making_warnings(scenario, made) if made is not None else []
+    if not scenario.schedule.system.drafts or isinstance(acceptance, Replay):
+        return []
+    return [*stated_warnings(scenario), *share_warnings(scenario)]

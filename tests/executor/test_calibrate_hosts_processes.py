@@ -1,0 +1,116 @@
+"""``treepipe calibrate links`` and ``run`` of a scenario, over daemons of this host's loopback."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.worlds.command_line import Terminal
+from tests.worlds.hosts import PORT, free_port, namespaces, serving, skip_without_namespaces
+from tests.worlds.placed import scenario_at
+from treepipe.executor.processor import Processor
+from treepipe.executor.remote import status
+from treepipe.executor.transport import KeyPair
+from treepipe.profiles.check import check_file
+from treepipe.profiles.library import find_host, find_link
+from treepipe.scenario.scenario import Scenario
+
+pytestmark = pytest.mark.processes
+FILES = ("draft0-pipeline0.stage1", "draft0-pipeline0.stage2", "pipeline0.stage1-pipeline0.stage2")
+TWO_HOSTS = """
+name = "two hosts"
+emulate = false
+acceptance = { source = "bernoulli", beta = 0.7 }
+[target]
+checkpoint = "reference"
+[[drafts]]
+host = "front"
+device = { draft_ms = { 1 = 1.0 } }
+model = { checkpoint = "reference" }
+worker = "WORKER"
+[[pipelines]]
+stages = [
+  { host = "front", device = { stage_ms = { 1 = 2.0 } }, worker = "WORKER" },
+  { host = "back", device = { stage_ms = { 1 = 2.0 } } },
+]
+[schedule]
+name = "flowspec"
+tree_size = 8
+[workload]
+requests = 1
+new_tokens = 8
+"""
+
+
+def _checked(path: Path) -> str:
+    """The note of a link profile whose values a loopback can have."""
+    assert check_file(path)[0] == "links"
+    found = find_link(str(path), "test")
+    assert 0 < found.latency_ms + found.message_ms < 5
+    assert found.jitter_ms >= 0
+    assert found.bandwidth_mbit_s is not None
+    assert found.bandwidth_mbit_s > 0
+    return str(found.origin.note)
+
+
+def test_daemons_measure_the_links_between_each_other(terminal: Terminal) -> None:
+    """One after another and all together; what is written simulates with these links."""
+    out = terminal.folder / "links"
+    with ExitStack() as stack:
+        ports = [free_port() for _ in range(3)]
+        hosts = [stack.enter_context(serving(None, "127.0.0.1", port, None)) for port in ports]
+        path = scenario_at(terminal.folder, *hosts, hosts[-1])
+        command = ("calibrate", "links", path, "--seconds", 1, "--out", out)
+        said = terminal.succeeds(*command, "--scenario-out", "made.toml")
+        assert (out / "links.toml").read_text() in said
+        alone = [_checked(out / f"{name}.toml") for name in FILES]
+        terminal.succeeds(*command, "--together", "--force", "--quiet")
+        together = [_checked(out / f"{name}.toml") for name in FILES]
+        found = [status(host, None) for host in hosts]
+        assert [(each.sessions, each.roles) for each in found] == [(2, ())] * 3
+    assert not any("measured together" in note for note in alone)
+    assert all("3 links were measured together" in note for note in together)
+    terminal.succeeds("simulate", "made.toml", "--quiet")
+    written = Scenario.load(terminal.folder / "made.toml").links.pairs
+    assert {pair.profile for pair in written} >= {f"links/{name}.toml" for name in FILES}
+
+
+def test_a_network_is_found_to_be_as_fast_as_it_is(terminal: Terminal) -> None:
+    """Two hosts that send 200 Mbit/s each, with a key, and this host, whose way to them is free."""
+    skip_without_namespaces()
+    out, key = terminal.folder / "links", KeyPair.new()
+    key.save(terminal.folder / "cluster.key")
+    with ExitStack() as stack:
+        hosts = stack.enter_context(namespaces(2, 200, burst_kb=8))
+        ours = [stack.enter_context(serving(name, host, PORT, key)) for name, host in hosts]
+        path = scenario_at(terminal.folder, *ours, None, None)
+        path.write_text(f'{path.read_text()}[run]\nkey = "cluster.key"\n')
+        terminal.succeeds("calibrate", "links", path, "--seconds", 2, "--out", out, "--quiet")
+    both, *one = (find_link(str(out / f"{name}.toml"), "test").bandwidth_mbit_s for name in FILES)
+    # Other tests' work beside it makes small messages slow, and the line over sizes flatter.
+    assert both == pytest.approx(200, rel=0.5)
+    assert one == pytest.approx([400, 400], rel=0.5), "half the time of a way there and back"
+
+
+def test_every_host_has_a_profile(terminal: Terminal) -> None:
+    """One is a worker's, the other this host; what is written simulates with both."""
+    path, out, made = (terminal.folder / name for name in ("two.toml", "hosts", "measured.toml"))
+    with ExitStack() as stack:
+        worker = stack.enter_context(serving(None, "127.0.0.1", free_port(), None))
+        path.write_text(TWO_HOSTS.replace("WORKER", worker))
+        command = ("calibrate", "run", path, "--seconds", 1, "--out", out, "--quiet")
+        terminal.succeeds(*command, "--scenario-out", made)
+        assert status(worker, None).processor == Processor.here()
+    front, back = (find_host(str(out / f"{name}.toml"), "a test") for name in ("front", "back"))
+    assert front.draft_factor
+    assert not back.draft_factor, "no draft is there"
+    assert front.stage_factor
+    assert back.stage_factor
+    assert front.wake_ms > 0
+    assert "pyzmq" in back.origin.versions
+    assert "protocol" in front.origin.versions, "as the worker tells them"
+    assert Scenario.load(made).hosts["front"].profile == "hosts/front.toml"
+    terminal.succeeds("simulate", made, "--quiet")
+    terminal.refuses("there is such a file already", *command)

@@ -1,0 +1,46 @@
+"""Runs of small deployments in real processes, and the text that each of them must give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.worlds.deployments import worker_roles
+from tests.worlds.tiny_models import greedy
+from treepipe.executor.controller import Controller
+from treepipe.results.recording import Recording
+from treepipe.results.trace import Trace
+from treepipe.scenario.deployment import Deployment
+
+
+def controller_of(pair: tuple[Path, Path], deployment: Deployment, **roles: object) -> Controller:
+    """A controller of the deployment's workers; ``roles`` are changes of their settings."""
+    return Controller(worker_roles(pair, deployment, **roles), deployment)  # type: ignore[arg-type]
+
+
+def run_once(
+    pair: tuple[Path, Path], deployment: Deployment, **roles: object
+) -> tuple[Trace, Recording]:
+    """Run the deployment on workers of its own."""
+    with controller_of(pair, deployment, **roles) as running:
+        return running.run(deployment)
+
+
+def assert_greedy(trace: Trace, deployment: Deployment, target: Path) -> None:
+    """Every request has the text that ``generate()`` of the whole model gives, each token once."""
+    for request, spec in zip(trace.requests, deployment.requests, strict=True):
+        assert list(request.tokens) == greedy(target, list(spec.prompt), spec.max_new_tokens)
+        assert sum(count for _, count in request.emitted) == len(request.tokens)
+        assert request.reason == "length"
+
+
+def one_by_one(*actions: Callable[[], object]) -> Callable[[], None]:
+    """The progress of a run: after each request the next of these actions, as far as they go."""
+    left = iter(actions)
+
+    def act() -> None:
+        for action in left:
+            action()
+            return
+
+    return act

@@ -1,0 +1,13 @@
+"""Progress of long work: the type of the callback that receives it, and one that ignores it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+Progress: TypeAlias = Callable[[str, int], None]
+"""Progress callback: the current work and its number of steps; ("", 1) marks one step as done."""
+
+
+def silent(what: str, steps: int) -> None:
+    """Ignore progress."""

@@ -1,0 +1,64 @@
+"""The desks of a deployment's roles: the core's rules with the deployment's numbers."""
+
+from __future__ import annotations
+
+from math import inf, log
+
+from treepipe.core.barrier import group_sizes
+from treepipe.core.cache_room import CacheRoom
+from treepipe.core.draft_desk import DraftDesk
+from treepipe.core.front_desk import ArrivalQueue, FrontDesk
+from treepipe.core.stage_desk import StageDesk
+from treepipe.scenario.deployment import Deployment
+
+
+def front_desk(deployment: Deployment) -> FrontDesk:
+    service, roles = deployment.service, deployment.roles
+    return FrontDesk(
+        [len(request.prompt) for request in deployment.requests],
+        service.clients,
+        len(roles.drafts),
+        len(roles.pipelines),
+        service.limit,
+        service.admission,
+        deployment.arrivals_ms,
+    )
+
+
+def draft_desk(deployment: Deployment, draft: int) -> DraftDesk:
+    service, roles = deployment.service, deployment.roles
+    least = service.least_probabilities[draft] if service.least_probabilities else 0.0
+    return DraftDesk(
+        draft,
+        [len(group_sizes(service.groups, len(stages))) for stages in roles.pipelines],
+        ArrivalQueue(service.policy, service.levels),
+        service.pass_requests,
+        None if roles.drafts[draft].name in deployment.plain else service.warm_up_ms,
+        cache_room(deployment, draft),
+        log(least) if least else -inf,
+    )
+
+
+def stage_desk(deployment: Deployment, pipeline: int, number: int) -> StageDesk:
+    """Make the desk of the ``number``-th stage (from 1) of a pipeline."""
+    service = deployment.service
+    return StageDesk(
+        number,
+        len(deployment.roles.pipelines[pipeline]),
+        service.groups,
+        service.pass_requests,
+        service.prompts,
+        in_phases=not service.overlapped_pruning,
+    )
+
+
+def cache_room(deployment: Deployment, draft: int) -> CacheRoom:
+    """Return a draft server's own cache, and its share (equal for all) of the stages' caches."""
+    service, servers = deployment.service, len(deployment.roles.drafts)
+    return CacheRoom(
+        tuple(tokens // servers for tokens in service.room.pipelines),
+        service.room.drafts[draft] if service.room.drafts else inf,
+        service.bounds.tree_tokens,
+        service.bounds.scratch_tokens,
+        service.cache == "paged",
+    )
