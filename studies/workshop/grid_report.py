@@ -34,6 +34,8 @@ AIMS = (
     ("error", "worst", 0.12, "prediction, worst error"),
     ("utilization", "median", 0.03, "utilization, median difference"),
 )
+SHOWN = 12
+"""Cells in the table, those farthest off; ``validation.json`` has all."""
 MARKS_MS = (10, 20, 50, 100, 200, 500)
 """Ticks of the plot's axes, as far as they lie inside."""
 FACTORS: Mapping[str, Callable[[Cell], Any]] = {
@@ -48,13 +50,14 @@ Found: TypeAlias = Sequence[tuple[Cell, Mapping[str, Any]]]
 """Cells and their entries."""
 
 HOW = """\
-A balanced fraction of the grid schedules x {{2, 4, 8}} stages x links of {{0.2, 5, 20}} ms x stages
-of {{10, 20}} ms x {{code, prose}}: every pair of levels occurs. Each cell was predicted before any
-process started, then run on real processes with emulated devices (the draft's is that of
-`emulated-20ms`). Acceptance was calibrated on 160 (code) or 64 (prose) prompts of the cell's kind;
-those decoded come from other texts ({requests} prompts of {new_tokens} tokens per cell,
-{chain_requests} for chains and `specinfer`, {plain_requests} for `pp`). `make validate` measures
-again, and says what changed since `validation.json`.
+The grid is schedules x {{2, 4, 8}} stages x links of {{0.2, 5, 20}} ms x stages of {{10, 20}} ms x
+{{code, prose}}; the cells are a balanced fraction, in which every pair of levels occurs. treepipe
+predicted each cell before any process started, then ran it on real processes with emulated devices
+(the draft's is that of `emulated-20ms`). Acceptance was calibrated on 160 (code) or 64 (prose)
+prompts of the cell's kind; those decoded come from other texts ({requests} prompts of {new_tokens}
+tokens per cell, {chain_requests} for chains and `specinfer`, {plain_requests} for `pp`).
+`make validate` measures again, and says what changed since `validation.json`, which has every cell.
+[Emulated runs](emulated.md) says what such runs prove.
 
 Measured {date} on {machine}.
 {cells} cells in {minutes:.1f} minutes, calibration, predictions and starts of processes included.
@@ -65,16 +68,11 @@ the cells (column *load*; the grid's own is about 1).
 is *acceptance*: a cell's few prompts differ from those that were calibrated on. Errors are relative
 to the measurement.
 
-What this proves: both worlds do the same, with real text and acceptance, and times are composed
-rightly from their parts. What it does not: emulation waits until a device's time is over, so it
-cannot tell whether that time is a real device's, nor what messages and Python cost below it. That
-is the matter of runs without emulation (`treepipe study real-time`, `docs/figures.md`).
-
-Why stages of 10 and 20 ms: an emulated device cannot be faster than the real work behind it. A step
-of eight stages and a draft costs about 10 ms of two such cores (a layer's pass over 16 tokens 0.5
-ms; a message, its header and waking up about as much again), so faster devices would measure this
-machine. A worker that the host woke late catches up where its device is slower than the host's
-work, for up to 20 ms (`executor/clock.py`); beyond that it is late, and the figures show it.
+Stages take 10 and 20 ms because an emulated device cannot be faster than the real work behind it. A
+step of eight stages and a draft costs about 10 ms of two such cores (a layer's pass over 16 tokens
+0.5 ms; a message, its header and waking up about as much again), so faster devices would measure
+this machine. A worker that the host woke late catches up where its device is slower than the
+host's work, for up to 20 ms (`executor/clock.py`); beyond that it is late, and the figures show it.
 """
 
 
@@ -148,20 +146,22 @@ def by_level(found: Found, factor: str) -> Sheet:
 
 
 def table(found: Found) -> Sheet:
-    """Show every cell."""
+    """Show the cells that are farthest off."""
     columns = [Column(name, shown="g") for name in FACTORS]
     columns += [Column("predicted", "ms"), Column("measured", "ms"), Column("error", shown="+.1%")]
     columns += [Column("durations", shown="+.1%"), Column("acceptance", shown="+.1%")]
-    columns += [Column("utilization off by", "points"), Column("load"), Column("text right")]
-    sheet = Sheet("Time between tokens, cell by cell", columns, name="cells")
-    for cell, entry in found:
+    columns += [Column("utilization off by", "points"), Column("load")]
+    sheet = Sheet("Time between tokens, the cells farthest off", columns, name="cells")
+    errors = [abs(entry["metrics"][METRIC]["error"]) for _, entry in found]
+    for place in sorted(range(len(found)), key=lambda at: -errors[at])[:SHOWN]:
+        cell, entry = found[place]
         time = entry["metrics"][METRIC]
         shares = entry["utilization"].values()
         off = statistics.median([abs(each["predicted"] - each["measured"]) for each in shares])
         parts = (time[part] for part in ("error", "duration_error", "acceptance_error"))
         levels = (level(cell) for level in FACTORS.values())
         times = time["predicted"], time["measured"], *parts
-        sheet.add(*levels, *times, 100 * off, entry["load"], entry["lossless"])
+        sheet.add(*levels, *times, 100 * off, entry["load"])
     return sheet
 
 

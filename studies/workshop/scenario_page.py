@@ -17,9 +17,10 @@ def with_tables(text: str) -> str:
     """Replace the page's tables by those of the schema.
 
     A place lists the paths whose keys it holds; a key goes to the place with the longest path above
-    it, a key without such a path to the place that lists none.
+    it, a key without such a path to the place that lists none. Keys below a path behind "without"
+    are on no page.
     """
-    places = [found[2].split() for found in PLACE.finditer(text)]
+    places = [found[2].replace("without ", "").split() for found in PLACE.finditer(text)]
     named = [path for paths in places for path in paths]
     rows: dict[str, list[KeyFacts]] = {path: [] for path in ("", *named)}
     for each in key_facts():
@@ -27,18 +28,27 @@ def with_tables(text: str) -> str:
         rows[max(above, key=len, default="")].append(each)
 
     def table(found: re.Match[str]) -> str:
-        own = [each for path in found[2].split() or [""] for each in rows[path]]
+        paths = found[2].partition("without")[0].split() or [""]
+        own = [each for path in paths for each in rows[path]]
         return f"{found[1]}\n{_table(own)}\n{found[4]}"
 
     return PLACE.sub(table, text)
 
 
 def _table(found: Sequence[KeyFacts]) -> str:
-    sheet = Sheet("", words("key", "meaning", "values", "default", "read only"))
+    """Show the keys, then, by condition, those that are not always read."""
+    sheet = Sheet("", words("key", "meaning", "values; default"))
+    read: dict[str, list[str]] = {}
     for each in found:
-        default = f"`{each.default}`" if each.default else ""
-        sheet.add(f"`{each.path}`", each.meaning, each.values, default, each.read)
-    return sheet.filled.markdown().partition("\n\n")[2]
+        default = f"; `{each.default}`" if each.default else ""
+        sheet.add(f"`{each.path}`", each.meaning, each.values + default)
+        if each.read:
+            by = "by " if each.path.startswith("schedule.") else ""
+            read.setdefault(by + each.read, []).append(f"`{each.path}`")
+    rows = sheet.markdown().partition("\n\n")[2]
+    conditions = [f"* {', '.join(keys)}: {when}\n" for when, keys in read.items()]
+    told = ["\nSome of these keys are read only under a condition:\n\n"] if conditions else []
+    return "".join([rows, *told, *conditions])
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ class LogNormal(LengthDistribution):
     """A log-normal distribution: many short and few long lengths, as in texts."""
 
     distribution: Literal["lognormal"]
-    mean: Mean = Field(description="of all lengths")
+    mean: Mean = Field(description="mean of all lengths")
     cv: Variation = Field(1.0, description="standard deviation over mean")
 
     def values(self, rng: np.random.Generator, count: int) -> Floats:
@@ -73,7 +73,7 @@ class Geometric(LengthDistribution):
     """A geometric distribution: each token is the last one with probability 1 / ``mean``."""
 
     distribution: Literal["geometric"]
-    mean: Mean = Field(description="of all lengths")
+    mean: Mean = Field(description="mean of all lengths")
 
     def values(self, rng: np.random.Generator, count: int) -> Floats:
         return rng.geometric(1 / self.mean, count).astype(float)
@@ -122,7 +122,7 @@ class Gamma(Section):
     process: Literal["gamma"]
     rate_per_s: Rate = Field(description="requests per second")
     cv: Annotated[Variation, Field(ge=1e-3)] = Field(
-        description="standard deviation of the gaps over their mean; 1 is Poisson, above 1 bursty"
+        description="standard deviation of the gaps over their mean; 1: Poisson"
     )
 
     def times_ms(self, rng: np.random.Generator, count: int) -> Floats:

@@ -45,7 +45,7 @@ class InjectedFault(Section):
 
     worker: str = Field(description="the role that fails, e.g. 'draft0' or 'pipeline0.stage2'")
     kind: FaultKind = Field(
-        description="kill: it ends; stop: it stands still; cut: its links are closed unnoticed"
+        description="kill: it ends; stop: it stands still; cut: its links close unnoticed"
     )
     at_ms: Moment = Field(description="when it fails, from the start of each run")
     for_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
@@ -64,35 +64,33 @@ class FaultsSection(Section):
 
     timeout_ms: Annotated[float, Field(ge=1000, allow_inf_nan=False)] = Field(
         DEFAULT_TIMEOUT_MS,
-        description="a worker that shows no sign of life for so long is given up, and so is a run "
-        "in which every worker waits for so long",
+        description="silence after which a worker is given up, and a run in which every worker "
+        "waits",
     )
     spares: Spares = Field(
         0,
-        description="number of lost workers that are replaced, in each run; or HOST:PORT of the "
-        "workers that take their places, one after another",
+        description="how many lost workers are replaced in each run; or HOST:PORT of the workers "
+        "that replace them, in order",
     )
     redeal_layers: bool = Field(
         False,
-        description="with no spare left, a lost stage's layers go to the other stages of its "
-        "pipeline, as far as their memory holds them",
+        description="without a spare, the pipeline's other stages take a lost stage's layers",
     )
     plain_without_draft: Annotated[bool, ReadIf("drafted")] = Field(
         True,
-        description="with no spare left, a lost draft server's requests are decoded plainly until "
-        "it is back",
+        description="without a spare, a lost draft server's requests are decoded plainly",
     )
     restart_ms: Annotated[Moment | None, ReadIf("simulation")] = Field(
         None,
-        description="time to start all workers anew, reading their models included; default: the "
-        "slowest host profile's, else derived from read_mib_s",
+        description="time to start all workers and read their models again; default: the slowest "
+        "host profile's, else derived from read_mib_s",
     )
     read_mib_s: Annotated[
         float, Field(gt=0, allow_inf_nan=False), ReadIf("simulation"), ReadIf("restart unknown")
     ] = Field(
         DEFAULT_READ_MIB_S,
-        description="rate at which a host reads its roles' weights; the default is an assumption, "
-        "an NVMe drive on four lanes of PCI Express 3.0",
+        description="rate at which a host reads weights; the default assumes an NVMe drive on "
+        "four lanes of PCI Express 3.0",
     )
     inject: tuple[InjectedFault, ...] = Field((), description="the workers that fail")
 

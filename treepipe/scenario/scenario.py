@@ -74,8 +74,8 @@ class Scenario(Section):
     )
     base_port: Annotated[int, Field(ge=0, le=65000), ReadIf("run")] = Field(
         0,
-        description="draft servers listen on TCP ports from here on, then the stages; 0: on none "
-        "(on Linux; else on any free ones)",
+        description="first TCP port of the draft servers, then of the stages; 0: none (Linux; "
+        "else any free ones)",
     )
     check_causality: Annotated[bool, ReadIf("run")] = Field(
         False, description="assert every row's attention mask (slow)"
@@ -87,20 +87,18 @@ class Scenario(Section):
     pipelines: Annotated[tuple[Pipeline, ...], Field(min_length=1)] = Field(
         description="the pipelines of the target's stages"
     )
-    hosts: dict[str, HostSection] = Field(
-        {}, description="machines that roles share, by the name that the roles give"
-    )
+    hosts: dict[str, HostSection] = Field({}, description="machines that roles share, by name")
     links: Links = Field(Links(), description="how long messages between the roles take")
     schedule: ScheduleSection = Field(description="the system, and its parameters")
     acceptance: Annotated[Acceptance | None, ReadIf("simulation"), ReadIf("drafted")] = Field(
-        None, description="how often a prediction takes the draft to be right"
+        None, description="how often the draft is right, for a prediction"
     )
     sampling: SamplingSection = Field(SamplingSection(), description="how tokens are chosen")
     serving: ServingSection = Field(
         ServingSection(), description="how requests share draft servers and pipelines"
     )
     workload: Workload = Field(Workload(), description="the requests, and when they come")
-    scale: ScaleSection = Field(ScaleSection(), description="what if: factors on inputs")
+    scale: ScaleSection = Field(ScaleSection(), description="what-if factors on inputs")
     run: RunSection = Field(RunSection(), description="how a run reaches its workers")
     faults: Annotated[FaultsSection, ReadIf("failing")] = Field(
         FaultsSection(), description="workers that fail; [[faults]] is short for [[faults.inject]]"

@@ -89,8 +89,8 @@ def _address(address: str) -> str:
     return address
 
 
-WORKER = "HOST:PORT of the treepipe worker that it runs on; default: a process of this host"
-HOST = "name of the machine that it shares with all roles of the same name; default: its own"
+WORKER = "HOST:PORT of its treepipe worker; default: a process of this host"
+HOST = "machine shared with all roles that name it; default: its own"
 WorkerAddress: TypeAlias = Annotated[str, AfterValidator(_address)]
 Home: TypeAlias = Annotated[HostName | None, ReadIf("host")]
 Away: TypeAlias = Annotated[WorkerAddress | None, ReadIf("run")]
@@ -100,7 +100,7 @@ class Pair(LinkKeys):
     """A link between two named ends, both ways unless ``one_way``."""
 
     ends: Annotated[tuple[str, str], ReadIf("connected")] = Field(
-        description="the two roles, the sender first; or the address of a spare, for its links"
+        description="two roles, sender first; or a spare's address"
     )
     one_way: bool = Field(False, description="only from the first end to the second")
     profile: str | None = Field(
@@ -134,10 +134,10 @@ class Links(Section):
         Link(), description="between roles of different hosts"
     )
     local: Annotated[AnyLink, ReadIf("local")] = Field(
-        Link(latency_ms=0.0), description="between roles of one host; default: no time at all"
+        Link(latency_ms=0.0), description="between roles of one host; default: no time"
     )
     pairs: tuple[Pair, ...] = Field(
-        (), description="links that differ from these: the keys of a link, and the next ones"
+        (), description="links that differ, with a link's keys and these"
     )
 
     @model_validator(mode="after")
@@ -159,32 +159,32 @@ class Model(Section):
     (enough to predict with devices that state a whole stage's time)."""
 
     profile: Annotated[str | None, ReadIf("described")] = Field(
-        None, description="a model profile's name, a config.json, or a directory that holds one"
+        None, description="name of a model profile, a config.json, or its directory"
     )
     dtype: Annotated[DType | None, ReadIf("sized")] = Field(
         None,
-        description="type of weights, states, keys and values (a run computes in no int type); "
-        "default: the profile's, of a checkpoint float32",
+        description="type of weights, states, keys and values; default: the profile's, for a "
+        "checkpoint float32",
     )
     checkpoint: str | None = Field(
         None,
-        description="directory with config.json, safetensors and tokenizer.json, which a run "
-        "needs; or 'reference', the bundled one",
+        description="directory with config.json, safetensors and tokenizer.json, needed by a run; "
+        "or 'reference', the bundled one",
     )
     layers: Annotated[Annotated[int, Field(ge=1)] | None, ReadIf("dealt")] = Field(
-        None, description="number of layers, where neither profile nor checkpoint tells it"
+        None, description="number of layers, without profile and checkpoint"
     )
     hidden_size: Annotated[Annotated[int, Field(ge=1)] | None, ReadIf("width")] = Field(
-        None, description="numbers in a row's hidden state, which links with a rate carry"
+        None, description="numbers in a row's hidden state"
     )
     layer_mib: Annotated[Positive | None, Beside("kv_kib"), ReadIf("memory")] = Field(
-        None, description="weights of a layer; a run reads it off the checkpoint"
+        None, description="weights of a layer; a run takes the checkpoint's"
     )
     kv_kib: Annotated[Positive | None, Beside("layer_mib"), ReadIf("memory")] = Field(
-        None, description="keys and values of a token in a layer; a run reads it off the checkpoint"
+        None, description="keys and values of a token in a layer"
     )
     embedding_mib: Annotated[Positive | None, Beside("layer_mib"), ReadIf("memory")] = Field(
-        None, description="the embedding; the output projection is as large"
+        None, description="size of the embedding, and of the output projection"
     )
     tied: Annotated[bool | None, Beside("embedding_mib"), ReadIf("memory")] = Field(
         None, description="the output projection is the embedding"
@@ -195,12 +195,11 @@ class HostSection(Section):
     """A machine that the roles naming it share."""
 
     capacity: Annotated[Count, ReadIf("crowded")] = Field(
-        1, description="pieces of work at once, e.g. its cores; others wait"
+        1, description="pieces of work at once, e.g. its cores"
     )
     profile: Annotated[str | None, ReadIf("in place")] = Field(
         None,
-        description="instead: a host profile, which adds to its devices' times what messages, "
-        "wake-ups, decisions and other roles' work take there",
+        description="instead of capacity: a host profile",
     )
 
     @model_validator(mode="after")
@@ -283,22 +282,20 @@ class DraftSection(SourceSection):
     )
     head: Annotated[str | None, _sources(lambda each: each.weights == EAGLE_HEAD)] = Field(
         None,
-        description="directory in the layout of the published EAGLE-1 and EAGLE-2 heads, or "
-        "'reference', the bundled one",
+        description="directory of an EAGLE-1 or EAGLE-2 head as published, or 'reference', the "
+        "bundled one",
     )
     least_probability: Annotated[float, Field(ge=0, le=1), ReadIf("drafted")] = Field(
         0.0,
-        description="candidates that the draft finds less probable are not proposed, so that "
-        "trees are smaller where it is not sure (a simulation needs a recorded pool)",
+        description="the draft proposes no less probable candidate (a simulation needs a recorded "
+        "pool)",
     )
     one_pass: Annotated[bool, ReadIf("drafted")] = Field(
         False,
-        description="a block-parallel draft: the first pass of a turn takes the time of its "
-        "table, further ones none (a run needs emulate = true)",
+        description="a block-parallel draft: only a turn's first pass takes time (a run needs "
+        "emulate = true)",
     )
-    device: AnyDevice = Field(
-        Device(), description="a device profile's name, a table of its keys, or both"
-    )
+    device: AnyDevice = Field(Device(), description="a device profile's name, its keys, or both")
     host: Home = Field(None, description=HOST)
     worker: Away = Field(None, description=WORKER)
     count: Several = Field(1, description="number of equal draft servers")
@@ -323,7 +320,7 @@ class Stage(Section):
     host: Home = Field(None, description=HOST)
     worker: Away = Field(None, description=WORKER)
     layers: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="of each stage; default: dealt evenly over the stages without a number"
+        None, description="layers of each stage; default: an equal share of the rest"
     )
     count: Several = Field(1, description="number of equal stages in a row")
 
@@ -356,7 +353,7 @@ class _Schedule(Section):
     ``--set schedule.name=`` alone compares two schedules; the result then warns of them.
     """
 
-    name: ScheduleName = Field(description="the system, as docs/scenario.md lists them")
+    name: ScheduleName = Field(description="the system")
 
     @property
     def system(self) -> System:
@@ -418,8 +415,8 @@ class _Drawn(Section):
 
     uncertainty: Annotated[float, Field(gt=0, le=10)] | None = Field(
         None,
-        description="relative, of the share of tokens that are not among the candidates; treepipe "
-        "plan carries it into its answer; default: the profile's",
+        description="of the share of misses, relative; treepipe plan uses it; default: the "
+        "profile's",
     )
 
 
@@ -438,8 +435,8 @@ class HitRatio(_Drawn):
     source: Literal["hit_ratio"]
     table: dict[Rank, Shares] = Field(
         min_length=1,
-        description="k → share of positions whose target token is among the draft's first k "
-        "candidates; or its shares by depth, e.g. { 1 = [0.8, 0.7] }",
+        description="k → share of positions whose token is among the draft's first k candidates, "
+        "or its shares by depth",
     )
 
     @model_validator(mode="after")
@@ -453,24 +450,24 @@ class PoolSection(_Drawn):
     file: str = Field(description="pool: JSON, or .json.gz")
     block: Several | None = Field(
         None,
-        description="positions drawn together; default: whole recorded texts; with hit_ratio, "
-        "chosen from the pool",
+        description="positions drawn together; default: whole texts; with hit_ratio, chosen from "
+        "the pool",
     )
     hit_ratio: dict[Count, Annotated[float, Field(gt=0, lt=1)]] | None = Field(
         None,
-        description="k → share, e.g. { 1 = 0.8 }: passages are drawn so that this is reached; "
-        "default: as recorded",
+        description="k → share that the drawn passages reach, e.g. { 1 = 0.8 }; default: as "
+        "recorded",
     )
     sharpness: Annotated[float, Field(gt=0, le=1000)] = Field(
-        1.0, description="power of the draft's probabilities; above 1 it is surer than recorded"
+        1.0, description="exponent of the draft's probabilities; above 1 it is surer than recorded"
     )
     off_path_sharpness: Annotated[float, Field(gt=0, le=1000)] | None = Field(
         None, description="the same where the draft follows a wrong token; default: sharpness"
     )
     depth_loss: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0,
-        description="share of positions that an EAGLE head loses with each unverified token "
-        "beyond the recorded depths",
+        description="share of positions that an EAGLE head loses per unverified token beyond the "
+        "recorded depths",
     )
 
 
@@ -495,28 +492,28 @@ class Workload(Section):
     """The requests and their timing: ``concurrency`` clients in a closed loop, or arrival times."""
 
     requests: Annotated[Several, ReadIf("drawn")] = Field(
-        1, description="how many; of a trace its first ones (default: all of them)"
+        1, description="how many; of a trace the first ones (default: all)"
     )
     prompt_tokens: Annotated[Lengths, ReadIf("simulation"), ReadIf("untraced"), ReadIf("drawn")] = (
-        Field(32, description="length of each prompt; real prompts have their own")
+        Field(32, description="length of each prompt, in a simulation")
     )
     new_tokens: Annotated[Lengths, ReadIf("untraced"), ReadIf("drawn")] = Field(
         64, description="most new tokens of each request"
     )
     prompts: str = Field(
-        "reference:heldout", description="of a run: a JSON list of texts, or reference:SET[:KIND]"
+        "reference:heldout", description="for a run: a JSON list of texts, or reference:SET[:KIND]"
     )
     stop_at_end_of_text: Annotated[bool, ReadIf("run")] = Field(
         True, description="false: every text is new_tokens long"
     )
     concurrency: Annotated[Several, ReadIf("closed loop")] = Field(
-        1, description="clients, each asking for its next request when its last one is done"
+        1, description="clients, each of which waits for its last answer"
     )
     warmup_requests: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="the first requests of each run, not counted; default: found in the run"
+        None, description="first requests of each run that do not count; default: found in the run"
     )
     arrivals: Arrivals | None = Field(
-        None, description="requests come at times of their own; default: the closed loop"
+        None, description="when requests come; default: the closed loop"
     )
 
     @model_validator(mode="after")
@@ -535,7 +532,7 @@ class SloSection(Section):
 
     time_to_first_token_ms: Positive | None = Field(None, description="at most")
     time_between_tokens_ms: Positive | None = Field(
-        None, description="at most, on average over the request's own text"
+        None, description="at most, on average over the request"
     )
     request_latency_ms: Positive | None = Field(None, description="at most")
 
@@ -553,30 +550,27 @@ class ServingSection(Section):
 
     admission: Annotated[Count | Literal["auto"] | None, ReadIf("admission")] = Field(
         None,
-        description="requests beyond this number at once are refused; auto: N_max of StarSD's "
-        "closed form for chains, by the scenario's times and acceptance",
+        description="most open requests, others are refused; auto: N_max of StarSD's closed form",
     )
     places: Annotated[Count | None, ReadIf("places")] = Field(
-        None, description="requests beyond this number per pipeline wait"
+        None, description="most open requests per pipeline, others wait"
     )
     batch: Annotated[Count | Literal["auto"], ReadIf("batch")] = Field(
         1,
-        description="most requests whose rows a stage computes in one pass; auto: what fills the "
-        "stages",
+        description="most requests in one pass of a stage",
     )
     cache: Annotated[Literal["reserved", "paged"] | None, ReadIf("several")] = Field(
         None,
-        description="how requests share the room for keys and values; default: all that can be "
-        "open must fit",
+        description="how requests share the room for keys and values; default: all must fit",
     )
     cache_tokens: Annotated[Count | None, Beside("cache")] = Field(
         None,
-        description="that room in tokens, of every stage and draft server; default: what their "
-        "devices' memory leaves",
+        description="that room in tokens, on every stage and draft server; default: what memory "
+        "leaves",
     )
     prefill: Annotated[Literal["last", "first"] | None, ReadIf("ordered")] = Field(
         None,
-        description="place of prompts where a pass has no room for all; default: last, for "
+        description="whether prompts go before or behind texts in full passes; default: last, for "
         "specpipe_db first",
     )
     queue: Annotated[
@@ -590,15 +584,14 @@ class ServingSection(Section):
     )
     slo: SloSection | None = Field(
         None,
-        description="what a request is promised, for goodput_requests_s and slo_attainment; "
-        "nobody schedules by it",
+        description="limits for goodput_requests_s and slo_attainment; no schedule reads them",
     )
     warm_up_ms: Annotated[
         Annotated[float, Field(ge=0.01, allow_inf_nan=False)] | None, ReadIf("drafted")
     ] = Field(
         None,
-        description="while requests are open, a draft server that was idle for so long runs a "
-        "pass in vain, which keeps its device warm (idle_factor); default: never",
+        description="idle time after which a draft server with open requests runs an empty pass "
+        "to keep its device warm (idle_factor); default: never",
     )
     _n_max: int | None = PrivateAttr(None)
 
@@ -628,23 +621,25 @@ class SamplingSection(Section):
         0.0, description="0: greedy"
     )
     top_p: Annotated[float, Field(gt=0, le=1), Beside("temperature")] = Field(
-        1.0, description="the target's most probable tokens of this share only"
+        1.0, description="only the target's most probable tokens with this total probability"
     )
     top_k: Annotated[int, Field(ge=0), Beside("temperature")] = Field(
-        0, description="the target's most probable tokens of this number only; 0: all"
+        0, description="only so many of the target's most probable tokens; 0: all"
     )
     rule: Literal["exact", "rejection", "relaxed_best", "relaxed_top_p", "adaptive"] = Field(
         "exact", description="how drafted tokens are judged; lossless: exact, rejection"
     )
     relaxed_top_p: Annotated[float, Field(gt=0, le=1), Beside("rule", ("relaxed_top_p",))] = Field(
-        0.9, description="the set of tokens that this rule accepts"
+        0.9, description="top-p set of the target that the rule accepts"
     )
     tau_max: Annotated[float, Field(ge=0, le=1), Beside("rule", ("adaptive",))] = Field(
         0.5, description="most relaxation"
     )
-    contrast_weight: Weight = Field(1.0, description="of DSD's first signal in the geometric mean")
-    matches_weight: Weight = Field(1.0, description="of its second signal; 0: it does not count")
-    agreement_weight: Weight = Field(1.0, description="of its third signal")
+    contrast_weight: Weight = Field(
+        1.0, description="weight of DSD's first signal in the geometric mean"
+    )
+    matches_weight: Weight = Field(1.0, description="of the second signal; 0: it does not count")
+    agreement_weight: Weight = Field(1.0, description="of the third signal")
 
     @property
     def weights(self) -> tuple[float, float, float]:
@@ -676,22 +671,16 @@ class ScaleSection(Section):
         1.0, description="on the times of all draft servers"
     )
     devices: dict[str, Factor] = Field(
-        {}, description="on the times of the roles on a device profile, by its name: { l40 = 1.4 }"
+        {}, description="on the times of the roles on a device profile: { l40 = 1.4 }"
     )
-    roles: dict[str, Factor] = Field(
-        {}, description="on the times of a role, by its name: { draft0 = 1.5 }"
-    )
-    latency: Factor = Field(
-        1.0, description="on what a message takes whatever its size, jitter included"
-    )
+    roles: dict[str, Factor] = Field({}, description="on the times of a role: { draft0 = 1.5 }")
+    latency: Factor = Field(1.0, description="on links' latencies, jitter included")
     bandwidth: Annotated[Factor, ReadIf("rated")] = Field(
         1.0, description="on the rates of all links"
     )
-    links: dict[str, Factor] = Field(
-        {}, description="on the times of a link profile, by its name: { wan = 2 }"
-    )
+    links: dict[str, Factor] = Field({}, description="on the times of a link profile: { wan = 2 }")
     misses: Annotated[Factor, ReadIf("simulation"), ReadIf("drafted")] = Field(
-        1.0, description="on the share of tokens that are not among the candidates"
+        1.0, description="on the share of misses"
     )
 
 
@@ -700,6 +689,6 @@ class RunSection(Section):
 
     key: Annotated[str | None, ReadIf("run"), ReadIf("workers")] = Field(
         None,
-        description="file of the key that workers on other hosts hold (treepipe worker "
-        "--make-key); needed where an address is not on the loopback",
+        description="key file of workers on other hosts (treepipe worker --make-key); needed for "
+        "addresses off the loopback",
     )

@@ -42,15 +42,13 @@ class LayeredKeys(Parameters):
     children: int = key(16, "c, candidates per node of the deepest layer", least=1)
     layers_per_step: int = key(1, "layers drafted and fed per step", least=1)
     groups: int | tuple[int, ...] = key(
-        1, "stages in a row that form a group: so many each, or the sizes of all", least=1
+        1, "stages of each group, or the sizes of all groups", least=1
     )
-    overlapped_pruning: bool = key(
-        True, "results leave at once, stages prune meanwhile; false: a step prunes, then transfers"
-    )
+    overlapped_pruning: bool = key(True, "stages prune while results travel; false: before")
     draft_reuse: bool = key(True, "the draft keeps its cache between layers")
     central_transfers: bool = key(False, "one transfer per device at a time")
     parallel_prefill: bool = key(
-        False, "the draft reads the prompt in chunks while the target does; false: behind it"
+        False, "the draft reads the prompt while the target does; false: afterwards"
     )
 
     def candidates(self) -> Mapping[str, int]:

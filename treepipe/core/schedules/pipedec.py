@@ -83,12 +83,10 @@ class SlippedFrontier(Frontier):
 class PipeDecKeys(LayeredKeys):
     """Keys of PipeDec, and of its variant as a baseline of FlowSpec's public code."""
 
-    overlapped_pruning: bool = key(
-        False, "results leave at once, stages prune meanwhile; false: a step prunes, then transfers"
-    )
+    overlapped_pruning: bool = key(False, "stages prune while results travel; false: before")
     central_transfers: bool = key(True, "one transfer per device at a time")
     parallel_prefill: bool = key(
-        True, "the draft reads the prompt in chunks while the target does; false: behind it"
+        True, "the draft reads the prompt while the target does; false: afterwards"
     )
     index_slip: bool = key(
         False, "the draft's rows slip by one from a round's second commit on (FlowSpec's code)"

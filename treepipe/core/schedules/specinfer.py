@@ -20,9 +20,7 @@ class BranchingKeys(Parameters):
     branching: tuple[int, ...] = key(
         (1, 1, 3, 1, 1, 1, 1, 1), "children per node at each depth", least=1
     )
-    draft_ahead: bool = key(
-        False, "the next tree is drafted meanwhile, and kept if the likeliest path was accepted"
-    )
+    draft_ahead: bool = key(False, "draft the next tree meanwhile, below the likeliest path")
 
     def candidates(self) -> Mapping[str, int]:
         return {"branching": max(self.branching)}
