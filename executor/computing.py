@@ -1,8 +1,10 @@
-"""This machine's number types, threads and GPUs, by torch."""
+"""This machine's number types, threads, GPUs and memory, by torch."""
 
 from __future__ import annotations
 
 import os
+import resource
+import sys
 
 import torch
 
@@ -45,6 +47,33 @@ def use(compute: Compute) -> None:
         torch.set_float32_matmul_precision("highest")  # for the same text as on a CPU
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+
+
+def memory_mib(device: str) -> float:
+    """Total memory of the device."""
+    if device == "cuda":
+        return float(torch.cuda.mem_get_info()[1]) / 2**20
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**20
+
+
+def runtime_mib(device: str) -> float:
+    """Memory of a process without any model; must be called before one is opened.
+
+    On a GPU it is the memory in use beyond torch's own, including other processes'.
+    """
+    if device == "cuda":
+        torch.zeros(1, device=device)  # creates the CUDA context
+        free, total = torch.cuda.mem_get_info()
+        return float(total - free - torch.cuda.memory_reserved()) / 2**20
+    return peak_memory(device) / 2**20
+
+
+def peak_memory(device: str) -> int:
+    """Peak memory of this process in bytes: allocated on the GPU, resident on the host."""
+    if device != "cpu":
+        return int(torch.cuda.max_memory_allocated(device))
+    unit = 1 if sys.platform == "darwin" else 1024  # kilobytes, except on macOS
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 class DeviceTransfer:

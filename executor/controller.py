@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import TracebackType
 
 from treepipe.core.errors import RunError
 from treepipe.executor.control import Holdings
@@ -36,35 +35,16 @@ class RunEndedError(RunError):
         self.trace, self.recording = trace, recording
 
 
-class Controller:
-    """A context manager of a deployment's draft servers and stages, a process each.
+class Controller(Crew):
+    """A crew that serves requests.
 
     >>> with Controller(roles, deployment) as controller:  # doctest: +SKIP
     ...     trace, recording = controller.run(deployment)
     """
 
     def __init__(self, roles: Sequence[RoleSettings], deployment: Deployment) -> None:
-        self.crew, self._sessions = Crew(roles, deployment), 0
-
-    def __enter__(self) -> Controller:
-        try:
-            self.crew.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End every process, and wait until all are gone."""
-        self.crew.close()
+        super().__init__(roles, deployment)
+        self._sessions = 0
 
     def run(
         self, deployment: Deployment, progress: Callable[[], None] = lambda: None
@@ -77,15 +57,15 @@ class Controller:
             RunEndedError: a draft server or the last pipeline is lost, or a worker failed. There
                 can be no further run.
         """
-        opened = self.crew.deployment
+        opened = self.deployment
         assert deployment.roles.ends == opened.roles.ends  # the workers were opened for this value
         faults = replace(deployment.faults, plain=opened.plain)
         deployment = replace(deployment, faults=faults, wiring=opened.wiring)
         if deployment.roles.layers != opened.roles.layers:  # an earlier run lost a stage
             dealt = replace(deployment.roles, pipelines=opened.roles.pipelines)
             deployment = fit_to_memory(replace(deployment, roles=dealt))
-        run = RunRequests(self.crew, deployment, self._sessions, progress)
-        recovery = Recovery(self.crew, run)
+        run = RunRequests(self, deployment, self._sessions, progress)
+        recovery = Recovery(self, run)
         self._sessions += len(deployment.requests)
         try:
             _decode(run, recovery)
@@ -100,14 +80,12 @@ class Controller:
 
     def peak_memory_bytes(self) -> dict[str, int]:
         """Highest resident memory of every worker so far."""
-        lines = self.crew.lines
-        workers = [name for name in lines if name != SWITCH]
-        return {name: lines.ask(name, Holdings).peak_memory_bytes for name in workers}
+        workers = [name for name in self.lines if name != SWITCH]
+        return {name: self.lines.ask(name, Holdings).peak_memory_bytes for name in workers}
 
     def open_sessions(self) -> dict[str, int]:
         """Number of requests whose state each worker holds."""
-        lines = self.crew.lines
-        return {name: lines.ask(name, Holdings).sessions for name in lines}
+        return {name: self.lines.ask(name, Holdings).sessions for name in self.lines}
 
 
 def _decode(run: RunRequests, recovery: Recovery) -> None:

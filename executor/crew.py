@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 from multiprocessing.process import BaseProcess
+from typing import TypeVar
 
 from treepipe.core.failover import Spare, take_spare
 from treepipe.core.losses import FaultKind
@@ -29,9 +30,11 @@ from treepipe.executor.station import RoleSettings
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import SWITCH, Deployment, Placed
 
+Started = TypeVar("Started", bound="Crew")
+
 
 class Crew:
-    """A process for each draft server and each stage of a deployment.
+    """A context manager of a deployment's draft servers and stages, a process each.
 
     Attributes:
         deployment: the present one; recovery replaces it.
@@ -44,7 +47,7 @@ class Crew:
 
     def __init__(self, roles: Sequence[RoleSettings], deployment: Deployment) -> None:
         self.deployment, self.roles = deployment, [*roles]
-        self._fleet = Fleet(roles, deployment.faults.spare_workers)
+        self._fleet = Fleet(self._places.values(), deployment.faults.spare_workers)
         if deployment.wiring.queues_transfers and roles[0].emulate:
             self.roles.append(self.roles[0].as_switch())
         self._renew_secrets()
@@ -62,11 +65,28 @@ class Crew:
         )
 
     @property
+    def _places(self) -> dict[str, str]:
+        """Addresses of the workers on other hosts, by name."""
+        places = {role.placed.name: role.placed.worker for role in self.roles}
+        return {name: address for name, address in places.items() if address is not None}
+
+    @property
     def drafts(self) -> list[str]:
         """Names of the draft servers, by number."""
         return [draft.name for draft in self.deployment.roles.drafts]
 
     # --- beginning and end -----------------------------------------------------------------------
+
+    def __enter__(self: Started) -> Started:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def start(self) -> None:
         """Connect to the other hosts and start all workers. Raises as ``Fleet.meet``, and the loss
@@ -99,7 +119,7 @@ class Crew:
 
     def waiting(self) -> list[Spare]:
         """Spares that are available now: idle workers, or a new process on the lost one's host."""
-        named = self._fleet.spares(self.lines.watch.timeout_ms)
+        named = self._fleet.spares(self.lines.watch.timeout_ms, self._places.values())
         return [*map(Spare, named), Spare()]
 
     def start_anew(self, lost: LostWorkerError | None = None, spare: str | None = None) -> None:
@@ -130,16 +150,17 @@ class Crew:
         self._start_all()
 
     def _move(self, names: Collection[str], spare: str) -> None:
-        self._fleet.move(names, spare)
+        self._fleet.take(spare)
         for name in names:
             self.deployment = self.deployment.at_spare(name, spare)
         self.roles = [role.at(spare) if role.placed.name in names else role for role in self.roles]
         self.make_anew(self.deployment)
 
     def _come_here(self, names: Collection[str]) -> None:
-        self._fleet.leave(names)
+        left = {name: address for name, address in self._places.items() if name in names}
         self._homes |= {r.placed.name: r.placed for r in self.roles if r.placed.name in names}
         self.roles = [role.here if role.placed.name in names else role for role in self.roles]
+        self._fleet.seek({*left.values()} - {*self._places.values()})
 
     # --- draft servers that are away -------------------------------------------------------------
 
@@ -162,8 +183,6 @@ class Crew:
         """Place a draft server where it was (or at a spare of this address) at the next start."""
         self.back_ms.pop(draft, None)
         if (home := self._homes.pop(draft, None)) is not None:
-            assert home.worker is not None  # this host is never silent
-            self._fleet.move({draft}, home.worker)
             self.roles = [
                 replace(role, placed=home) if role.placed.name == draft else role
                 for role in self.roles
@@ -205,18 +224,19 @@ class Crew:
     def _introduce(self) -> None:
         """Collect every worker's address and connect each worker to its peers."""
         lines, fleet = self.lines, self._fleet
-        addresses, places = {}, {role.placed.name: role.placed.worker for role in self.roles}
+        addresses, places = {}, self._places
         # This order lets the first of two runs that want the same ports have them all.
         for role in sorted(self.roles, key=lambda role: role.port):
             name = role.placed.name
-            lines.order(name, control.Listen(fleet.listens_on(places[name]), fleet.ahead_ms(name)))
+            host = fleet.listens_on(places.get(name))
+            lines.order(name, control.Listen(host, fleet.ahead_ms(places.get(name))))
             addresses[name] = lines.answer(name, control.Listening).address
         for name in addresses:
             peers = self._peers(name)
             links = {peer: self.deployment.link(name, peer) for peer in peers}
             switch = addresses.get(SWITCH) if name != SWITCH else None
             ways = {
-                peer: fleet.way(addresses[peer] if switch is None else switch, places[name])
+                peer: fleet.way(addresses[peer] if switch is None else switch, places.get(name))
                 for peer in peers
             }
             lines.order(name, control.Connect(ways, links))
@@ -272,13 +292,15 @@ class Crew:
         """Start to measure clocks and idleness; return the time."""
         begun_ms = now_ms()
         self.lines.watch.begin()
-        for name, ahead_ms in self._fleet.run_begins():
-            self.lines.order(name, control.SetClock(ahead_ms))
+        ahead_ms, places = self._fleet.run_begins(), self._places
+        for name in self.lines:
+            if name in places:
+                self.lines.order(name, control.SetClock(ahead_ms[places[name]]))
         return begun_ms
 
     def collect(self, trace: Trace, start_ms: float) -> None:
         """Add the remaining workers' spans and turns to the trace."""
-        clocks = self._fleet.run_ends(start_ms)
+        clocks = self._fleet.run_ends(start_ms, self._places)
         trace.warnings += [each for each in clocks.warnings if each not in trace.warnings]
         for name in self.lines:
             notes = self.lines.ask(name, control.Notes)

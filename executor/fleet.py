@@ -16,7 +16,6 @@ from treepipe.executor.fork_server import fork_server, start_worker
 from treepipe.executor.lines import ControlLines
 from treepipe.executor.remote import CONNECT_S, HostSearch, RemoteHost, SilentHostError
 from treepipe.executor.session import Versions
-from treepipe.executor.station import RoleSettings
 from treepipe.executor.transport import KeyPair
 from treepipe.executor.worker import worker_main
 from treepipe.results.trace import Span
@@ -55,25 +54,18 @@ class Clocks:
 
 
 class Fleet:
-    """The hosts that a deployment's roles name, and its spares."""
+    """The sessions with the hosts of a run's roles and spares, by the addresses of their workers.
 
-    def __init__(
-        self,
-        roles: Sequence[RoleSettings],
-        spares: Sequence[str] = (),
-        others: Sequence[str] = (),
-    ) -> None:
-        """Collect addresses. Raises ``UserError`` if one is a loopback that another cannot reach.
+    The crew knows which role is where: ``used`` are the addresses of its roles' workers.
+    """
 
-        Args:
-            spares: addresses of idle workers.
-            others: addresses of further workers that must answer.
+    def __init__(self, needed: Collection[str], spares: Sequence[str] = ()) -> None:
+        """Take the addresses of the workers that must answer, and those of idle ones.
+
+        Raises:
+            UserError: one is a loopback that another cannot reach.
         """
-        self._places = {
-            role.placed.name: role.placed.worker for role in roles if role.placed.worker is not None
-        }
-        self._spares = [*spares]
-        self._needed = {*self._places.values(), *others}
+        self._spares, self._needed = [*spares], {*needed}
         self._addresses = sorted({*self._needed, *spares})
         hosts = {address: endpoint(address)[0] for address in self._addresses}
         self._open = any(not is_loopback(host) for host in hosts.values())
@@ -116,7 +108,7 @@ class Fleet:
                 if needed:
                     raise
                 self._gone_spares += [each for each in self._spares if each == address]
-                self._seek(address)
+                self.seek([address])
         self._spares = [each for each in self._spares if each in self._hosts]
 
     def start(self, address: str | None, name: str, lines: ControlLines) -> None:
@@ -127,29 +119,28 @@ class Fleet:
         else:
             lines.add(name, self._hosts[address].start(name))
 
-    def spares(self, within_ms: float) -> list[str]:
+    def spares(self, within_ms: float, used: Collection[str]) -> list[str]:
         """Addresses of idle workers that answered within this time; searches for the others."""
         self.look()
         gone = [each for each in self._spares if not self._hosts[each].answers(within_ms)]
         self._spares = [each for each in self._spares if each not in gone]
         self._gone_spares += gone
-        for address in {*gone} - {*self._places.values()}:
-            self._seek(address)
+        self.seek({*gone} - {*used})
         return self._spares
 
-    def move(self, names: Collection[str], address: str) -> None:
-        """Place these roles at the worker of this address at their next start."""
-        self._places |= dict.fromkeys(names, address)
+    def take(self, address: str) -> None:
+        """Count a worker no longer as a spare, if it is one."""
         if address in self._spares:
             self._spares.remove(address)
 
     # --- hosts that do not answer ----------------------------------------------------------------
 
-    def leave(self, names: Collection[str]) -> None:
-        """Place these roles on this host at their next start, and search for their hosts."""
-        left = {self._places.pop(name) for name in names}
-        for address in left - {*self._places.values()}:
-            self._seek(address)
+    def seek(self, addresses: Collection[str]) -> None:
+        """End the sessions with silent hosts, and search for them."""
+        for address in addresses:
+            if (host := self._hosts.pop(address, None)) is not None:
+                host.close()
+            self._sought[address] = HostSearch(address, self._key)
 
     def look(self) -> None:
         """Add the sessions with hosts that were found."""
@@ -163,11 +154,6 @@ class Fleet:
     def answers(self, address: str | None) -> bool:
         """Whether there is a session with this host (None: this host)."""
         return address is None or address in self._hosts
-
-    def _seek(self, address: str) -> None:
-        if (host := self._hosts.pop(address, None)) is not None:
-            host.close()
-        self._sought[address] = HostSearch(address, self._key)
 
     # --- addresses -------------------------------------------------------------------------------
 
@@ -186,40 +172,42 @@ class Fleet:
 
     # --- clocks ----------------------------------------------------------------------------------
 
-    def ahead_ms(self, name: str) -> float:
-        """Advance of the clock of a worker's host against ours."""
-        address = self._places.get(name)
+    def ahead_ms(self, address: str | None) -> float:
+        """Advance of a host's clock (None: this host's) against ours."""
         return 0.0 if address is None else self._hosts[address].clock.at(now_ms())[0]
 
-    def run_begins(self) -> Iterator[tuple[str, float]]:
-        """Fix each worker's clock advance for the run, and return them."""
+    def run_begins(self) -> dict[str, float]:
+        """Fix the clock advance of each host for the run, and return them by address."""
         self._ahead = {a: host.clock.at(now_ms()) for a, host in self._hosts.items()}
-        return ((name, self._ahead[address][0]) for name, address in self._places.items())
+        return {address: ahead_ms for address, (ahead_ms, _) in self._ahead.items()}
 
-    def run_ends(self, start_ms: float) -> Clocks:
-        """Compute the clocks of the run that began with ``run_begins``."""
-        end_ms, drifts = now_ms(), dict[str, float]()
+    def run_ends(self, start_ms: float, places: Mapping[str, str]) -> Clocks:
+        """Compute the clocks of the run that began with ``run_begins``.
+
+        ``places`` are the addresses of all workers on other hosts, by name.
+        """
+        end_ms, drifts, used = now_ms(), dict[str, float](), sorted({*places.values()})
         warnings = [
-            *self._other_torches(),
+            *self._other_torches(used),
             *(
                 f"worker {address} does not answer; it is a spare as soon as it does"
                 for address in dict.fromkeys(self._gone_spares)
             ),
         ]
-        for address in sorted(set(self._places.values())):
+        for address in used:
             before, unsure = self._ahead[address]
             after, unsure_after = self._hosts[address].clock.at(end_ms)
             drift, worst = after - before, max(unsure, unsure_after)
             if abs(drift) > unsure + unsure_after:
-                drifts |= {name: drift for name, at in self._places.items() if at == address}
+                drifts |= {name: drift for name, at in places.items() if at == address}
             warnings.append(
                 f"times of worker {address} are aligned with this host's to within {worst:.2g} ms"
             )
         return Clocks(start_ms, end_ms, drifts, tuple(warnings))
 
-    def _other_torches(self) -> Iterator[str]:
+    def _other_torches(self, used: Sequence[str]) -> Iterator[str]:
         ours = Versions.here().torch
-        for address in sorted(set(self._places.values())):
+        for address in used:
             theirs = self._hosts[address].versions.torch
             if theirs != ours:
                 yield (

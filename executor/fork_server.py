@@ -97,7 +97,7 @@ def start(process: BaseProcess) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLines:
-    """A worker's process (or a ``RemoteProcess``), and our ends of its control line and pulse."""
+    """A worker's process (or a ``RemoteProcess``), and an end of its control line and its pulse."""
 
     process: Any
     control: Frames

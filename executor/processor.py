@@ -1,11 +1,14 @@
-"""This host's processor, described without PyTorch."""
+"""This host's processor and software, described without PyTorch."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
+
+import treepipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,18 @@ class Processor:
 
     def described(self, threads: int) -> str:
         return f"{self.name}, {threads} of {self.cores} cores, {self.architecture}"
+
+
+def is_this_machine(named: str) -> bool:
+    """Whether a profile's hardware is this machine's processor, with any number of its cores."""
+    return named.startswith(f"{Processor.here().name}, ")
+
+
+def software(*libraries: str) -> str:
+    """Versions of treepipe, of these libraries, and of the system."""
+    named = [f"{library} {importlib.metadata.version(library)}" for library in libraries]
+    system = f"Python {platform.python_version()}, {platform.system()} {platform.release()}"
+    return ", ".join([f"treepipe {treepipe.__version__}", *named, system])
 
 
 def _name() -> str:

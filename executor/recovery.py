@@ -1,4 +1,4 @@
-"""Recovery of a run that loses workers.
+"""Faults of a run: failing workers as planned, and recovery from every loss.
 
 ``core/failover.py`` decides what happens, and ``core/recovery.py`` how the open requests go on.
 """
@@ -7,32 +7,107 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
+from treepipe.core import failover
 from treepipe.core.errors import RunError, UserError
-from treepipe.core.failover import (
-    DealLayers,
-    DecodePlainly,
-    DraftAgain,
-    EndRun,
-    Failover,
-    GiveUp,
-    Replace,
-    Spare,
-)
-from treepipe.core.losses import drafts_again
+from treepipe.core.failover import Spare
+from treepipe.core.losses import Fault, drafts_again
 from treepipe.executor import clock
 from treepipe.executor.control import Finished, Lose
 from treepipe.executor.crew import Crew
-from treepipe.executor.injection import Injection
 from treepipe.executor.pulse import LostWorkerError, WorkerError
 from treepipe.executor.run_requests import RunRequests
+from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.faults import Injected
 from treepipe.scenario.redeal import shares_of
 
 LOOK_MS = 200.0
 """Time between two checks for a lost draft server's return."""
 HERE = Spare()
 """A restart on the same host."""
+
+
+class Injection:
+    """The planned faults of a run, and the record of every fault; times in ms from its start.
+
+    Invariant: one fault at a time. No other worker fails until the loss of one is recovered, and a
+    lost worker does not fail again.
+    """
+
+    def __init__(self, crew: Crew, deployment: Deployment, noted: list[Fault]) -> None:
+        """Prepare the faults; each one is appended to ``noted``."""
+        self._crew, self._noted = crew, noted
+        self._planned = deployment.faults.planned()
+        self._next = next(self._planned, None)
+        self._failing: Injected | None = None  # the present fault
+
+    @property
+    def fails(self) -> bool:
+        """Whether a worker has failed and the loss was not noticed yet."""
+        return self._failing is not None
+
+    @property
+    def next_ms(self) -> float | None:
+        """Time of the next call of ``act``; None: never."""
+        times = [None if self._next is None else self._next.at_ms, self._over_ms]
+        return min((each for each in times if each is not None), default=None)
+
+    def act(self, now_ms: float) -> None:
+        """Begin and end the faults that are due by now."""
+        if self._over_ms is not None and self._over_ms <= now_ms:
+            self.resume()
+            self.end()
+        planned = self._next
+        if planned is None or planned.at_ms > now_ms:
+            return
+        self._next = next(self._planned, None)
+        there = {*self._crew.lines} - self._crew.deployment.plain
+        if self._failing is None and planned.worker in there:
+            self._failing = replace(planned, at_ms=now_ms)
+            self._crew.inject(planned.worker, planned.kind, planned.for_ms)
+
+    def skip(self, until_ms: float) -> None:
+        """Skip the planned faults until then, since workers were restarting."""
+        while self._next is not None and self._next.at_ms <= until_ms:
+            self._next = next(self._planned, None)
+
+    def over_ms(self, worker: str) -> float | None:
+        """End of this worker's present fault; None without one, or if it lasts."""
+        is_own = self._failing is not None and self._failing.worker == worker
+        return self._over_ms if is_own else None
+
+    def noticed(
+        self,
+        death: LostWorkerError,
+        at_ms: float,
+        recovered_ms: float | None,
+        *,
+        plain: bool = False,
+    ) -> None:
+        """Record a loss; with ``plain`` the requests are decoded plainly from now on."""
+        kind, since_ms = death.kind, None
+        if self._failing is not None and self._failing.worker == death.name:
+            kind, since_ms = self._failing.kind, self._failing.at_ms
+            self._failing = None
+        plain_ms = recovered_ms if plain else None
+        self._noted.append(Fault(death.name, kind, since_ms, at_ms, recovered_ms, plain_ms))
+
+    def resume(self) -> None:
+        """End the present fault, if it ends by itself."""
+        if self._failing is not None and self._failing.for_ms is not None:
+            self._crew.resume(self._failing.worker)
+
+    def end(self) -> None:
+        """Record a fault that was not noticed."""
+        if self._failing is not None:
+            planned, self._failing = self._failing, None
+            self._noted.append(Fault(planned.worker, planned.kind, planned.at_ms, None))
+
+    @property
+    def _over_ms(self) -> float | None:
+        return None if self._failing is None else self._failing.over_ms
 
 
 class Recovery:
@@ -45,7 +120,7 @@ class Recovery:
     def __init__(self, crew: Crew, run: RunRequests) -> None:
         self._crew, self._run = crew, run
         spares = Counter(run.deployment.faults.all_spares) - Counter(crew.replaced.values())
-        self._failover = Failover(run.deployment, run.front, spares.elements())
+        self._failover = failover.Failover(run.deployment, run.front, spares.elements())
         self.injection = Injection(crew, run.deployment, run.trace.faults)
         self._over = list[Finished]()  # requests that ended before a restart was complete
         self._next_look_ms = 0.0
@@ -62,10 +137,9 @@ class Recovery:
     @property
     def next_ms(self) -> float | None:
         """Time of the next call of ``act``, from the run's start; None: never."""
-        if not self._run.deployment.plain:
-            return self.injection.next_ms
-        failing_ms = self.injection.next_ms
-        return self._next_look_ms if failing_ms is None else min(self._next_look_ms, failing_ms)
+        look_ms = self._next_look_ms if self._run.deployment.plain else None
+        times = (look_ms, self.injection.next_ms)
+        return min((each for each in times if each is not None), default=None)
 
     def act(self, now_ms: float) -> None:
         """Inject the faults that are due, and let a draft server that is back draft again."""
@@ -81,21 +155,21 @@ class Recovery:
         crew, run, name = self._crew, self._run, death.name
         order = self._failover.lost(name, crew.waiting(), crew.unreached)
         self._follow()
-        if isinstance(order, GiveUp | EndRun) and order.refused is not None:
+        if isinstance(order, failover.GiveUp | failover.EndRun) and order.refused is not None:
             run.trace.warnings.append(f"no layers were dealt anew: {order.refused}")
         match order:
-            case Replace(spare):
+            case failover.Replace(spare):
                 self._take_up(death, f"a spare{_at(spare)} took its place", spare)
-            case DecodePlainly():
+            case failover.DecodePlainly():
                 over_ms = self.injection.over_ms(name)
                 crew.back_ms[name] = None if over_ms is None else over_ms + run.start_ms
                 self._next_look_ms = 0.0
                 self._take_up(death, "its requests are decoded plainly until it is back")
-            case DealLayers():
+            case failover.DealLayers():
                 self._take_up(death, shares_of(run.deployment, name))
-            case GiveUp(pipeline):
+            case failover.GiveUp(pipeline):
                 self._give_up(death, pipeline)
-            case EndRun():
+            case failover.EndRun():
                 raise death
 
     def _give_up(self, death: LostWorkerError, pipeline: int) -> None:
@@ -145,11 +219,10 @@ class Recovery:
             f"{death} after {noticed_ms:.0f} ms; {how}, and the open requests went on with what "
             f"they had {recovered_ms - noticed_ms:.0f} ms later"
         )
-        self._finish()
 
     def _restart(self, start: Callable[[], None]) -> float:
         """Restart the workers, with a spare for each worker lost meanwhile, and send them the open
-        requests; return the time of completion."""
+        requests, and the next ones of finished requests; return the time of completion."""
         crew, run = self._crew, self._run
         self._over += run.heard()
         try:
@@ -168,13 +241,10 @@ class Recovery:
         for held in crew.journal.take_up():
             run.hand_over(held, recovered_ms)
         self.injection.skip(recovered_ms)
-        return recovered_ms
-
-    def _finish(self) -> None:
-        """Finish the requests that were over before the restart."""
         over, self._over = self._over, []
         for found in over:
-            self._run.finished(found)
+            run.finished(found)
+        return recovered_ms
 
     def _follow(self, spare: Spare = HERE) -> None:
         """Apply the failover's deployment to the crew; ``spare`` is the place of a draft server
@@ -199,7 +269,7 @@ class Recovery:
         if again is not None:
             self._draft_again(again)
 
-    def _draft_again(self, again: DraftAgain) -> None:
+    def _draft_again(self, again: failover.DraftAgain) -> None:
         """Restart with a draft server that drafts again; if it does not start, it is lost."""
         crew, run, draft, spare = self._crew, self._run, again.draft, again.spare
         how = "was back" if spare is None else f"was replaced by a spare{_at(spare)}"
@@ -218,7 +288,6 @@ class Recovery:
             f"{draft} {how} after {back_ms:.0f} ms, and drafted again "
             f"{recovered_ms - back_ms:.0f} ms later"
         )
-        self._finish()
 
 
 def _at(spare: Spare) -> str:

@@ -15,9 +15,7 @@ import os
 import socket
 import threading
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from typing import TypeVar
 
 from treepipe.core.errors import RunError, UserError
@@ -77,15 +75,6 @@ class RemoteProcess:
         self._over.set()
 
 
-@dataclass(slots=True)
-class _Role:
-    """A process on the host, our end of its control line, and the writing end of its pulse."""
-
-    process: RemoteProcess
-    control: Frames
-    pulse: Connection
-
-
 class RemoteHost:
     """A session with one daemon.
 
@@ -101,7 +90,7 @@ class RemoteHost:
         self.address, (self.host, _) = address, endpoint(address)
         self.clock = Offset()
         self._transport = ZeroMQ(key)
-        self._roles: dict[str, _Role] = {}
+        self._roles: dict[str, WorkerLines] = {}  # the thread's ends of each process's lines
         self.refusal: str | None = None
         self._heard_ms = now_ms()
         self._thread = threading.Thread(target=self._attend, name=f"host {address}", daemon=True)
@@ -132,7 +121,7 @@ class RemoteHost:
             raise RunError(f"{name} cannot be started: {error.strerror}") from None
         os.set_blocking(beat.fileno(), False)
         process = RemoteProcess(self, name)
-        self._roles[name] = _Role(process, far, beat)
+        self._roles[name] = WorkerLines(process, far, beat)
         self.say(session.Start(name))
         return WorkerLines(process, near, look)
 
@@ -156,7 +145,7 @@ class RemoteHost:
         self._orders.close()
         for role in self._roles.values():
             role.control.close()
-            role.pulse.close()
+            role.look.close()
         self._roles.clear()
         self._transport.close(linger_ms=500)
 
@@ -211,7 +200,7 @@ class RemoteHost:
             self._send(session.EndProcess(name, now=False))
             role.control.close()
 
-    def _close_line(self, role: _Role) -> None:
+    def _close_line(self, role: WorkerLines) -> None:
         """Close the line of an ended process, after its last answer."""
         if not role.process.is_alive() and not role.control.left_bytes:
             role.control.close()
@@ -229,7 +218,7 @@ class RemoteHost:
                     self._roles[name].control.put(data)
             case session.Beats(name, data) if name in self._roles:
                 with suppress(OSError):  # the watch has closed the pipe, or does not read it
-                    os.write(self._roles[name].pulse.fileno(), data)
+                    os.write(self._roles[name].look.fileno(), data)
             case session.Ended(name, exit_code):
                 self._end(name, exit_code)
             case session.TimeIs():

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import resource
 import signal
 import socket
 import time
@@ -21,12 +20,12 @@ from treepipe.core.errors import UserError
 from treepipe.core.losses import FaultKind
 from treepipe.executor import control
 from treepipe.executor.clock import set_ahead
-from treepipe.executor.computing import fault_of, use
+from treepipe.executor.computing import fault_of, peak_memory, use
 from treepipe.executor.fork_server import end_with_fork_server
 from treepipe.executor.frames import Frames
 from treepipe.executor.pulse import Pulse
 from treepipe.executor.station import RoleSettings, Station
-from treepipe.scenario.computing import ONE_CORE, Compute
+from treepipe.scenario.computing import ONE_CORE
 
 SetUp = TypeVar("SetUp", control.Listen, control.Connect, control.Measure)
 
@@ -166,7 +165,7 @@ def _obey(station: Station, worker: Any, order: control.Order) -> None:
             notes = control.Notes(station.take_spans(), turns, station.take_dropped())
             _say(station.control, notes)
         case control.Ask("Holdings"):
-            peak_bytes = peak_memory(station.settings.placed.compute)
+            peak_bytes = peak_memory(station.settings.placed.compute.device)
             _say(station.control, control.Holdings(peak_bytes, worker.open_sessions))
         case control.Fail(kind, for_ms):
             _fail(station, kind, for_ms)
@@ -183,12 +182,3 @@ def _fail(station: Station, kind: FaultKind, for_ms: float | None) -> None:
             # A worker that is cut off obeys no order, and shows no sign of life.
             station.control.recv_bytes(look_ms=None)
     os.kill(os.getpid(), signal.SIGSTOP if kind == "stop" else signal.SIGKILL)
-
-
-def peak_memory(compute: Compute) -> int:
-    """Peak memory of this process in bytes: on its GPU, or resident on the host."""
-    if compute.kind == "cuda":
-        import torch
-
-        return int(torch.cuda.max_memory_allocated(compute.index))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

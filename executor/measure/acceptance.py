@@ -14,7 +14,7 @@ from treepipe.core.drafter import EAGLE_HEAD, LANGUAGE_MODEL, Drafter
 from treepipe.core.drafts import drafters
 from treepipe.core.errors import UserError
 from treepipe.executor.checkpoint import Checkpoint, check_same_vocabulary
-from treepipe.executor.measure.calibration import AcceptanceRecorder, Texts, recorder_of
+from treepipe.executor.measure.calibration import Texts
 from treepipe.executor.measure.requests import AcceptanceRequest
 from treepipe.executor.measure.subject import NamedModel, RandomCheckpoint, open_model
 from treepipe.executor.prompts import load_texts, tokenize
@@ -35,10 +35,6 @@ class ModelPair:
     draft_name: str
     settings: SourceSettings
     texts: Texts
-
-    def recorder(self) -> AcceptanceRecorder:
-        """Open the draft for recording."""
-        return recorder_of(self.settings, self.texts)
 
 
 def open_pair(asked: AcceptanceRequest) -> ModelPair:

@@ -20,9 +20,8 @@ from treepipe.executor.addresses import LOOPBACK, parse_address, route, tcp
 from treepipe.executor.computing import DTYPES, gpu_fault
 from treepipe.executor.fleet import Fleet
 from treepipe.executor.measure.acceptance import acceptance_profile, open_pair
-from treepipe.executor.measure.calibration import growing_pool
-from treepipe.executor.measure.device import DeviceSession
-from treepipe.executor.measure.device_file import device_profile
+from treepipe.executor.measure.calibration import AcceptanceRecorder
+from treepipe.executor.measure.device import DeviceSession, device_profile
 from treepipe.executor.measure.link import TURNS, LinkSession, link_profile, link_versions
 from treepipe.executor.measure.pairs import (
     HostPair,
@@ -71,7 +70,7 @@ def calibrate_device(asked: DeviceRequest, say: Progress) -> list[Path]:
 
     def save() -> None:
         if session.found.any:
-            profile = device_profile(subject, bench, asked.threads, session.withheld, session.found)
+            profile = device_profile(session)
             heading = f"{profile.origin.hardware}, measured by treepipe calibrate."
             write_profile(profile, heading, asked.out)
 
@@ -134,7 +133,7 @@ def _scenario_links(scenario: Scenario, asked: LinksRequest, say: Progress) -> l
     say("links", len(pairs))
     with claimed([*files.values(), out / TABLE], asked.force):
         try:
-            with contextlib.closing(Fleet((), others=hosts)) as fleet:
+            with contextlib.closing(Fleet(hosts)) as fleet:
                 fleet.meet(deployment.wiring.key)
                 session = PairsSession(fleet, deployment.faults.timeout_ms, scenario.base_port)
                 for group in [pairs] if asked.together else [[pair] for pair in pairs]:
@@ -166,7 +165,7 @@ def calibrate_acceptance(asked: AcceptanceRequest, say: Progress) -> list[Path]:
     say("prompts", len(pair.texts.prompts))
     try:
         with _threads(1):  # in small passes threads only wait for each other
-            for grown in growing_pool(pair.texts, pair.recorder()):
+            for grown in AcceptanceRecorder(pair.settings, pair.texts).pools():
                 recorded = grown
                 say("", 1)
     finally:
@@ -198,7 +197,7 @@ def _bench(asked: DeviceRequest) -> Bench:
     if name not in dtypes:
         hint = "; quantized weights are not measured" if name in BYTES else ""
         raise UserError(f"--dtype {name}: must be one of {', '.join(dtypes)}{hint}")
-    return Bench(device, dtypes[name], tuple(asked.tokens), tuple(asked.contexts))
+    return Bench(device, dtypes[name], tuple(asked.tokens), tuple(asked.contexts), asked.threads)
 
 
 @contextlib.contextmanager

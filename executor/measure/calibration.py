@@ -1,16 +1,15 @@
 """Recording acceptance: a draft's candidates along the target's own texts, and off them.
 
-``ModelRecorder`` reads each text once, since a language model's answers do not depend on the number
-of verified tokens. ``SourceRecorder`` asks for every position once per depth, since other drafts'
-answers do: an EAGLE head reads true states directly below verified tokens and its own guesses
-further down; prompt lookup counts verified tokens only; a mixture combines its parts.
+The recorder asks for every position once per depth below the verified tokens, since the answers of
+most drafts depend on it: an EAGLE head reads true states directly below verified tokens and its own
+guesses further down; prompt lookup counts verified tokens only; a mixture combines its parts. A
+language model's answers do not, so its record names no such depth.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,7 +21,6 @@ from treepipe.core.protocol import DraftPass
 from treepipe.core.tree import split
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.computing import DTYPES
-from treepipe.executor.draft_source import DraftSource
 from treepipe.executor.measure.judging import CANDIDATES, DIGITS, Judge, candidates_of
 from treepipe.executor.sources import SourceSettings, open_source
 from treepipe.executor.stage_model import StageModel, TargetEnds
@@ -113,124 +111,6 @@ class Texts:
         """Tokens of the longest text with its prompt."""
         return max(map(len, self.prompts)) + self.new_tokens
 
-    def judge(self, number: int, depth: int = 0) -> Judge:
-        """Return the rule that ranks one text's tokens, with its own random numbers."""
-        rng = np.random.default_rng([self.seed, number, 1 + depth])
-        return Judge(self.sampling, rng, depth)
-
-    def write(self, whole: WholeModel, number: int, draft: DraftSource | None) -> Written:
-        """Continue a prompt; a lossy rule's text depends on the draft."""
-        prompt = self.prompts[number]
-        judge = Judge(self.sampling, np.random.default_rng([self.seed, number, 0]))
-        if judge.argmax:
-            text = whole.greedy(prompt, self.new_tokens, self.end_tokens)
-            return Written(number, prompt, text)
-        asked = draft if judge.in_the_loop else None
-        tokens, logits = [*prompt], list[Any]()
-        whole.stage.open(0)
-        if asked is not None:
-            asked.open(SESSION)
-        unread, position = tokens[:], 0
-        while len(tokens) < len(prompt) + self.new_tokens:
-            states = whole.states(unread, range(position, position + len(unread)))
-            position += len(unread)
-            logits.append(whole.ends.logits(states[-1:])[0].double().numpy())
-            log_probs = None
-            if asked is not None:
-                if hasattr(asked, "observe"):
-                    asked.observe(SESSION, whole.ends.features(states))
-                order = DraftPass(0, tuple(unread), (), (), True, 1)
-                log_probs = asked.log_probs(SESSION, order)[0]
-            unread = [judge.token(logits[-1], log_probs)]
-            tokens += unread
-            if unread[0] in self.end_tokens:
-                break
-        whole.stage.close(0)
-        if asked is not None:
-            asked.close(SESSION)
-        return Written(number, prompt, tokens[len(prompt) :], logits)
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A prompt with its number, its text, and the target's logits [vocabulary] per text token.
-
-    A greedy text needs no logits.
-    """
-
-    number: int
-    prompt: Sequence[int]
-    text: Sequence[int]
-    logits: Sequence[Any] = ()
-
-    def rank(self, judge: Judge, place: int, log_probs: Any, candidates: Any) -> int:
-        """Rank the text's token at ``place`` among a draft's candidates."""
-        logits = self.logits[place] if self.logits else None
-        return judge.rank(logits, log_probs, candidates, self.text[place])
-
-
-class OffPathSamples:
-    """Wrong tokens beside the texts, and the draft's answers after them."""
-
-    def __init__(self, seed: int) -> None:
-        self._rng = np.random.default_rng(seed)
-        self._rows: list[list[Any]] = [[] for _ in range(OFF_PATH_STEPS)]
-
-    def draw(self, tokens: Any, log_probs: Any, truth: int | None = None) -> int:
-        """Draw a candidate other than ``truth`` by its probability."""
-        weights = np.where(tokens == truth, 0.0, np.exp(log_probs))
-        return int(self._rng.choice(tokens, p=weights / weights.sum()))
-
-    def note(self, steps: int, log_probs: Any) -> None:
-        """Keep log probabilities [n, CANDIDATES] from ``steps`` >= 1 tokens off a text."""
-        self._rows[steps - 1].extend(np.round(log_probs, DIGITS))
-
-    def off_path(self) -> dict[int, Floats]:
-        """Return all kept log probabilities [n, CANDIDATES] by steps."""
-        return {steps: np.array(rows) for steps, rows in enumerate(self._rows, 1)}
-
-
-class ModelRecorder:
-    """A recorder of a language model."""
-
-    def __init__(self, settings: SourceSettings, texts: Texts) -> None:
-        assert settings.model is not None
-        draft = Checkpoint.open(settings.model)
-        self.name, self.settings, self._texts = draft.directory.name, settings, texts
-        self._model = WholeModel(draft, texts.longest + texts.new_tokens * (1 + OFF_PATH_STEPS))
-
-    @cached_property
-    def source(self) -> DraftSource:
-        target, longest = self._texts.target, self._texts.longest
-        return open_source(self.settings, target, target.vocabulary, longest, ONE_CORE)
-
-    def record(self, whole: WholeModel, written: Written, samples: OffPathSamples) -> Prompt:
-        """Read the text as a chain of tree nodes, at each of which wrong tokens can hang."""
-        draft, prompt, text = self._model, written.prompt, written.text
-        draft.stage.open(0)
-        first = draft.read(prompt, range(len(prompt)), None)[-1:]
-        positions = range(len(prompt), len(prompt) + len(text))
-        chain = draft.read(text, positions, range(NO_PARENT, len(text) - 1))
-        logits, judge = torch.cat((first, chain[:-1])), self._texts.judge(written.number)
-        tokens, vectors = candidates_of(logits)
-        ranks = [
-            written.rank(judge, place, row, tokens[place])
-            for place, row in enumerate(logits.double().log_softmax(-1).numpy())
-        ]
-        # Each second token of the text gets a wrong sibling and its continuation.
-        places = range(0, len(text), 2)
-        wrong = [samples.draw(tokens[i], vectors[i], text[i]) for i in places]
-        parents = [i - 1 for i in places]
-        for step in range(1, OFF_PATH_STEPS + 1):
-            base = len(text) + (step - 1) * len(wrong)
-            depths = [len(prompt) + i + step - 1 for i in places]
-            found, rows = candidates_of(draft.read(wrong, depths, parents))
-            samples.note(step, rows)
-            wrong = [samples.draw(found[i], rows[i]) for i in range(len(wrong))]
-            parents = list(range(base, base + len(wrong)))
-        draft.stage.close(0)
-        return Prompt(Table(np.round(vectors, DIGITS), ranks))
-
 
 class SourceAnswer(NamedTuple):
     """Candidates in descending probability, and the log probabilities of the whole vocabulary."""
@@ -240,36 +120,53 @@ class SourceAnswer(NamedTuple):
     whole: Floats
 
 
-class SourceRecorder:
-    """A recorder that asks a draft for every token once per depth."""
+class AcceptanceRecorder:
+    """A recorder that asks a draft for every token of the target's texts once per depth."""
 
     def __init__(self, settings: SourceSettings, texts: Texts) -> None:
         directory = None if settings.model is None else settings.model.resolve()
-        self.name = settings.section.drafter.called_of("" if directory is None else directory.name)
-        self.settings, self._texts = settings, texts
+        self._drafter, self._settings, self._texts = settings.section.drafter, settings, texts
+        self._name = self._drafter.called_of("" if directory is None else directory.name)
         target, entries = texts.target, 2 * texts.longest
-        self.source = open_source(settings, target, target.vocabulary, entries, ONE_CORE)
-        self._depths = settings.section.drafter.unverified_depths
+        self._draft = open_source(settings, target, target.vocabulary, entries, ONE_CORE)
+        self._whole = WholeModel(target, texts.longest)
+        self._rng = np.random.default_rng(texts.seed)
+        self._off_path: list[list[Floats]] = [[] for _ in range(OFF_PATH_STEPS)]
 
-    def record(self, whole: WholeModel, written: Written, samples: OffPathSamples) -> Prompt:
-        """Ask for each of the text's tokens, by depth; answers off the text go to ``samples``."""
-        prompt, text = written.prompt, written.text
-        self.source.open(SESSION)
-        self._show_states(whole, [*prompt, *text])
-        levels = range(self._depths + 1)
-        judges = [self._texts.judge(written.number, depth) for depth in levels]
+    def pools(self) -> Iterator[PoolFile]:
+        """Yield the pool after every text, so that an interruption keeps the earlier ones."""
+        texts, recorded = self._texts, list[Prompt]()
+        made = provenance(texts.sampling, self._settings.section, texts.named)
+        for number in range(len(texts.prompts)):
+            recorded.append(self._record(number))
+            yield PoolFile(
+                CANDIDATES,
+                tuple(recorded),
+                {steps: np.array(rows) for steps, rows in enumerate(self._off_path, 1)},
+                texts.target.directory.name,
+                self._name,
+                made,
+            )
+
+    def _record(self, number: int) -> Prompt:
+        """Ask for each of a text's tokens, by depth, and after wrong tokens beside them."""
+        prompt, (text, logits) = self._texts.prompts[number], self._write(number)
+        self._draft.open(SESSION)
+        self._show_states([*prompt, *text])
+        levels = range(self._drafter.unverified_depths + 1)
+        judges = [self._judge(number, 1 + depth, depth) for depth in levels]
         by_depth: list[list[tuple[Floats, int]]] = [[] for _ in levels]
         unread = list(prompt)
         for first in range(len(text)):
             found = self._chain(unread, text[first : first + len(levels)])
             unread = [text[first]]
-            for depth, answer in enumerate(found):
-                place, judge = first + depth, judges[depth]
-                rank = written.rank(judge, place, answer.whole, answer.tokens)
-                by_depth[depth].append((answer.log_probs, rank))
+            for place, (answer, judge) in enumerate(zip(found, judges, strict=False), first):
+                own = logits[place] if logits else None
+                rank = judge.rank(own, answer.whole, answer.tokens, text[place])
+                by_depth[place - first].append((answer.log_probs, rank))
             if first % 2 == 0:
-                self._off_text(found, text[first], samples)
-        self.source.close(SESSION)
+                self._off_text(found, text[first])
+        self._draft.close(SESSION)
         # Near a text's beginning no state is further back than the prompt's last one.
         filled = [
             [by_depth[min(depth, place)][max(place - depth, 0)] for place in range(len(text))]
@@ -281,16 +178,47 @@ class SourceRecorder:
         )
         return Prompt(known, guessed)
 
-    def _show_states(self, whole: WholeModel, tokens: Sequence[int]) -> None:
-        """Show the target's states of all tokens to a draft that reads them."""
-        observe = getattr(self.source, "observe", None)
-        if observe is None:
-            return
+    def _judge(self, number: int, concern: int, depth: int = 0) -> Judge:
+        """Return the rule that judges one text, with random numbers for this concern."""
+        rng = np.random.default_rng([self._texts.seed, number, concern])
+        return Judge(self._texts.sampling, rng, depth)
+
+    def _write(self, number: int) -> tuple[list[int], list[Any]]:
+        """Continue a prompt; a lossy rule's text depends on the draft. Return the text, and the
+        target's logits [vocabulary] per token of it; a greedy text needs none."""
+        texts, whole, judge = self._texts, self._whole, self._judge(number, 0)
+        prompt = texts.prompts[number]
+        if judge.argmax:
+            return whole.greedy(prompt, texts.new_tokens, texts.end_tokens), []
+        text, logits, log_probs = list[int](), list[Any](), None
         whole.stage.open(0)
-        hidden = whole.ends.embed(tokens)
-        states = whole.stage.forward(0, hidden, range(len(tokens)), None)
+        self._draft.open(SESSION)
+        unread, position = [*prompt], 0
+        while len(text) < texts.new_tokens and not texts.end_tokens.intersection(text[-1:]):
+            states = whole.states(unread, range(position, position + len(unread)))
+            position += len(unread)
+            logits.append(whole.ends.logits(states[-1:])[0].double().numpy())
+            if judge.in_the_loop:
+                self._observe(states)
+                order = DraftPass(0, tuple(unread), (), (), True, 1)
+                log_probs = self._draft.log_probs(SESSION, order)[0]
+            unread = [judge.token(logits[-1], log_probs)]
+            text += unread
         whole.stage.close(0)
-        observe(SESSION, whole.ends.features(states))
+        self._draft.close(SESSION)
+        return text, logits
+
+    def _show_states(self, tokens: Sequence[int]) -> None:
+        """Show the target's states of all tokens to a draft that reads them."""
+        if self._drafter.reads_states:
+            self._whole.stage.open(0)
+            self._observe(self._whole.states(tokens, range(len(tokens))))
+            self._whole.stage.close(0)
+
+    def _observe(self, states: torch.Tensor) -> None:
+        if self._drafter.reads_states:
+            reader: Any = self._draft
+            reader.observe(SESSION, self._whole.ends.features(states))
 
     def _chain(self, unread: Sequence[int], tokens: Sequence[int]) -> list[SourceAnswer]:
         """Ask at each token in turn, with only tokens before the first one verified."""
@@ -302,53 +230,31 @@ class SourceRecorder:
             order = DraftPass(0, (), (token,), parent, False, 1)
         return found
 
-    def _off_text(self, chain: Sequence[SourceAnswer], truth: int, samples: OffPathSamples) -> None:
+    def _off_text(self, chain: Sequence[SourceAnswer], truth: int) -> None:
         """Ask after a wrong sibling of the first token, in scratch nodes behind the chain."""
         slots, answer, parent = len(chain) - 1, chain[0], NO_PARENT
-        wrong = samples.draw(answer.tokens, answer.log_probs, truth)
-        for step in range(OFF_PATH_STEPS):
+        wrong = self._drawn(answer, truth)
+        for step, rows in enumerate(self._off_path):
             answer = self._ask(DraftPass(0, (), (wrong,), (parent,), False, 1))
-            samples.note(step + 1, answer.log_probs[None])
-            wrong, parent = samples.draw(answer.tokens, answer.log_probs), slots + step
+            rows.append(answer.log_probs)
+            wrong, parent = self._drawn(answer), slots + step
+
+    def _drawn(self, answer: SourceAnswer, truth: int | None = None) -> int:
+        """Draw a candidate other than ``truth`` by its probability."""
+        weights = np.where(answer.tokens == truth, 0.0, np.exp(answer.log_probs))
+        return int(self._rng.choice(answer.tokens, p=weights / weights.sum()))
 
     def _ask(self, order: DraftPass) -> SourceAnswer:
-        log_probs = self.source.log_probs(SESSION, order)
+        log_probs = self._draft.log_probs(SESSION, order)
         tokens, rows = candidates_of(log_probs)
         return SourceAnswer(tokens[0], np.round(rows[0], DIGITS), log_probs[0].numpy())
 
 
-AcceptanceRecorder: TypeAlias = ModelRecorder | SourceRecorder
-
-
-def recorder_of(settings: SourceSettings, texts: Texts) -> AcceptanceRecorder:
-    """Open the draft of these settings for recording."""
-    recorder = SourceRecorder if settings.section.drafter.unverified_depths else ModelRecorder
-    return recorder(settings, texts)
-
-
 def record_acceptance(
-    texts: Texts, draft: AcceptanceRecorder, progress: Callable[[], None] = lambda: None
+    settings: SourceSettings, texts: Texts, progress: Callable[[], None] = lambda: None
 ) -> PoolFile:
-    """Record all texts; ``progress`` is called after each."""
-    for grown in growing_pool(texts, draft):
+    """Record a draft along all texts; ``progress`` is called after each."""
+    for grown in AcceptanceRecorder(settings, texts).pools():
         pool = grown
         progress()
     return pool
-
-
-def growing_pool(texts: Texts, draft: AcceptanceRecorder) -> Iterator[PoolFile]:
-    """Yield the pool after every text, so that an interruption keeps the earlier ones."""
-    whole, samples = WholeModel(texts.target, texts.longest), OffPathSamples(texts.seed)
-    made = provenance(texts.sampling, draft.settings.section, texts.named)
-    recorded: list[Prompt] = []
-    for number in range(len(texts.prompts)):
-        written = texts.write(whole, number, draft.source)
-        recorded.append(draft.record(whole, written, samples))
-        yield PoolFile(
-            CANDIDATES,
-            tuple(recorded),
-            samples.off_path(),
-            texts.target.directory.name,
-            draft.name,
-            made,
-        )

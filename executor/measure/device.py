@@ -1,17 +1,20 @@
-"""Measuring a device, step by step: peak figures, passes, idle effect; saved after each."""
+"""Measuring a device: peak figures, passes and the idle effect, and the profile of their times."""
 
 from __future__ import annotations
 
+import datetime
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import TypeAlias
 
 import torch
 
 from treepipe.core.errors import UserError
+from treepipe.executor.computing import memory_mib, peak_memory, runtime_mib
 from treepipe.executor.measure.budget import LITTLE, choose, guess_times, idle_seconds
-from treepipe.executor.measure.machine import Peak, peak_memory_mib, peak_probes, runtime_mib
-from treepipe.executor.measure.subject import Subject
+from treepipe.executor.measure.subject import NamedModel, RandomCheckpoint, Subject
 from treepipe.executor.measure.timing import (
     Effort,
     Probe,
@@ -25,12 +28,29 @@ from treepipe.executor.measure.work import (
     SINGLE_TOKENS,
     Bench,
     LayerBlock,
+    Peak,
+    WorkKind,
     WorkPoint,
     draft_probes,
     end_probes,
+    peak_probes,
 )
+from treepipe.executor.processor import Processor, software
+from treepipe.profiles.schema import (
+    DeviceProfile,
+    LayerTime,
+    MeasuredOrigin,
+    MeasuredTime,
+    Roofline,
+)
+from treepipe.profiles.shapes import DType
 from treepipe.progress import Progress
 
+Summaries: TypeAlias = Mapping[int, Mapping[int, Summary]]
+"""Context -> tokens -> times."""
+
+BUSY = 0.05
+"""Share of the time of other processes above which the note warns of them."""
 GAPS_MS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 FEW_GAPS_MS = (0.0, 10.0, 100.0)
 """Idle gaps for measurements with little time."""
@@ -78,7 +98,7 @@ class DeviceSession:
 
     def __init__(self, subject: Subject, bench: Bench, seconds: float) -> None:
         self.found = Measurements(runtime_mib=runtime_mib(bench.device))
-        self._subject, self._bench, self._seconds = subject, bench, seconds
+        self.subject, self.bench, self._seconds = subject, bench, seconds
         self._clock = clock_of(bench.device)
         self._start = time.perf_counter()
         self._block: LayerBlock | None = None
@@ -113,8 +133,8 @@ class DeviceSession:
             if not _is_out_of_memory(error):
                 raise
             raise UserError(
-                f"--model {self._subject.target.name}: {self._subject.layers} layers, caches and "
-                f"ends do not fit into the memory of {self._bench.device}; try --layers 1 or a "
+                f"--model {self.subject.target.name}: {self.subject.layers} layers, caches and "
+                f"ends do not fit into the memory of {self.bench.device}; try --layers 1 or a "
                 f"shorter --context"
             ) from None
 
@@ -124,15 +144,15 @@ class DeviceSession:
 
     def _note(self) -> None:
         self.found.seconds = time.perf_counter() - self._start
-        self.found.peak_memory_mib = peak_memory_mib(self._bench.device)
+        self.found.peak_memory_mib = peak_memory(self.bench.device) / 2**20
 
     def _peaks(self, say: Progress) -> None:
-        probes = peak_probes(self._bench.device, self._bench.dtype)
+        probes = peak_probes(self.bench.device, self.bench.dtype)
         effort = Effort(PEAKS * self._seconds)
         Sampler(self._clock, self.found.peaks).measure(probes, effort, say)
 
     def _passes(self, say: Progress) -> None:
-        probes, bench = list(self._probes()), self._bench
+        probes, bench = list(self._probes()), self.bench
         guess = guess_times(probes, self._clock)
         idle = idle_seconds(FEW_GAPS_MS, guess(("block", IDLE_TOKENS, self._idle_context)))
         left = self._left - max(IDLE * self._seconds, idle)
@@ -144,7 +164,7 @@ class DeviceSession:
         Sampler(self._clock, self.found.passes).measure(choice.probes, effort, say)
 
     def _probes(self) -> Iterator[Probe[WorkPoint]]:
-        subject, bench = self._subject, self._bench
+        subject, bench = self.subject, self.bench
         target = subject.target.checkpoint
         self._block = block = LayerBlock(target, subject.layers, bench)
         yield from (block.probe(("block", *point)) for point in bench.points)
@@ -161,11 +181,11 @@ class DeviceSession:
 
     @property
     def _idle_context(self) -> int:
-        return min(self._bench.contexts, key=lambda context: abs(context - IDLE_CONTEXT))
+        return min(self.bench.contexts, key=lambda context: abs(context - IDLE_CONTEXT))
 
     def _idle(self, say: Progress) -> None:
         assert self._block is not None, "passes come first"
-        bench = self._bench
+        bench = self.bench
         base = self._block.probe(("block", IDLE_TOKENS, self._idle_context))
 
         def rest(gap_ms: float) -> Callable[[], None]:
@@ -192,3 +212,133 @@ def _is_out_of_memory(error: Exception) -> bool:
     """Whether memory is short; Torch has an error class for a GPU's memory only."""
     kinds = (MemoryError, torch.OutOfMemoryError)
     return isinstance(error, kinds) or "can't allocate memory" in str(error)
+
+
+# --- the profile --------------------------------------------------------------------------------
+
+
+def device_profile(session: DeviceSession) -> DeviceProfile:
+    """Make the profile of the measurements so far, without the other parts.
+
+    A layer's time is the block's, less the overhead of a call, divided by the block's layers; in a
+    block of one layer it includes the overhead.
+    """
+    found, bench, subject = session.found, session.bench, session.subject
+    target, draft = subject.target, subject.draft
+    overhead = call_overhead_ms(found, subject.layers)
+    prunes = [s.median for row in found.table("prune").values() for s in row.values()]
+    block = found.table("block")
+    layer = _entry(target, bench, block, overhead, subject.layers)
+    return DeviceProfile(
+        memory_mib=round(memory_mib(bench.device)),
+        runtime_mib=round(found.runtime_mib),
+        call_overhead_ms=overhead,
+        prune_ms=prunes[0] if prunes else 0.0,
+        idle_factor=idle_factors(found),
+        roofline=_roofline(found, bench.dtype_name),
+        origin=_origin(session),
+        layer=(LayerTime.model_validate(layer),) if block else (),
+        head=_measured(found, "head", target, bench),
+        embedding=_measured(found, "embedding", target, bench),
+        draft=() if draft is None else _measured(found, "draft", draft, bench),
+    )
+
+
+def call_overhead_ms(found: Measurements, layers: int) -> float:
+    """Fixed cost of a call: T(1) - (T(n) - T(1)) / (n - 1) for T(n) of n layers."""
+    blocks, singles = found.table("block"), found.table("single")
+    overheads = [
+        (layers * single.median - blocks[context][tokens].median) / (layers - 1)
+        for context, row in singles.items()
+        for tokens, single in row.items()
+        if tokens in blocks.get(context, {})
+    ]
+    return max(0.0, median(overheads)) if overheads else 0.0
+
+
+def idle_factors(found: Measurements) -> dict[float, float] | None:
+    """Ratios of a pass's time after an idle gap to its time without; None if not measured."""
+    times = {gap: summary.median for gap, summary in sorted(measured(found.idle).items())}
+    if 0.0 not in times or len(times) < 2:
+        return None
+    return {gap: time / times[0.0] for gap, time in times.items()}
+
+
+def _measured(
+    found: Measurements, kind: WorkKind, model: NamedModel, bench: Bench
+) -> tuple[MeasuredTime, ...]:
+    table = found.table(kind)
+    return (MeasuredTime.model_validate(_entry(model, bench, table)),) if table else ()
+
+
+def _entry(
+    model: NamedModel, bench: Bench, table: Summaries, overhead: float = 0.0, layers: int = 1
+) -> dict[str, object]:
+    """Table of one of ``layers`` equal parts of the timed work, less the overhead of a call."""
+    return {
+        "model": model.name,
+        "dtype": bench.dtype_name,
+        "ms": _times(table, lambda summary: max(0.0, summary.median - overhead) / layers),
+        "iqr_ms": _times(table, lambda summary: (summary.high - summary.low) / layers),
+        "shape": model.shape,
+    }
+
+
+def _times(table: Summaries, value: Callable[[Summary], float]) -> dict[int, dict[int, float]]:
+    return {
+        context: {tokens: value(summary) for tokens, summary in row.items()}
+        for context, row in table.items()
+    }
+
+
+def _roofline(found: Measurements, dtype: DType) -> Roofline | None:
+    """Reached roofline, with efficiencies of 1; None if it was not measured."""
+    rates = {"matmul": 0.0, "stream": 0.0}
+    for (name, amount), summary in measured(found.peaks).items():
+        rates[name] = max(rates[name], amount / summary.median)
+    if not all(rates.values()):
+        return None
+    return Roofline(
+        tflops={dtype: rates["matmul"] / 1e9},
+        memory_gb_s=rates["stream"] / 1e6,
+        compute_efficiency=1.0,
+        memory_efficiency=1.0,
+    )
+
+
+def _origin(session: DeviceSession) -> MeasuredOrigin:
+    subject, bench, found, withheld = (
+        session.subject,
+        session.bench,
+        session.found,
+        session.withheld,
+    )
+    passes = [len(taken) for taken in found.passes.values()] or [0]
+    random = isinstance(subject.target.checkpoint, RandomCheckpoint)
+    weights = "random weights" if random else "its weights"
+    notes = [
+        f"a block of {subject.layers} layers of {subject.target.name} with {weights}; medians of "
+        f"{min(passes)} to {max(passes)} passes, {found.seconds:.0f} s in all; prune_ms: "
+        f"a tree of 64 nodes in the block's caches",
+        f"most memory held while measuring: {found.peak_memory_mib:.0f} MiB",
+    ]
+    if withheld:
+        notes.append(
+            f"other processes had the processor for {withheld:.0%} of that time, not counted"
+            + ("; measure again when the machine is idle" if withheld > BUSY else "")
+        )
+    if found.thinned:
+        notes.append(found.thinned)
+    if found.missing:
+        notes.append(f"interrupted, not finished: {', '.join(found.missing)}")
+    hardware, versions = Processor.here().described(bench.threads), ""
+    if bench.device == "cuda":
+        hardware, versions = torch.cuda.get_device_name(), f"CUDA {torch.version.cuda}, "
+    versions += software("torch", "transformers")
+    return MeasuredOrigin(
+        source="treepipe calibrate",
+        date=datetime.date.today(),
+        hardware=hardware,
+        versions=f"{versions}; {bench.dtype_name}, {bench.threads} CPU threads",
+        note="; ".join(notes),
+    )

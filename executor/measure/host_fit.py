@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log2
 from statistics import harmonic_mean
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from treepipe.physics.timing import TimeTable
 from treepipe.results.trace import Kind, Span, Trace, gauges_ms
 from treepipe.scenario.deployment import Deployment
 
+Value = TypeVar("Value")
 Floats: TypeAlias = npt.NDArray[np.float64]
 _KindFit: TypeAlias = tuple[dict[int, float], dict[int, float], dict[int, list[float]]]
 """Factors by rows, factors by place, and the single ratios by rows."""
@@ -110,18 +111,21 @@ class Observed:
             spans.sort(key=lambda span: span.start_ms)
         everything = list(itertools.chain(*own.values()))
         company = Concurrency(own.values())
-        packing = Packing([span for span in everything if span.kind == "send"])
-        moments = _moments(trace, deployment, own)
+        packed = Moments((s.start_ms, s.length_ms) for s in everything if s.kind == "send")
+        messages = [*_sizes(trace, deployment)]
         self.gauges += gauges_ms(everything)
         for placed in deployment.roles.placed:
             if placed.name not in own:
                 continue
-            name, times = placed.name, placed.times
-            spans, seen = own[name], moments[name]
-            heard = [(at, size) for at, size, _ in seen.heard]
+            name, times, spans = placed.name, placed.times, own[placed.name]
+            sent = Moments((span.start_ms, size) for at, _, span, size in messages if at == name)
+            came = [(span.end_ms, size, at) for at, to, span, size in messages if to == name]
+            heard = Moments((at, size) for at, size, _ in came)
+            strange = Moments((at, sender not in own) for at, _, sender in came)
             self.wakes += [
-                max(0.0, span.length_ms - packing.at(span.start_ms))
-                for span in _woken(spans, [(at, strange) for at, _, strange in seen.heard])
+                # A wake-up includes the packing of its message, which it begins with.
+                max(0.0, woken.length_ms - sum(packed.within(woken.start_ms, woken.start_ms)[:1]))
+                for woken in _woken(spans, strange)
             ]
             tables = {"stage": times.stage, "draft": times.draft, "evaluate": times.evaluate}
             self.tables |= {f"{kind} {name}": table for kind, table in tables.items()}
@@ -129,9 +133,9 @@ class Observed:
                 Piece(f"{kind} {name}", rows, company.of(start, end), place)
                 for kind, rows, start, end, place in _passes(spans)
             ]
-            self.messages += _messages("send", spans, seen.sent, company)
+            self.messages += _messages("send", spans, sent, company)
             self.messages += _messages("receive", spans, heard, company)
-            self.arrived += len(heard)
+            self.arrived += len(came)
             drafts = placed in deployment.roles.drafts
             self.between += [
                 Piece("between", 1, company.of(span.start_ms, span.end_ms))
@@ -187,43 +191,31 @@ class Observed:
         return {rows: level * usual(rows) for rows in binned}, further, binned
 
 
-@dataclass(slots=True)
-class _Moments:
-    """Moments and bytes of a role's messages; received ones say whether another host sent them."""
-
-    sent: list[tuple[float, int]] = field(default_factory=list)
-    heard: list[tuple[float, int, bool]] = field(default_factory=list)
-
-
-def _moments(trace: Trace, deployment: Deployment, roles: Collection[str]) -> dict[str, _Moments]:
-    found = {name: _Moments() for name in roles}
+def _sizes(trace: Trace, deployment: Deployment) -> Iterator[tuple[str, str, Span, int]]:
+    """Yield sender, receiver, span and bytes of each message."""
     for span in trace.spans:
         if span.kind == "transfer":
             sender, receiver = span.device.split("->")
-            size = HEADER_BYTES + span.tokens * (
-                ROW_BYTES + deployment.roles.sent_row_bytes(sender)
-            )
-            if sender in found:
-                found[sender].sent.append((span.start_ms, size))
-            if receiver in found:
-                found[receiver].heard.append((span.end_ms, size, sender not in found))
-    return found
+            row = ROW_BYTES + deployment.roles.sent_row_bytes(sender)
+            yield sender, receiver, span, HEADER_BYTES + span.tokens * row
 
 
-class Packing:
-    """Times at which messages were packed; a wake-up span includes the packing it begins with."""
+class Moments(Generic[Value]):
+    """Values at moments of a run, as bytes of messages when they were sent."""
 
-    def __init__(self, sends: Sequence[Span]) -> None:
-        sends = sorted(sends, key=lambda span: span.start_ms)
-        self._starts = np.array([span.start_ms for span in sends])
-        self._lengths = [span.length_ms for span in sends]
+    def __init__(self, pairs: Iterable[tuple[float, Value]]) -> None:
+        ordered = sorted(pairs, key=lambda pair: pair[0])
+        self._times, self._values = [at for at, _ in ordered], [value for _, value in ordered]
 
-    def at(self, moment_ms: float) -> float:
-        """Return the length of the packing that began at that moment, or 0."""
-        first = int(np.searchsorted(self._starts, moment_ms - EDGE_MS))
-        if first < len(self._lengths) and self._starts[first] <= moment_ms + EDGE_MS:
-            return self._lengths[first]
-        return 0.0
+    def within(self, start_ms: float, end_ms: float) -> list[Value]:
+        """Return the values from ``EDGE_MS`` before an interval to ``EDGE_MS`` after it."""
+        first = bisect_left(self._times, start_ms - EDGE_MS)
+        return self._values[first : bisect_left(self._times, end_ms + EDGE_MS)]
+
+    def following(self, at_ms: float) -> Value | None:
+        """Return the first value since ``EDGE_MS`` before a moment, or None."""
+        first = bisect_left(self._times, at_ms - EDGE_MS)
+        return self._values[first] if first < len(self._values) else None
 
 
 class Concurrency:
@@ -255,15 +247,9 @@ class Concurrency:
         return np.array([np.diff(np.interp(ends, self._times, row))[0] for row in self._spent])
 
 
-def _woken(spans: Sequence[Span], arrived: Sequence[tuple[float, bool]]) -> Iterator[Span]:
+def _woken(spans: Sequence[Span], arrived: Moments[bool]) -> Iterator[Span]:
     """Yield wake-ups by messages of the same host; ``arrived`` marks those from another host."""
-    arrived = sorted(arrived)
-    times = [at for at, _ in arrived]
-    for span in spans:
-        if span.kind == "wake":
-            place = bisect_left(times, span.end_ms - EDGE_MS)
-            if place == len(arrived) or not arrived[place][1]:
-                yield span
+    return (s for s in spans if s.kind == "wake" and not arrived.following(s.end_ms))
 
 
 def _passes(spans: Sequence[Span]) -> Iterator[tuple[str, int, float, float, int]]:
@@ -344,47 +330,35 @@ def _level(
 
 
 def _messages(
-    what: Kind, spans: Sequence[Span], moments: Sequence[tuple[float, int]], company: Concurrency
+    what: Kind, spans: Sequence[Span], sizes: Moments[int], company: Concurrency
 ) -> Iterator[Piece]:
-    """Yield the packing or unpacking of single messages, given their moments and bytes."""
-    times = np.sort(np.array([at for at, _ in moments]))
-    sizes = [size for _, size in sorted(moments)]
+    """Yield the packing or unpacking of single messages, given their bytes."""
     for span in spans:
-        if span.kind == what:
-            first, stop = np.searchsorted(times, [span.start_ms - EDGE_MS, span.end_ms + EDGE_MS])
-            if stop - first == 1:
-                yield Piece(what, sizes[first], company.of(span.start_ms, span.end_ms))
+        if span.kind == what and len(found := sizes.within(span.start_ms, span.end_ms)) == 1:
+            yield Piece(what, found[0], company.of(span.start_ms, span.end_ms))
 
 
-def _between(
-    spans: Sequence[Span], heard: Sequence[tuple[float, int]], drafts: bool
-) -> Iterator[Span]:
+def _between(spans: Sequence[Span], heard: Moments[int], drafts: bool) -> Iterator[Span]:
     """Yield work on messages besides unpacking: polls without a message, and a stage's rules."""
-    times = np.sort(np.array([at for at, _ in heard]))
     for span in spans:
         if span.kind == "receive":
-            first, stop = np.searchsorted(times, [span.start_ms - EDGE_MS, span.end_ms + EDGE_MS])
-            if first == stop:
+            if not heard.within(span.start_ms, span.end_ms):
                 yield span
         elif span.kind in ("desk", "control") and not drafts:
             yield span
 
 
-def _decisions(
-    spans: Sequence[Span], heard: Sequence[tuple[float, int]], company: Concurrency
-) -> Iterator[Piece]:
+def _decisions(spans: Sequence[Span], heard: Moments[int], company: Concurrency) -> Iterator[Piece]:
     """Yield the draft server's decisions after each pass and each arrival of rows."""
     rows = 0
     parts: list[Floats] = []
-    arrivals = np.sort(np.array([at for at, _ in heard]))
     for span in spans:
         if span.kind in ("desk", "decide", "control"):
             if rows:
                 parts.append(company.of(span.start_ms, span.end_ms))
             continue
-        came = np.searchsorted(arrivals, [span.start_ms, span.end_ms + EDGE_MS])
-        heard_now = span.kind == "receive" and came[0] < came[1]
-        begins = span.kind in ("draft", "evaluate") or heard_now
+        receives = span.kind == "receive" and heard.within(span.start_ms + EDGE_MS, span.end_ms)
+        begins = span.kind in ("draft", "evaluate") or receives
         if begins or span.kind == "wait":
             if rows and parts:
                 yield Piece("desk", rows, np.sum(parts, axis=0))

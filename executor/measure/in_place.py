@@ -17,9 +17,8 @@ from pathlib import Path
 from treepipe.executor.controller import Controller
 from treepipe.executor.launch import Launch, prepare
 from treepipe.executor.measure.host_fit import Observed, spread_of
-from treepipe.executor.measure.machine import software
 from treepipe.executor.measure.requests import TEXTS, RunRequest
-from treepipe.executor.processor import Processor
+from treepipe.executor.processor import Processor, software
 from treepipe.executor.remote import status
 from treepipe.executor.sources import judged_sampling
 from treepipe.executor.transport import KeyPair

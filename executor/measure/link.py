@@ -23,9 +23,9 @@ from treepipe.core.errors import RunError, UserError
 from treepipe.executor.clock import now_ms
 from treepipe.executor.control import Measure, RoundTrips
 from treepipe.executor.mailbox import Ping
-from treepipe.executor.measure.machine import software
 from treepipe.executor.measure.peer import SIZES, WIDTH, End
 from treepipe.executor.measure.timing import Effort, HostClock, Probe, Sampler, Samples, measured
+from treepipe.executor.processor import software
 from treepipe.profiles.schema import LinkProfile, MeasuredOrigin
 from treepipe.progress import Progress, silent
 

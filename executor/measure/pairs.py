@@ -14,15 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from treepipe.core.errors import RunError, UserError
-from treepipe.executor.control import (
-    Connect,
-    LinkEnd,
-    Listen,
-    Listening,
-    Loaded,
-    Measure,
-    RoundTrips,
-)
+from treepipe.executor import control
 from treepipe.executor.fleet import Fleet
 from treepipe.executor.lines import ControlLines
 from treepipe.executor.mailbox import TOKEN_BYTES
@@ -151,8 +143,8 @@ class PairsSession:
             ends = [_processes(pair) for pair in pairs]
             self._start([each for both in ends for each in both], lines)
             for pair, (near, _) in zip(pairs, ends, strict=True):
-                lines.order(near.name, Measure(f"link {pair}", seconds, precision))
-            found = [lines.answer(near.name, RoundTrips) for near, _ in ends]
+                lines.order(near.name, control.Measure(f"link {pair}", seconds, precision))
+            found = [lines.answer(near.name, control.RoundTrips) for near, _ in ends]
         finally:
             lines.end()
         beside = "" if alone else f"; {len(pairs)} links were measured together"
@@ -167,15 +159,17 @@ class PairsSession:
         for number, each in enumerate(processes):
             port = self.base_port + number if self.base_port else 0
             fleet.start(each.host, each.name, lines)
-            lines.order(each.name, LinkEnd(each.name, each.peer, port, self.timeout_ms, token, key))
-            lines.order(each.name, Listen(fleet.listens_on(each.host)))
+            lines.order(
+                each.name, control.LinkEnd(each.name, each.peer, port, self.timeout_ms, token, key)
+            )
+            lines.order(each.name, control.Listen(fleet.listens_on(each.host)))
         for each in processes:
-            addresses[each.name] = lines.answer(each.name, Listening).address
+            addresses[each.name] = lines.answer(each.name, control.Listening).address
         for each in processes:
             way = fleet.way(addresses[each.peer], each.host)
-            lines.order(each.name, Connect({each.peer: way}, {}))
+            lines.order(each.name, control.Connect({each.peer: way}, {}))
         for each in processes:
-            lines.answer(each.name, Loaded)
+            lines.answer(each.name, control.Loaded)
             lines.watch.serves(each.name)
 
 
@@ -185,7 +179,7 @@ def _processes(pair: HostPair) -> tuple[_Process, _Process]:
     return _Process(near, far, pair.hosts[0]), _Process(far, near, pair.hosts[1])
 
 
-def _profile(pair: HostPair, found: RoundTrips, remark: str) -> LinkProfile:
+def _profile(pair: HostPair, found: control.RoundTrips, remark: str) -> LinkProfile:
     samples = {(kind, size): taken for kind, size, taken in found.samples}
     ends = f"{found.node}, {pair}"
     profile = link_profile(samples, ends, found.seconds, found.versions, remark)

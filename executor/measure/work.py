@@ -1,4 +1,4 @@
-"""The timed passes: a block of layers, the model's two ends, and a draft.
+"""The timed work: peak figures, a block of layers, the model's two ends, and a draft.
 
 Rows are those of a token tree, as in serving; a single row is a committed one (plain decoding).
 The context is random committed cache entries, since times do not depend on their values.
@@ -27,6 +27,13 @@ WorkKind: TypeAlias = Literal["block", "single", "head", "embedding", "draft", "
 """A block of layers, one layer alone, the two ends, a whole draft pass, a cache compaction."""
 WorkPoint: TypeAlias = tuple[WorkKind, int, int]
 """Kind, tokens, context."""
+Peak: TypeAlias = tuple[str, int]
+"""The name "matmul" with a number of floating-point operations, or "stream" with a number of
+bytes."""
+
+MATMUL_SIZES = {"cpu": (512, 1024), "cuda": (4096, 8192)}
+STREAM_MIB = {"cpu": 128, "cuda": 1024}
+"""Size of a matrix that no cache holds."""
 
 ROOTS = 4
 TOP_K = 10
@@ -38,12 +45,13 @@ SINGLE_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A device, its number type, and the points to measure."""
+    """A device, its number type, the points to measure, and the CPU threads that compute."""
 
     device: str
     dtype: torch.dtype
     tokens: tuple[int, ...]
     contexts: tuple[int, ...]
+    threads: int = 1
 
     @property
     def dtype_name(self) -> Computed:
@@ -61,6 +69,18 @@ class Bench:
 
     def random(self, *sizes: int) -> torch.Tensor:
         return torch.randn(sizes).to(self.device, self.dtype)
+
+
+def peak_probes(device: str, dtype: torch.dtype) -> Iterator[Probe[Peak]]:
+    """Yield a square matrix product, and one row against a matrix that no cache holds."""
+    for size in MATMUL_SIZES[device]:
+        square = torch.randn(size, size).to(device, dtype)
+        yield Probe(("matmul", 2 * size**3), partial(torch.matmul, square, square))
+    columns = 4096
+    rows = STREAM_MIB[device] * 2**20 // (columns * dtype.itemsize)
+    matrix = torch.empty(rows, columns, dtype=dtype, device=device).normal_()
+    row = torch.randn(columns).to(device, dtype)
+    yield Probe(("stream", rows * columns * dtype.itemsize), partial(torch.mv, matrix, row))
 
 
 def tree(rows: int) -> list[int]:

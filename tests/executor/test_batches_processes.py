@@ -33,7 +33,7 @@ def test_a_run_that_shares_passes_is_lossless(
 
     A prompt of 70 tokens comes in two chunks, so two requests have one segment before their first
     round, and one has two."""
-    ends = controller.crew.deployment.roles.ends
+    ends = controller.deployment.roles.ends
     deployment = small_deployment(name, clients=CLIENTS, batch=BATCH, ends=ends)
     trace, recording = controller.run(deployment)
     assert_greedy(trace, deployment, pair[0])

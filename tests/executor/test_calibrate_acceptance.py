@@ -40,7 +40,7 @@ def test_the_reference_pair_is_recorded_and_simulates(terminal: Terminal, prompt
     assert (profile.target, profile.draft, profile.task) == ("reference", "reference", "code")
     assert profile.pool == "pair.json"
     pair = open_pair(AcceptanceRequest(prompts=str(prompts), new_tokens=10))
-    recorded = record_acceptance(pair.texts, pair.recorder())
+    recorded = record_acceptance(pair.settings, pair.texts)
     for ours, theirs in zip(
         PoolFile.load(out.with_suffix(".json")).prompts, recorded.prompts, strict=True
     ):

@@ -141,7 +141,7 @@ def test_what_was_measured_before_a_host_was_lost_is_kept(
     command = ("calibrate", "links", path, "--out", out, "--scenario-out", "made.toml", "--quiet")
     more = ("--together",) if together else ()
     terminal.fails("worker is lost", *command, "--seconds", 2, *more, code=1)
-    assert set(fleet.call_args.kwargs["others"]) == {A, B, C}
+    assert set(fleet.call_args.args[0]) == {A, B, C}
     assert asked == ([(3, 2.0)] if together else [(1, 2.0)] * 2)
     assert not (terminal.folder / "made.toml").exists()
     assert len(list(out.glob("draft0*"))) == kept

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from treepipe.executor.measure.budget import choose, guess_times, idle_seconds, thin
-from treepipe.executor.measure.device import Measurements
-from treepipe.executor.measure.device_file import call_overhead_ms, idle_factors
+from treepipe.executor.measure.device import Measurements, call_overhead_ms, idle_factors
 from treepipe.executor.measure.requests import CONTEXTS, TOKENS
 from treepipe.executor.measure.timing import Effort, HostClock, Probe, Sampler, measured
 from treepipe.executor.measure.work import WorkKind, WorkPoint

@@ -364,7 +364,7 @@ def test_a_run_under_attack_ends_with_its_text_and_a_warning(
                 pusher.send_multipart(malformed(rng, good))
 
     with Controller(roles, deployment) as running:
-        attacker = threading.Thread(target=attack, args=(running.crew.roles[0].token,))
+        attacker = threading.Thread(target=attack, args=(running.roles[0].token,))
         attacker.start()
         traces = [running.run(deployment)[0]]
         attacker.join()

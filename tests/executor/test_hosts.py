@@ -414,7 +414,8 @@ def test_an_address_that_cannot_be_connected_to_is_a_sentence(meet: Any) -> None
 def fleet_at(pair: tuple[Path, Path], places: dict[str, str], *spares: str) -> Fleet:
     """The hosts of a run whose roles are at these places, the others here."""
     plain = small_deployment("pp")
-    return Fleet(roles_at(worker_roles(pair, plain), at(plain, places)), spares)
+    roles = roles_at(worker_roles(pair, plain), at(plain, places))
+    return Fleet([r.placed.worker for r in roles if r.placed.worker is not None], spares)
 
 
 def test_hosts_that_cannot_reach_each_other_are_refused(pair: tuple[Path, Path]) -> None:
@@ -439,11 +440,10 @@ def test_a_host_beyond_the_loopback_opens_the_run(
 def test_a_spare_takes_a_place_if_it_answers(pair: tuple[Path, Path]) -> None:
     fleet = fleet_at(pair, {"pipeline0.stage1": NAMED}, *SPARES, SPARES[1])
     fleet._hosts = dict(zip(SPARES, (_Host(9_000.0), _Host(0.0)), strict=True))
-    assert fleet.spares(2_000.0) == [SPARES[1]] * 2
-    fleet.move({"draft0", "pipeline0.stage1"}, SPARES[1])
-    assert fleet._places == dict.fromkeys(("pipeline0.stage1", "draft0"), SPARES[1])
+    assert fleet.spares(2_000.0, [NAMED]) == [SPARES[1]] * 2
+    fleet.take(SPARES[1])
     fleet._hosts[SPARES[1]].refusal = "its coordinator left"
-    assert fleet.spares(2_000.0) == [], "one place of two is left, and nobody there"
+    assert fleet.spares(2_000.0, [SPARES[1]]) == [], "one place of two is left, and nobody there"
     assert fleet._sought
     fleet.close()
     assert not fleet._sought

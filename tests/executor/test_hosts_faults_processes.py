@@ -118,15 +118,15 @@ def test_a_spare_that_is_there_only_later_takes_a_place(
     deployment = replace(small_deployment("pp", clients=2), requests=ASKED, faults=plan)
     awaited = {*plan.all_spares}
     with ExitStack() as stack, controller_of(pair, deployment, emulate=False) as running:
-        assert not awaited & {*running.crew.waiting()}
+        assert not awaited & {*running.waiting()}
 
         def lose() -> None:
             stack.enter_context(_host(pair[0].parent, port=port))
             until = time.monotonic() + 30
-            while not awaited & {*running.crew.waiting()}:
+            while not awaited & {*running.waiting()}:
                 assert time.monotonic() < until
                 time.sleep(0.02)
-            running.crew.lines.processes[AWAY[0]].kill()
+            running.lines.processes[AWAY[0]].kill()
 
         trace, _ = running.run(deployment, one_by_one(lose))
         assert status(plan.spare_workers[0], None).roles == AWAY[:1]
@@ -155,9 +155,9 @@ def test_a_draft_whose_host_is_gone_and_comes_back_drafts_again(pair: tuple[Path
             begin = partial(_host, pair[0].parent, port=port)
             events = one_by_one(end_daemon, lambda: stack.enter_context(begin()))
             trace, _ = running.run(deployment, events)
-            away = running.crew.deployment.plain
+            away = running.deployment.plain
             again, _ = running.run(deployment)
-            assert not running.crew.deployment.plain
+            assert not running.deployment.plain
             assert first.roles() == ("draft0",)
     (fault,) = trace.faults
     assert fault.worker == "draft0"

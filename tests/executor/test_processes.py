@@ -50,7 +50,7 @@ def test_run_is_lossless_and_replays_step_by_step(
     """One request at a time with one placement of the ends, three with the other. The deployment's
     times are equal to those that the workers were opened with, and not the same; nothing is left of
     the requests."""
-    ends = controller.crew.deployment.roles.ends
+    ends = controller.deployment.roles.ends
     clients = (1, 3)[(SCHEDULES.index(name) + (ends == "pipeline")) % 2]
     deployment = deepcopy(small_deployment(name, clients=clients, ends=ends))
     trace, recording = controller.run(deployment)

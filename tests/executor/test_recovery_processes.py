@@ -47,7 +47,7 @@ def test_a_message_that_is_lost_on_its_way_takes_a_spare(pair: tuple[Path, Path]
     transport = ZeroMQ()
     with closing(transport), Controller(roles, deployment) as running:
         ends, address = ("draft0", "pipeline0.stage2"), f"tcp://{LOOPBACK}:{port}"
-        outbox = Outbox(transport, address, ends, None, running.crew.roles[0].token)
+        outbox = Outbox(transport, address, ends, None, running.roles[0].token)
         outbox._count = 900
         outbox.send(Close(77), now_ms(), 0)
         trace, recording = running.run(deployment)
@@ -72,7 +72,7 @@ def test_a_worker_that_dies_while_another_one_is_replaced_takes_a_spare_too(
     monkeypatch.setattr(Crew, "_introduce", introducing)
     deployment = _asked("pp", SHORT, replace(LONG, max_new_tokens=20), spares=2)
     with controller_of(pair, deployment, emulate=False) as running:
-        lose = one_by_one(lambda: running.crew.inject("pipeline0.stage1", "kill"))
+        lose = one_by_one(lambda: running.inject("pipeline0.stage1", "kill"))
         trace, _ = running.run(deployment, lose)
     assert [fault.worker for fault in trace.faults] == ["draft0", "pipeline0.stage1"]
     assert all(fault.recovered_ms is not None for fault in trace.faults)
@@ -133,9 +133,9 @@ def test_layers_are_dealt_anew_where_no_spare_is_left(pair: tuple[Path, Path]) -
     deployment = _asked("flowspec", *requests, redeal=redeal_of(scenario, 4))
     lost = ["pipeline0.stage2", "pipeline0.stage4"]
     with controller_of(pair, deployment, emulate=False) as running:
-        lose = one_by_one(*(partial(running.crew.inject, name, "kill") for name in lost))
+        lose = one_by_one(*(partial(running.inject, name, "kill") for name in lost))
         trace, recording = running.run(deployment, lose)
-        left = [role.placed for role in running.crew.roles]
+        left = [role.placed for role in running.roles]
         again, _ = running.run(deployment)
     assert [fault.worker for fault in trace.faults] == lost
     assert all(fault.recovered_ms is not None for fault in trace.faults)
@@ -164,7 +164,7 @@ def test_without_its_draft_a_run_is_decoded_plainly(pair: tuple[Path, Path]) -> 
     requests = (SHORT, *[replace(LONG, max_new_tokens=30)] * 2)
     deployment = _asked("flowspec", *requests, stand_in=stand_in)
     with controller_of(pair, deployment, emulate=False) as running:
-        kill = one_by_one(lambda: running.crew.inject("draft0", "kill"))
+        kill = one_by_one(lambda: running.inject("draft0", "kill"))
         trace, recording = running.run(deployment, kill)
         second, _ = running.run(deployment)
         third, _ = running.run(changed(deployment, spares=1))
@@ -195,7 +195,7 @@ def test_a_draft_that_is_back_drafts_again(pair: tuple[Path, Path]) -> None:
     injected = (Injected("draft0", "stop", 60.0, for_ms=LASTS_MS),)
     with controller_of(pair, deployment, emulate=False, timeout_ms=1000.0) as running:
         trace, _ = running.run(changed(deployment, timeout_ms=1000.0, injected=injected))
-        assert not running.crew.deployment.plain
+        assert not running.deployment.plain
     (fault,) = trace.faults
     assert fault.at_ms is not None
     assert fault.plain_from_ms is not None

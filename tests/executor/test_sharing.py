@@ -53,7 +53,7 @@ def test_a_target_that_leaves_frees_its_state_and_the_others_go_on(
     deployment = _star(requests=TARGETS, new_tokens=60)
     with controller_of(pair, deployment) as running:
         # Somewhere in the middle: a request takes a few hundred emulated milliseconds.
-        killer = threading.Timer(0.4, running.crew.inject, ["pipeline2.stage1", "kill"])
+        killer = threading.Timer(0.4, running.inject, ["pipeline2.stage1", "kill"])
         killer.start()
         trace, _ = running.run(deployment)
         left = running.open_sessions()

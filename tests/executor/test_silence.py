@@ -175,11 +175,11 @@ def test_a_lost_worker_ends_the_run(pair: tuple[Path, Path], name: str, kind: Fa
     how = silent if kind == "stop" else r"died \(exit code -9\)"
     moments = list[float]()
     with controller_of(pair, deployment, timeout_ms=TIMEOUT_MS) as running:
-        pids = [process.pid for process in running.crew.lines.processes.values()]
+        pids = [process.pid for process in running.lines.processes.values()]
 
         def lose() -> None:
             moments.append(time.monotonic())
-            running.crew.inject(name, kind)
+            running.inject(name, kind)
 
         begun = time.monotonic()
         with pytest.raises(RunEndedError, match=rf"^{name} {how}") as ended:
@@ -203,7 +203,7 @@ def test_a_lost_message_does_not_hang_a_run(pair: tuple[Path, Path]) -> None:
     """One stage's messages are dropped as foreign, so that all wait for each other."""
     deployment = small_deployment("pp")
     controller = controller_of(pair, deployment, timeout_ms=TIMEOUT_MS)
-    controller.crew.roles[2] = replace(controller.crew.roles[2], token=bytes(16))
+    controller.roles[2] = replace(controller.roles[2], token=bytes(16))
     sentence = r"^nothing happened for \d+ ms: requests are open"
     with controller, pytest.raises(RunError, match=sentence):
         controller.run(deployment)

@@ -71,11 +71,11 @@ def test_no_fault_leaves_anything_but_the_text(
                 break
             lost, kind = str(rng.choice(deployment.roles.devices)), KINDS[number % 3]
             fault = Injected(lost, kind, rng.uniform(0.0, SPAN_MS))
-            away = running.crew.deployment.plain  # since a run before, until there is a spare
+            away = running.deployment.plain  # since a run before, until there is a spare
             without = stand_in is not None and lost == "draft0" and rng.random() < 0.5
             spares = 0 if without else 1 + len(away)
             failing = changed(deployment, timeout_ms=TIMEOUT_MS, spares=spares, injected=(fault,))
-            pids |= {process.pid or 0 for process in running.crew.lines.processes.values()}
+            pids |= {process.pid or 0 for process in running.lines.processes.values()}
             begun = time.monotonic()
             trace, recording = running.run(failing)
             assert time.monotonic() - begun < MOST_S
@@ -86,7 +86,7 @@ def test_no_fault_leaves_anything_but_the_text(
             assert recording.complete or lost == "draft0" or away
             assert not any(running.open_sessions().values())
             seen += trace.faults
-        pids |= {process.pid or 0 for process in running.crew.lines.processes.values()}
+        pids |= {process.pid or 0 for process in running.lines.processes.values()}
     assert len(seen) >= FAULTS
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
     found += seen

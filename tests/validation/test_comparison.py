@@ -10,7 +10,7 @@ import pytest
 from tests.worlds.made_runs import POOL, SMALL, judged, made_deployment, say
 from treepipe.core.draft_work import Turn
 from treepipe.core.requests import RequestTrace
-from treepipe.executor.measure.machine import hardware, is_this_machine
+from treepipe.executor.processor import Processor, is_this_machine
 from treepipe.results.metrics import run_metrics
 from treepipe.results.steady import steady
 from treepipe.results.trace import Span, Trace
@@ -101,7 +101,7 @@ def test_work_slower_than_its_profile_is_warned_of() -> None:
 
 
 def test_a_profile_of_this_machine_is_known_as_such(tmp_path: Path) -> None:
-    ours = hardware("cpu", threads=3)
+    ours = Processor.here().described(3)
     assert is_this_machine(ours)
     assert not is_this_machine("NVIDIA Jetson Orin Nano, 1 of 6 cores, aarch64")
     profile = (Path(__file__).parents[2] / "profiles/devices/rtx-3090.toml").read_text()

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from treepipe.core.errors import UserError
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.launch import Launch
-from treepipe.executor.measure.calibration import Texts, record_acceptance, recorder_of
+from treepipe.executor.measure.calibration import Texts, record_acceptance
 from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.executor.sources import SourceSettings
 from treepipe.profiles.pool_file import PoolFile
@@ -152,4 +152,4 @@ def _record(
     say("calibrating acceptance", len(prompts))
     seed = case.launch.deployment.seed
     texts = Texts(target, prompts, new_tokens, seed=seed, sampling=settings.sampling, named=name)
-    return record_acceptance(texts, recorder_of(settings, texts), partial(say, "", 1))
+    return record_acceptance(settings, texts, partial(say, "", 1))

@@ -19,7 +19,7 @@ from treepipe.executor.computing import use
 from treepipe.executor.controller import Controller
 from treepipe.executor.launch import prepare
 from treepipe.executor.measure.calibration import WholeModel
-from treepipe.executor.measure.machine import is_this_machine
+from treepipe.executor.processor import is_this_machine
 from treepipe.executor.station import RoleSettings
 from treepipe.profiles.library import find_device
 from treepipe.profiles.schema import DeviceProfile
