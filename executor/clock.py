@@ -1,4 +1,4 @@
-"""Time in the executor: the host's monotonic clock, and an emulated device's.
+"""Time in the executor: the host's monotonic clock, other hosts', and an emulated device's.
 
 An emulated device's time advances by its profile's service times and by messages' due times, not by
 this host's own work between them (reading headers, sending). Waiting keeps it from running ahead of
@@ -9,6 +9,8 @@ idle; beyond that the device's time is late, too, so that overload shows.
 from __future__ import annotations
 
 import time
+from collections import deque
+from dataclasses import dataclass
 
 SPIN_S = 2e-4
 """Last part of a wait, which is spun, since a sleep overshoots by about 0.1 ms."""
@@ -16,6 +18,10 @@ LOOK_MS = 100
 """Interval at which a waiting process wakes; one that never does is stuck (``pulse.py``)."""
 LAG_MS = 20.0
 """A few time slices of a busy host's scheduler."""
+DRIFT = 1e-4
+"""Relative drift between two boards' clocks, at most 100 parts in a million."""
+KEPT = 120
+"""Number of readings kept, those of the last minute."""
 _ahead_ms = 0.0
 """Advance of this host's clock against the controller's."""
 
@@ -27,7 +33,7 @@ def set_ahead(ms: float) -> None:
 
 
 def now_ms() -> float:
-    """Clock of the controller's host in ms; ``offsets.py`` estimates it on other hosts."""
+    """Clock of the controller's host in ms; ``Offset`` estimates it on other hosts."""
     return time.monotonic() * 1e3 - _ahead_ms
 
 
@@ -65,3 +71,44 @@ class DeviceClock:
         self._now_ms = max(start_ms + emulated_ms, now_ms() - LAG_MS)
         wait_until(self._now_ms)
         return self._now_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One answer: ``theirs_ms`` by their clock, between ``sent_ms`` and ``back_ms`` by ours."""
+
+    sent_ms: float
+    theirs_ms: float
+    back_ms: float
+
+    @property
+    def ahead_ms(self) -> float:
+        return self.theirs_ms - (self.sent_ms + self.back_ms) / 2
+
+    def uncertainty_ms(self, now_ms: float) -> float:
+        return (self.back_ms - self.sent_ms) / 2 + DRIFT * abs(now_ms - self.back_ms)
+
+
+class Offset:
+    """The readings of one host's clock: its offset against ours, measured like NTP.
+
+    Invariant: an answer gives the difference to within half of its round trip, for any network. The
+    quickest recent answer counts; its uncertainty grows by ``DRIFT`` with its age.
+
+    >>> clock = Offset()
+    >>> clock.note(Reading(0.0, 1_000.5, 1.0))
+    >>> clock.note(Reading(10.0, 1_013.0, 20.0))
+    >>> clock.at(20.0)
+    (1000.0, 0.5019)
+    """
+
+    def __init__(self) -> None:
+        self._readings: deque[Reading] = deque(maxlen=KEPT)
+
+    def note(self, reading: Reading) -> None:
+        self._readings.append(reading)
+
+    def at(self, now_ms: float) -> tuple[float, float]:
+        """Advance of their clock against ours, and its uncertainty, in ms."""
+        best = min(self._readings, key=lambda reading: reading.uncertainty_ms(now_ms))
+        return best.ahead_ms, best.uncertainty_ms(now_ms)

@@ -79,7 +79,6 @@ class Fleet:
         self._hosts: dict[str, RemoteHost] = {}
         self._key: KeyPair | None = None
         self._sought: dict[str, HostSearch] = {}
-        self._gone_spares = list[str]()
         self._ahead: dict[str, tuple[float, float]] = {}
 
     def new_key(self) -> KeyPair | None:
@@ -107,9 +106,7 @@ class Fleet:
             except SilentHostError:
                 if needed:
                     raise
-                self._gone_spares += [each for each in self._spares if each == address]
                 self.seek([address])
-        self._spares = [each for each in self._spares if each in self._hosts]
 
     def start(self, address: str | None, name: str, lines: ControlLines) -> None:
         """Start a worker at this address (None: on this host), and add its line to ``lines``.
@@ -122,11 +119,9 @@ class Fleet:
     def spares(self, within_ms: float, used: Collection[str]) -> list[str]:
         """Addresses of idle workers that answered within this time; searches for the others."""
         self.look()
-        gone = [each for each in self._spares if not self._hosts[each].answers(within_ms)]
-        self._spares = [each for each in self._spares if each not in gone]
-        self._gone_spares += gone
-        self.seek({*gone} - {*used})
-        return self._spares
+        there = {each for each in self._hosts if self._hosts[each].answers(within_ms)}
+        self.seek(self._hosts.keys() & {*self._spares} - there - {*used})
+        return [each for each in self._spares if each in there]
 
     def take(self, address: str) -> None:
         """Count a worker no longer as a spare, if it is one."""
@@ -148,8 +143,6 @@ class Fleet:
             if (host := seeker.take()) is not None:
                 del self._sought[address]
                 self._hosts[address], self._ahead[address] = host, host.clock.at(now_ms())
-                self._spares += [each for each in self._gone_spares if each == address]
-                self._gone_spares = [each for each in self._gone_spares if each != address]
 
     def answers(self, address: str | None) -> bool:
         """Whether there is a session with this host (None: this host)."""
@@ -191,7 +184,8 @@ class Fleet:
             *self._other_torches(used),
             *(
                 f"worker {address} does not answer; it is a spare as soon as it does"
-                for address in dict.fromkeys(self._gone_spares)
+                for address in dict.fromkeys(self._spares)
+                if address not in self._hosts
             ),
         ]
         for address in used:

@@ -15,7 +15,7 @@ from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.station import RoleSettings, WorkerKind
 from treepipe.profiles.library import checkpoint_directory
-from treepipe.profiles.shapes import BYTES, DType
+from treepipe.profiles.shapes import BYTES
 from treepipe.scenario.computing import COMPUTED, FULL, Computed, computed_in
 from treepipe.scenario.deployment import Deployment, Placed, RequestSpec
 from treepipe.scenario.fitting import fit_to_memory, with_batch, with_cache_room
@@ -43,7 +43,7 @@ class Launch:
 
 def prepare(scenario: Scenario) -> Launch:
     """Open and check everything that the scenario names. Raises ``UserError``."""
-    _check_types(scenario)
+    type_warnings = [*_type_warnings(scenario)]
     where = _directory(scenario.target.checkpoint, "target", "target.checkpoint", scenario.path)
     target = Checkpoint.open(where)
     sources = [
@@ -57,7 +57,7 @@ def prepare(scenario: Scenario) -> Launch:
     asked = _requests(scenario, target, models)
     deployment = resolve(scenario, _opened(target, computed_in(scenario.target.dtype)))
     _check_computing(deployment)
-    own = (*target.warnings, *_type_warnings(scenario), *_thread_warnings(deployment))
+    own = (*target.warnings, *type_warnings, *_thread_warnings(deployment))
     deployment = deployment.warned(*own)
     if deployment.wiring.central_transfers and not scenario.emulate:
         deployment = _without_scheduler(scenario, deployment)
@@ -91,27 +91,20 @@ def _opened(target: Checkpoint, dtype: Computed) -> OpenedTarget:
     )
 
 
-def _types(scenario: Scenario) -> Iterator[tuple[str, DType]]:
+def _type_warnings(scenario: Scenario) -> Iterator[str]:
+    """Yield warnings about number types. Raises ``UserError`` for quantized ones, whose times a run
+    can emulate but in which it cannot compute."""
     models = {f"drafts.{i}.model": draft.model for i, draft in enumerate(scenario.drafts)}
     for key, model in {"target": scenario.target, **models}.items():
-        if model.dtype is not None:
-            yield f"{key}.dtype", model.dtype
-
-
-def _check_types(scenario: Scenario) -> None:
-    """Refuse quantized types, whose times a run can emulate but in which it cannot compute."""
-    for key, dtype in _types(scenario):
-        if dtype not in COMPUTED and not scenario.emulate:
+        if model.dtype is None or model.dtype in COMPUTED:
+            continue
+        named = f"key {key}.dtype = {model.dtype!r}"
+        if not scenario.emulate:
             raise UserError(
-                f"{scenario.path}: key {key} = {dtype!r} cannot be run; a run computes in "
+                f"{scenario.path}: {named} cannot be run; a run computes in "
                 f"{', '.join(COMPUTED)} (with emulate = true it has a device's times for others)"
             )
-
-
-def _type_warnings(scenario: Scenario) -> Iterator[str]:
-    for key, dtype in _types(scenario):
-        if dtype not in COMPUTED:
-            yield f"key {key} = {dtype!r}: the run computes in {FULL}; only its times are {dtype}'s"
+        yield f"{named}: the run computes in {FULL}; only its times are {model.dtype}'s"
     dtype = computed_in(scenario.target.dtype)
     if dtype != FULL:
         yield (
@@ -217,25 +210,20 @@ def _requests(
             raise UserError(
                 f"{path}: key schedule.{key} = {length} exceeds the models' {limit} positions"
             )
-    asked = [
+    for index, (prompt, *requests) in enumerate(zip(prompts, *drawn, strict=True)):
+        new_tokens = max(request.max_new_tokens for request in requests)
+        if len(prompt) + new_tokens > limit:
+            raise UserError(
+                f"{path}: key workload.prompts: prompt {index} has {len(prompt)} tokens, with "
+                f"{new_tokens} new tokens it exceeds the models' {limit} positions"
+            )
+    return [
         tuple(
             replace(request, prompt=prompt, end_tokens=ends)
             for request, prompt in zip(run, prompts, strict=True)
         )
         for run in drawn
     ]
-    for run in asked:
-        _check_positions(run, limit, path)
-    return asked
-
-
-def _check_positions(requests: tuple[RequestSpec, ...], limit: int, path: Path) -> None:
-    for index, request in enumerate(requests):
-        if len(request.prompt) + request.max_new_tokens > limit:
-            raise UserError(
-                f"{path}: key workload.prompts: prompt {index} has {len(request.prompt)} tokens, "
-                f"with {request.max_new_tokens} new tokens it exceeds the models' {limit} positions"
-            )
 
 
 def _roles(

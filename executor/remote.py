@@ -21,11 +21,10 @@ from typing import TypeVar
 from treepipe.core.errors import RunError, UserError
 from treepipe.executor import session
 from treepipe.executor.addresses import tcp
-from treepipe.executor.clock import now_ms
+from treepipe.executor.clock import Offset, Reading, now_ms
 from treepipe.executor.codec import BrokenRecordError
 from treepipe.executor.fork_server import WorkerLines
 from treepipe.executor.frames import Frames
-from treepipe.executor.offsets import Offset, Reading
 from treepipe.executor.transport import Channel, ClosedError, KeyPair, Transport, ZeroMQ
 from treepipe.scenario.schema import endpoint
 

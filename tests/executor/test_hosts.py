@@ -32,7 +32,7 @@ from treepipe.core.messages import Flight, Segment
 from treepipe.core.schedules import systems
 from treepipe.executor import session
 from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.clock import now_ms
+from treepipe.executor.clock import Offset, Reading, now_ms
 from treepipe.executor.codec import BrokenRecordError, Codec
 from treepipe.executor.control import ANSWERS, ORDERS, Become, Connect, Open
 from treepipe.executor.copies import NeededCheckpoint, digest_of
@@ -42,7 +42,6 @@ from treepipe.executor.draft_worker import DraftWorker
 from treepipe.executor.fleet import Clocks, Fleet
 from treepipe.executor.frames import Frames
 from treepipe.executor.mailbox import TOKEN_BYTES, Gate, Inbox, Outbox
-from treepipe.executor.offsets import Offset, Reading
 from treepipe.executor.pulse import AT_WORK
 from treepipe.executor.remote import RemoteHost, RemoteProcess, status
 from treepipe.executor.session import FROM_COORDINATOR, FROM_DAEMON
