@@ -17,7 +17,7 @@ from treepipe.core.errors import UserError
 from treepipe.executor.checkpoint import Checkpoint, check_finite, read_tensors, shards_of
 from treepipe.executor.families import FAMILIES, fixed_rotary
 from treepipe.executor.packed import pack
-from treepipe.executor.supported import check_rope, reason_of
+from treepipe.executor.supported import config_of, reason_of
 from treepipe.files.reading import read_json
 
 FAMILY = "LlamaForCausalLM"
@@ -97,17 +97,12 @@ def _config(directory: Path, target: Checkpoint) -> Any:
 
     path = directory / "config.json"
     content = read_json(path)
-    try:
-        config = LlamaConfig(**{**content, "num_hidden_layers": 1})
-    except Exception as error:  # transformers raises many kinds for a config it cannot read
-        raise UserError(f"{path}: is not usable: {reason_of(error)}") from None
-    check_rope(config, path)
+    config = config_of(path, lambda: LlamaConfig(**{**content, "num_hidden_layers": 1}))
     for key, size in (("hidden_size", target.hidden_size), ("vocab_size", target.vocabulary)):
         if getattr(config, key) != size:
             raise UserError(
                 f"{path}: key {key} = {getattr(config, key)} differs from the target's {size}"
             )
-    config._attn_implementation = "sdpa"
     return config
 
 

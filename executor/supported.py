@@ -6,6 +6,8 @@ setting raises an error that names it, or a warning.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,7 @@ def read_config(path: Path) -> tuple[Any, str]:
     Raises:
         UserError: it cannot be read, or holds an unsupported setting.
     """
-    from treepipe.executor.families import FAMILIES  # it imports torch and transformers
+    from treepipe.executor.families import FAMILIES, AutoConfig  # it takes seconds
 
     content = read_json(path)
     listed = content.get("architectures")
@@ -63,24 +65,24 @@ def read_config(path: Path) -> tuple[Any, str]:
             f"which is {family.model_type!r}"
         )
     read_sizes(path)  # raises where one is missing or wrong
-    config = _config(path)
+    config = config_of(path, partial(AutoConfig.from_pretrained, path, local_files_only=True))
     for key in REFUSED:
         if getattr(config, key, None) is not None and key in content:
             raise UserError(f"{path}: key {key} is not supported")
     if not getattr(config, "is_causal", True):
         raise UserError(f"{path}: key is_causal = false is not supported; texts are causal")
-    check_rope(config, path)
     _check_layer_types(config, path)
     return config, str(named)
 
 
-def _config(path: Path) -> Any:
-    from transformers import AutoConfig
-
+def config_of(path: Path, load: Callable[[], Any]) -> Any:
+    """Load a file's transformers configuration. Raises ``UserError`` if it cannot be loaded, or its
+    rotary embedding is of no supported kind."""
     try:
-        config = AutoConfig.from_pretrained(path, local_files_only=True)
+        config = load()
     except Exception as error:  # transformers raises many kinds for a config it cannot read
         raise UserError(f"{path}: is not usable: {reason_of(error)}") from None
+    _check_rope(config, path)
     config._attn_implementation = "sdpa"
     return config
 
@@ -91,8 +93,7 @@ def reason_of(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def check_rope(config: Any, path: Path) -> None:
-    """Raise ``UserError`` unless the rotary embedding is of a supported kind."""
+def _check_rope(config: Any, path: Path) -> None:
     rope = config.rope_parameters or {}
     kind = rope.get("rope_type", "default")
     if any(isinstance(value, dict) for value in rope.values()):
