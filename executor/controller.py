@@ -1,5 +1,11 @@
 """Running a deployment's requests by its workers, one run after another.
 
+A ``Controller`` is a ``Crew`` (``crew.py``) that serves requests: a process per role, each with a
+line of ``ControlLines`` (``lines.py``). The crew's ``Fleet`` (``fleet.py``) has a ``RemoteHost``
+(``remote.py``) for each other host, whose ``Daemon`` (``daemon.py``) starts the same processes
+there. In a process a worker (``draft_worker.py``, ``stage_worker.py``, ``switch_worker.py``) does
+the role's work, with the ``Station`` (``station.py``) that every worker has.
+
 Invariant: after an exception, Ctrl-C, or a worker's death or silence, no process and no port is
 left behind. An error appears once, with the worker's name and the committed texts.
 """
