@@ -62,10 +62,8 @@ def open_pair(asked: AcceptanceRequest) -> ModelPair:
     least = 2 if drafter.reads_states else 1  # a text's first token has no state before it
     prompts = _prompts(asked, models, least)
     settings = SourceSettings(kind, path, sampling, False, 0)
-    ends = target.checkpoint.end_tokens
-    texts = Texts(
-        target.checkpoint, prompts, asked.new_tokens, ends, asked.seed, sampling, asked.prompts
-    )
+    whole, ends = target.checkpoint, target.checkpoint.end_tokens
+    texts = Texts(whole, prompts, asked.new_tokens, ends, asked.seed, asked.prompts)
     return ModelPair(target, drafter.called_of(name), settings, texts)
 
 

@@ -27,7 +27,6 @@ from treepipe.executor.stage_model import StageModel, TargetEnds
 from treepipe.profiles.pool_file import Floats, PoolFile, Prompt, Table
 from treepipe.scenario.computing import ONE_CORE, Compute
 from treepipe.scenario.making import provenance
-from treepipe.scenario.schema import GREEDY, SamplingSection
 
 OFF_PATH_STEPS = 3
 SESSION = 1
@@ -103,7 +102,6 @@ class Texts:
     new_tokens: int
     end_tokens: frozenset[int] = frozenset()
     seed: int = 0
-    sampling: SamplingSection = GREEDY
     named: str = ""
 
     @property
@@ -136,7 +134,7 @@ class AcceptanceRecorder:
     def pools(self) -> Iterator[PoolFile]:
         """Yield the pool after every text, so that an interruption keeps the earlier ones."""
         texts, recorded = self._texts, list[Prompt]()
-        made = provenance(texts.sampling, self._settings.section, texts.named)
+        made = provenance(self._settings.sampling, self._settings.section, texts.named)
         for number in range(len(texts.prompts)):
             recorded.append(self._record(number))
             yield PoolFile(
@@ -181,7 +179,7 @@ class AcceptanceRecorder:
     def _judge(self, number: int, concern: int, depth: int = 0) -> Judge:
         """Return the rule that judges one text, with random numbers for this concern."""
         rng = np.random.default_rng([self._texts.seed, number, concern])
-        return Judge(self._texts.sampling, rng, depth)
+        return Judge(self._settings.sampling, rng, depth)
 
     def _write(self, number: int) -> tuple[list[int], list[Any]]:
         """Continue a prompt; a lossy rule's text depends on the draft. Return the text, and the

@@ -151,5 +151,5 @@ def _record(
         )
     say("calibrating acceptance", len(prompts))
     seed = case.launch.deployment.seed
-    texts = Texts(target, prompts, new_tokens, seed=seed, sampling=settings.sampling, named=name)
+    texts = Texts(target, prompts, new_tokens, seed=seed, named=name)
     return record_acceptance(settings, texts, partial(say, "", 1))
