@@ -134,10 +134,6 @@ class Watch:
         if (worker := self._workers.pop(name, None)) is not None:
             worker.pipe.close()
 
-    def close(self) -> None:
-        for name in [*self._workers]:
-            self.forget(name)
-
     def look(self) -> None:
         """Read all pulses, every ``look_ms``. Raises ``LostWorkerError`` for a silent worker."""
         passed_ms = now_ms() - self._looked_ms
