@@ -89,8 +89,8 @@ def fits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FittedHost]:
     found = {host: Observed() for host in HOSTS}
     for schedule in RUNS:
         settings = [f"schedule.{key}={value}" for key, value in schedule.items()]
-        deployment = deploy(Written(folder, "pp", *TWO, *settings).scenario)
-        (trace,) = Written(folder, "pp", *TWO, *settings, *named).simulated()
+        deployment = deploy(Written("pp", *TWO, *settings).scenario)
+        (trace,) = Written("pp", *TWO, *settings, *named, folder=folder).simulated()
         for machine in deployment.roles.machines:
             found[machine.name].add(as_noted_by_workers(trace), deployment, machine.roles)
     return {host: observed.fit() for host, observed in found.items()}

@@ -29,7 +29,7 @@ def load_of(written: Written) -> ResourceLoad:
     return found
 
 
-def deployment_of(written: Written, folder: Path = Path()) -> Deployment:
+def deployment_of(written: Written) -> Deployment:
     return deploy(written.scenario)
 
 
@@ -38,16 +38,16 @@ def overload(traces: list[Trace]) -> list[str]:
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.6])
-def test_one_place_is_as_loaded_as_the_closed_form_says(tmp_path: Path, rate: float) -> None:
-    written = Written(tmp_path, "pp", *ONE_PLACE, poisson(rate))
+def test_one_place_is_as_loaded_as_the_closed_form_says(rate: float) -> None:
+    written = Written("pp", *ONE_PLACE, poisson(rate))
     found = load_of(written)
     assert found.load == pytest.approx(written.expected().terms["load"])
     assert found.at == "the 1 place for open requests"
     assert overload(written.simulated()) == []
 
 
-def test_where_the_closed_form_refuses_the_simulation_warns_once(tmp_path: Path) -> None:
-    written = Written(tmp_path, "chain", *ONE_PLACE, poisson(4.0), "runs=3")
+def test_where_the_closed_form_refuses_the_simulation_warns_once() -> None:
+    written = Written("chain", *ONE_PLACE, poisson(4.0), "runs=3")
     with pytest.raises(UserError, match=r"load 2\.") as refused:
         written.expected()
     (sentence,) = overload(written.simulated())
@@ -56,32 +56,32 @@ def test_where_the_closed_form_refuses_the_simulation_warns_once(tmp_path: Path)
     assert load_of(written).load == pytest.approx(expected, rel=0.03), "acceptance is drawn"
 
 
-def test_without_places_the_busiest_device_or_link_decides(tmp_path: Path) -> None:
+def test_without_places_the_busiest_device_or_link_decides() -> None:
     """12 tokens, the prompt's pass among them, at 20 ms a stage: 0.24 s of work per request."""
     settings = (*SHORT, "pipelines=[{stages=[{device={stage_ms={1=20}},count=2}]}]")
-    written = Written(tmp_path, "pp", *settings, poisson(6.0))
+    written = Written("pp", *settings, poisson(6.0))
     assert load_of(written) == ResourceLoad("pipeline0.stage1", 6.0, pytest.approx(240.0))
     (sentence,) = overload(written.simulated())
     assert "load 1.44 at pipeline0.stage1 (6 requests/s, 0.24 s of work each)" in sentence
-    assert overload(Written(tmp_path, "pp", *settings, poisson(4.0)).simulated()) == []
+    assert overload(Written("pp", *settings, poisson(4.0)).simulated()) == []
     air = "links.default={latency_ms=0.1,message_ms=30,medium='air'}"
-    assert load_of(Written(tmp_path, "pp", *settings, air, poisson(6.0))).at == "medium air"
+    assert load_of(Written("pp", *settings, air, poisson(6.0))).at == "medium air"
 
 
-def test_a_shared_machine_is_loaded_by_all_its_roles(tmp_path: Path) -> None:
+def test_a_shared_machine_is_loaded_by_all_its_roles() -> None:
     stages = 'pipelines=[{stages=[{device={stage_ms={1=20}},count=2,host="box"}]}]'
-    found = load_of(Written(tmp_path, "pp", *SHORT, stages, poisson(3.0)))
+    found = load_of(Written("pp", *SHORT, stages, poisson(3.0)))
     assert found == ResourceLoad("host box", 3.0, pytest.approx(480.0))
 
 
-def test_a_closed_loop_is_never_overloaded(tmp_path: Path) -> None:
-    written = Written(tmp_path, "pp", *SHORT, "workload.concurrency=30")
+def test_a_closed_loop_is_never_overloaded() -> None:
+    written = Written("pp", *SHORT, "workload.concurrency=30")
     assert bottleneck(written.scenario, deployment_of(written), written.simulated()) is None
     assert overload(written.simulated()) == []
 
 
-def test_admission_refuses_what_else_would_wait(tmp_path: Path) -> None:
-    written = Written(tmp_path, "pp", *SHORT, "serving.admission=3", poisson(20.0))
+def test_admission_refuses_what_else_would_wait() -> None:
+    written = Written("pp", *SHORT, "serving.admission=3", poisson(20.0))
     (sentence,) = overload(written.simulated())
     assert "of 40 were refused (serving.admission)" in sentence
     assert "grow" not in sentence
@@ -95,10 +95,8 @@ def test_a_traces_rate_is_its_own(tmp_path: Path, arrival: float, count: int, wa
     lines = [f"{arrival * i},8,12" for i in range(count)]
     text = "arrival_s,prompt_tokens,new_tokens\n" + "\n".join(lines)
     (tmp_path / "a.csv").write_text(text)
-    written = Written(tmp_path, "pp", 'workload.arrivals={process="trace",file="a.csv"}')
-    found = overload_warnings(
-        written.scenario, deployment_of(written, tmp_path), written.simulated()
-    )
+    written = Written("pp", 'workload.arrivals={process="trace",file="a.csv"}', folder=tmp_path)
+    found = overload_warnings(written.scenario, deployment_of(written), written.simulated())
     assert bool(found) == warned, "all at once is no rate, nor is one gap"
 
 
@@ -106,11 +104,11 @@ def test_a_long_simulation_is_told_beforehand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "scenario.toml"
-    long = Written(tmp_path, "pp", "workload.requests=2000", "workload.new_tokens=5000")
+    long = Written("pp", "workload.requests=2000", "workload.new_tokens=5000")
     (sentence,) = effort_warnings(long.scenario)
     assert "10 million tokens" in sentence
     assert "workload.new_tokens" in sentence
-    assert effort_warnings(Written(tmp_path, "pp", "runs=9").scenario) == []
+    assert effort_warnings(Written("pp", "runs=9").scenario) == []
     path.write_text(CONSTANT)
     monkeypatch.setattr("treepipe.scenario.workload.MANY_TOKENS", 50)
     assert call(monkeypatch, "simulate", path, "--quiet", "--set", "workload.requests=2") == 0

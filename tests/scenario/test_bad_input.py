@@ -82,122 +82,164 @@ def test_what_has_no_end_is_refused_by_a_bound(scenario: Path, key: str) -> None
     assert_refused(scenario, f"{key}=1000000000000", sentence)
 
 
-STAGE = "pipelines.0.stages.0"
-BAD_SETTINGS = [
+STAGE, PIPES = "pipelines.0.stages.0", "pipelines=[{stages=[%s]}]"
+TIMED, LINKED = "emulated-20ms", "links.default={latency_ms=1,%s}"
+HOSTS = PIPES % "{device={},count=3,host='box'},{device={}}"
+MEMORIES = PIPES % "{device={memory_mib=4},host='box'},{device={memory_mib=5},host='box'}"
+SMALL = PIPES % "{device={stage_ms={1=3.0},memory_mib=10}}"
+THREE = "workload.concurrency=3"
+THOUSANDS = "pipelines=[{count=1000,stages=[{device={},count=1000}]}]"
+PAIR = "links.pairs=[{ends=['draft0','pipeline0.stage1'],%s}]"
+TWICE = "links.pairs=[{ends=['draft0','pipeline0.stage1']%s},{ends=[%s]}]"
+THERE, BACK = "'draft0','pipeline0.stage1'", "'pipeline0.stage1','draft0'"
+FAULT = "faults=[{worker='draft0',%s}]"
+HITS = "acceptance={source='hit_ratio',table={%s}}"
+SIGNALS = "sampling={contrast_weight=0,matches_weight=0,agreement_weight=0}"
+ADAPTIVE = ("schedule={name='chain'}", "sampling.rule=adaptive")
+REDEALT = "faults.redeal_layers=true"
+SCORED = "schedule={name='flowspec',context_aware=false,score_aware=true}"
+LENGTHS = "workload.new_tokens={distribution=%s}"
+ARRIVE = "workload.arrivals={%s}"
+REFUSED: list[tuple[str, ...]] = [
+    # Names and their places.
     ("schedule.tree_sise=4", "key schedule.tree_sise is unknown; did you mean 'tree_size'?"),
     ("schedul.name=pp", "key schedul is unknown; did you mean 'schedule'?"),
-    (
-        "schedule.name=flowspek",
-        'key schedule.name = "flowspek": there is no such system; did you mean',
-    ),
-    (f"{STAGE}.device=jetsen", f"key {STAGE}.device = 'jetsen'"),
-    ("drafts.0.device=emulated-20m", "did you mean 'emulated-20ms'?"),
-    ("drafts.0.device={profile='emulated-20'}", "device.profile = 'emulated-20': there is no such"),
-    ("links.default=ethernet", "no such profile in links; did you mean 'ethernet-1g'?"),
-    ("links.default.profile=wan-", "key links.default.profile = 'wan-': there is no such profile"),
-    (f"{STAGE}.layers=3", "the stages' layers add up to 6, the target has 8"),
-    ("target.layers=1", "1 layers are left for 2 stages without a number"),
-    ("acceptance.off_path_sharpness=1", "is of another kind of this table, e.g. another source"),
-    (
-        "sampling={contrast_weight=0,matches_weight=0,agreement_weight=0}",
-        "are all 0; one of the signals must count",
-    ),
-    ("sampling.rule=rejection", "'rejection' needs drawn trees, but 'flowspec' takes the most"),
-    ("sampling.rule=adaptive", "'adaptive' is for chains (chain, dsd), not 'flowspec'"),
-    ("serving.weights=[1,2]", "key serving.weights has 2 values for 1 pipelines"),
-    ("serving.cache=paged", "key serving.cache = 'paged' needs a room to share: serving.cache_tok"),
-    (
-        "serving={cache='paged',cache_tokens=9}",
-        "key serving.cache = 'paged': the longest request comes to hold",
-    ),
+    ("schedule.name=flowspek", 'name = "flowspek": there is no such system; did you mean'),
+    ("nothing", "must look like key=value"),
     ("target.layers.a=3", "target.layers is not a table"),
     ("pipelines.5.count=2", "pipelines.5 is not a table"),
     ("pipelines.-1.count=2", "pipelines.-1 is not a table"),
+    ("acceptance.source=profil", "is unknown; did you mean 'profile'?"),
+    ("acceptance.off_path_sharpness=1", "is of another kind of this table, e.g. another source"),
+    ("scale.speed=2", "scale.speed"),
+    # Devices and hosts.
+    (f"{STAGE}.device=jetsen", f"key {STAGE}.device = 'jetsen'"),
+    ("drafts.0.device=emulated-20m", "did you mean 'emulated-20ms'?"),
+    ("drafts.0.device={profile='emulated-20'}", "device.profile = 'emulated-20': there is no such"),
     ("drafts.0.device.pric_usd_per_hour=1", "is unknown; did you mean 'price_usd_per_hour'?"),
     ("drafts.0.device.power.busy_w=9", "key drafts.0.device.power.idle_w is missing"),
-    (
-        "drafts.0.device.layer=[]",
-        "layer cannot stand beside profile = 'emulated-20ms', which says a whole role's times",
-    ),
-    (
-        "drafts.0.device={profile='a40',stage_ms={1=2.0}}",
-        "stage_ms cannot stand beside profile = 'a40', which says what a layer costs",
-    ),
-    ("links.default.jitter_cv=2", "key links.default: key jitter_cv is for jitter = 'lognormal'"),
-    ("links.default.latncy_ms=2", "key links.default.latncy_ms is unknown; did you mean"),
-    (
-        "links.default={profile='wan',bandwidth_mbit_s=1,transfer_ms={1=1.0}}",
-        "key links.default: give bandwidth_mbit_s or transfer_ms, not both",
-    ),
-    (
-        "links.default={latency_ms=1,bandwidth_mbit_s=1e-300}",
-        "bandwidth_mbit_s = 1e-300: must be between 1e-09 and 1e+15",
-    ),
-    (
-        "links.default={latency_ms=1,jitter_ms=1,jitter='lognormal',jitter_cv=1e200}",
-        "jitter_cv = 1e+200: must be between 1e-09 and 1e+15",
-    ),
-    ("links.pairs=[{ends=['draft0','nobody']}]", "key links.pairs.0.ends names 'nobody'"),
+    ("drafts.0.device.layer=[]", f"layer cannot stand beside profile = '{TIMED}', which"),
+    ("drafts.0.device={profile='a40',stage_ms={1=2.0}}", "stage_ms cannot stand beside profile"),
     ("hosts={a={capacty=2}}", "key hosts.a.capacty is unknown; did you mean 'capacity'?"),
     ("hosts={a={foo=2}}", "key hosts.a.foo is unknown; valid keys: capacity"),
     ("hosts.a={}", "key hosts.a: no draft or stage has host = 'a'"),
-    ("nothing", "must look like key=value"),
-    ("acceptance.source=profil", "is unknown; did you mean 'profile'?"),
-    (
-        "pipelines=[{count=1000,stages=[{device='emulated-20ms',count=1000}]}]",
-        "keys drafts and pipelines make 1,000,001 roles by their count; there may be 10,000",
-    ),
-    ("workload={requests=1000000,new_tokens=1000000}", "there may be 50,000,000"),
-    ("workload.arrivals={process='poisson',rate_per_s=1e-320}", "requests never arrive"),
-    ("acceptance={source='hit_ratio',table={}}", "key acceptance.table: must not be empty"),
-    ("acceptance={source='hit_ratio',table={0=0.5}}", "input should be greater than or equal to 1"),
-    ("acceptance={source='hit_ratio',table={1000000000=0.9}}", "less than or equal to 100000"),
-    ("acceptance={source='hit_ratio',table={1=0.9,4=0.5}}", "the share falls from 0.9 at 1 to 0.5"),
+    (HOSTS, "hosts.bax.capacity=2", "no draft or stage has host = 'bax'"),
+    (HOSTS, "hosts.box.capacity=0", "hosts.box.capacity"),
+    (HOSTS, "hosts.box={capacity=2,profile='./x.toml'}", "keys capacity and profile: a host's"),
+    (HOSTS, "hosts.box.profile=bax", "emulate=false", "box.profile = 'bax': there is no such"),
+    (HOSTS, "drafts.0.host=pipeline0.stage4", "a role is called so"),
+    (MEMORIES, "stages.0 and key pipelines.0.stages.1 are on host 'box', but"),
+    # Links.
+    ("links.default=ethernet", "no such profile in links; did you mean 'ethernet-1g'?"),
+    ("links.default.profile=wan-", "key links.default.profile = 'wan-': there is no such profile"),
+    ("links.default.jitter_cv=2", "key links.default: key jitter_cv is for jitter = 'lognormal'"),
+    ("links.default.latncy_ms=2", "key links.default.latncy_ms is unknown; did you mean"),
+    (LINKED % "bandwidth_mbit_s=1,transfer_ms={1=1.0}", "give bandwidth_mbit_s or transfer_ms,"),
+    (LINKED % "bandwidth_mbit_s=1e-300", "bandwidth_mbit_s = 1e-300: must be between 1e-09 and"),
+    (LINKED % "jitter_ms=1,jitter='lognormal',jitter_cv=1e200", "jitter_cv = 1e+200: must be"),
+    (LINKED % "jitter='gauss'", "jitter"),
+    (LINKED % "duplex='both'", "duplex"),
+    (LINKED % "medium=''", "medium"),
+    ("links.pairs=[{ends=['draft0','nobody']}]", "key links.pairs.0.ends names 'nobody'"),
+    ("links.pairs=[{ends=['draft0','draft0']}]", "pairs.0: both ends are 'draft0'"),
+    (PAIR % "bandwidth_mbit_s=9,transfer_ms={1=1.0}", "give bandwidth_mbit_s or transfer_ms,"),
+    (PAIR % "profile='wify'", "links.pairs.0.profile = 'wify': there is no such profile"),
+    (PAIR % "loss=1.0", "loss"),
+    (PAIR % "jitter_cv=2.0", "jitter_cv is for jitter = 'lognormal', not 'half_normal'"),
+    (TWICE % ("", THERE), "pairs.1: draft0 -> pipeline0.stage1 is described by links.pairs.0"),
+    (TWICE % ("", BACK), "pairs.1: pipeline0.stage1 -> draft0 is described by links.pairs.0"),
+    (TWICE % (",one_way=true", BACK), "pairs.1: draft0 -> pipeline0.stage1 is described"),
+    # The model and the schedule.
+    (f"{STAGE}.layers=3", "the stages' layers add up to 6, the target has 8"),
+    ("target.layers=1", "1 layers are left for 2 stages without a number"),
+    (THOUSANDS, "keys drafts and pipelines make 1,000,001 roles by their count; there may be"),
+    (SMALL, "schedule.name=specpipe_db", THREE, "needs 8.0 MiB for 8 layers and 6.8 MiB for the"),
+    ("schedule={name='specpipe',groups=3}", "groups = 3 is more than the 2 stages of pipelines.0"),
+    ("schedule={name='pipedec',groups=[2,1]}", "[2, 1] are groups of 3 stages in all,"),
+    (SCORED, "score_aware = true needs context_aware = true: a tree is extended only"),
+    ("schedule={name='starsd',depth_range=[5,2]}", "depth_range = [5, 2]: low exceeds high"),
+    ("schedule={name='starsd',depth_range=[1,1000000000000]}", "schedule.depth_range.1 = 100000"),
+    ("schedule={name='specinfer',branching=[1000,1000,1000,1000]}", "1,001,001,001,001 nodes"),
+    ("schedule.name=specpipe", "drafts.0.count=2", "'specpipe' uses one draft server, there are 2"),
+    # Sampling, acceptance and serving.
+    (SIGNALS, "are all 0; one of the signals must count"),
+    ("sampling.rule=rejection", "'rejection' needs drawn trees, but 'flowspec' takes the most"),
+    ("sampling.rule=adaptive", "'adaptive' is for chains (chain, dsd), not 'flowspec'"),
+    ("sampling.rule=rejection", "schedule.name=starsd", "needs drawn trees, but a"),
+    ("sampling.rule=relaxed_best", "schedule.name=pp", "plain decoding has no drafted token"),
+    (HITS % "", "key acceptance.table: must not be empty"),
+    (HITS % "0=0.5", "input should be greater than or equal to 1"),
+    (HITS % "1000000000=0.9", "less than or equal to 100000"),
+    (HITS % "1=0.9,4=0.5", "the share falls from 0.9 at 1 to 0.5"),
+    (HITS % "1=[0.7,0.6],4=[0.9,0.5]", "the share falls from 0.6 at 1 to 0.5 at 4 (depth 2)"),
     ("acceptance={source='profile'}", "a profile is chosen by its name, and nothing else"),
     ("acceptance={source='pool',file='x.json'}", "x.json: there is no such acceptance pool"),
     ("acceptance={source='replay',file='x.json'}", "x.json: there is no such recording"),
+    ("scale.misses=4", "leaves no room for so many misses"),
+    ("serving.weights=[1,2]", "key serving.weights has 2 values for 1 pipelines"),
+    ("serving.cache=paged", "key serving.cache = 'paged' needs a room to share: "),
+    ("serving={cache='paged',cache_tokens=9}", "'paged': the longest request comes to hold"),
+    # The workload.
+    ("workload={requests=1000000,new_tokens=1000000}", "there may be 50,000,000"),
+    ("workload.new_tokens=0", "key workload.new_tokens = 0: input should be greater"),
+    ("workload.new_tokens=many", 'key workload.new_tokens = "many": input should be a valid'),
+    ("workload.new_tokens={mean=3}", "must be a number of tokens, or a table whose distribution"),
+    (LENGTHS % "'zipf'", "'uniform', 'lognormal' or 'geometric'"),
+    (LENGTHS % "'uniform',min=5", "key workload.new_tokens.max is missing"),
+    (LENGTHS % "'uniform',min=5,max=4", "max = 4 is less than min = 5"),
+    (LENGTHS % "'geometric',mean=0.5", "key workload.new_tokens.mean = 0.5"),
+    (LENGTHS % "'lognormal',mean=9,sd=2", "new_tokens.sd is unknown; valid keys"),
+    ("workload.arrivals=poisson", 'key workload.arrivals = "poisson"'),
+    (ARRIVE % "rate_per_s=2", "key workload.arrivals.process is missing"),
+    (ARRIVE % "process='poison',rate_per_s=2", "is unknown; did you mean 'poisson'?"),
+    (ARRIVE % "process='poisson'", "key workload.arrivals.rate_per_s is missing"),
+    (ARRIVE % "process='poisson',rate_per_s=0", "key workload.arrivals.rate_per_s = 0: input"),
+    (ARRIVE % "process='poisson',rate_per_s=1e-320", "requests never arrive"),
+    (ARRIVE % "process='gamma',rate_per_s=1,cv=0", "key workload.arrivals.cv = 0: input"),
+    (ARRIVE % "process='gamma',rate_per=1,cv=3", "did you mean 'rate_per_s'?"),
+    # Factors.
+    ("scale.devices={l40=2}", "key scale.devices.l40: the scenario names no such profile"),
+    ("scale.links={wan=2}", "key scale.links.wan: the scenario names no such profile; it names"),
+    ("scale.roles={draft7=2}", "key scale.roles.draft7: there is no such role; there are draft0"),
+    ("scale.stages=0", "scale.stages"),
+    ("scale.stages=1e308", "key scale.stages"),
+    # Faults.
+    ("faults=[{worker='stage9',kind='kill',at_ms=5}]", "faults.0.worker = 'stage9'"),
+    (FAULT % "kind='kill'", "faults.inject.0.at_ms is missing"),
+    (FAULT % "kind='kill',rate_per_hour=1", "key faults.inject.0.rate_per_hour is unknown"),
+    (FAULT % "kind='fire',at_ms=5", "kind"),
+    (FAULT % "kind='kill',at_ms=5,for_ms=9", "for_ms: a worker that was"),
+    ("faults.timeout_ms=5", "timeout_ms"),
+    ("faults.spares=['orin']", "'orin' is no HOST:PORT"),
+    ("faults.spares=-1", "faults.spares"),
+    (*ADAPTIVE, "faults.plain_without_draft=true", "plain_without_draft does not go with"),
+    (*ADAPTIVE, REDEALT, "redeal_layers does not go with"),
+    (REDEALT, PIPES % "{device={}}", "every pipeline has one stage"),
+    (
+        REDEALT,
+        "schedule={name='pipedec',groups=[1,1]}",
+        "not go with schedule.groups = [1, 1]",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("setting", "sentence"), BAD_SETTINGS)
-def test_a_bad_scenario_is_one_sentence(scenario: Path, setting: str, sentence: str) -> None:
-    assert_refused(scenario, setting, sentence)
-
-
-BAD_SCHEDULES = [
-    (
-        "specpipe_db",
-        "pipelines=[{stages=[{device={stage_ms={1=3.0},memory_mib=10}}]}]",
-        "pipeline0.stage1 needs 8.0 MiB for 8 layers and 6.8 MiB for the caches of 2 requests of",
-    ),
-    ("specpipe", "schedule.groups=3", "groups = 3 is more than the 2 stages of pipelines.0"),
-    ("pipedec", "schedule.groups=[2,1]", "[2, 1] are groups of 3 stages in all, pipelines.0 has 2"),
-    (
-        "flowspec",
-        "schedule={name='flowspec',context_aware=false,score_aware=true}",
-        "key schedule.score_aware = true needs context_aware = true: a tree is extended only",
-    ),
-    ("starsd", "schedule.depth_range=[5,2]", "key schedule.depth_range = [5, 2]: low exceeds high"),
-    ("starsd", "schedule.depth_range=[1,1000000000000]", "key schedule.depth_range.1 = 100000"),
-    ("specinfer", "schedule.branching=[1000,1000,1000,1000]", "up to 1,001,001,001,001 nodes"),
-    ("specpipe", "drafts.0.count=2", "'specpipe' uses one draft server, there are 2"),
-    (
-        "starsd",
-        "sampling.rule=rejection",
-        "key sampling.rule = 'rejection' needs drawn trees, but a dynamic one (schedule.tree_size)",
-    ),
-    ("pp", "sampling.rule=relaxed_best", "plain decoding has no drafted token to judge"),
-]
-
-
-@pytest.mark.parametrize(("name", "setting", "sentence"), BAD_SCHEDULES)
-def test_parameters_that_contradict_the_schedule_are_refused(
-    scenario: Path, name: str, setting: str, sentence: str
-) -> None:
-    others = [f"schedule.name={name}", "workload.concurrency=3"]
-    if name == "specinfer":
-        scenario.write_text(SCENARIO.replace("tree_size = 20", ""))
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case[-2])
+def test_a_bad_scenario_is_one_sentence(scenario: Path, case: tuple[str, ...]) -> None:
+    *others, setting, sentence = case
     assert_refused(scenario, setting, sentence, *others)
+
+
+ADDRESSES = ["10.0.0.1", "::1", "fe80::1", "orin:5555", "nx.lan", "me@nx.lan", "tcp://nx", "a.b."]
+
+
+@pytest.mark.parametrize("name", ADDRESSES)
+def test_an_address_is_no_hosts_name(scenario: Path, name: str) -> None:
+    assert_refused(scenario, f"drafts.0.host='{name}'", "is a label for roles that share")
+
+
+@pytest.mark.parametrize("name", ["orin", "box-1", "rack 2, left", "localhost", "a_b"])
+def test_labels_are_hosts_names(scenario: Path, name: str) -> None:
+    assert Scenario.load(scenario, [f'drafts.0.host="{name}"']).drafts[0].host == name
 
 
 POOL = {"schema": "treepipe.acceptance/1", "candidates": 1, "prompts": [], "off_path": {}}
@@ -207,8 +249,6 @@ BAD_FILES = [
     ("pool", b"\xff\xfe", "it is no text in UTF-8 (byte 0)"),
     ("replay", b"\xff\xfe", "it is no text in UTF-8 (byte 0)"),
     ("pool", json.dumps({**POOL, "candidates": 0}), "key candidates = 0: a pool needs at least"),
-    ("pool", json.dumps(POOL), "key prompts is empty"),
-    ("pool", "3", "is not an acceptance pool"),
     ("replay", '{"schema": "treepipe.recording/1", "requests": 3}', "is not a recording"),
     ("replay", "{}", "is not a recording: key 'schema' is missing"),
 ]
@@ -233,8 +273,12 @@ def test_folders_and_binary_files_are_no_scenarios(scenario: Path) -> None:
     assert Scenario.load(scenario).name == "small", "a mark at the beginning is no fault"
 
 
+CACHE = "serving={cache='paged',cache_tokens=9999}"
+AGAINST = "links.pairs=[{ends=['pipeline0.stage2','pipeline0.stage1'],one_way=true}]"
+PAST = "links.pairs=[{ends=['pipeline0.stage1','pipeline0.stage3']}]"
+NO_MESSAGE = "ends has no effect: it is read only where messages go between the two"
 UNREAD = [
-    ("sampling.matches_weight=2", "key sampling.matches_weight has no effect: it is read only w"),
+    ("sampling.matches_weight=2", "key sampling.matches_weight has no effect: it is read only"),
     ("sampling.tau_max=0.3", "only where sampling.rule is 'adaptive'"),
     ("sampling.relaxed_top_p=0.5", "only where sampling.rule is 'relaxed_top_p'"),
     ("sampling.top_k=5", "only where sampling.temperature is given"),
@@ -247,39 +291,38 @@ UNREAD = [
     ("serving.batch=4", "key serving.batch has no effect: it is read only where several"),
     ("serving.prefill=first", "only where several requests share passes (serving.batch)"),
     ("serving.cache_tokens=999", "only where serving.cache is given"),
-    (
-        "serving={cache='paged',cache_tokens=9999}",
-        "key serving.cache has no effect: it is read only where several requests are open at once",
-    ),
+    (CACHE, "key serving.cache has no effect: it is read only where several requests are open at"),
     ("drafts.0.ngram=2", "only where drafts.0.source is 'ngram' or 'hybrid'"),
     ("drafts.0.weight=0.2", "only where drafts.0.source is 'hybrid'"),
     ("drafts.0.head=reference", "only where drafts.0.source is 'eagle'"),
     ("links.local.latency_ms=5", "key links.local has no effect: it is read only where two roles"),
-    (
-        "links.pairs=[{ends=['pipeline0.stage2','pipeline0.stage1'],one_way=true}]",
-        "key links.pairs.0.ends has no effect: it is read only where messages go between the two",
-    ),
-    (
-        "links.pairs=[{ends=['pipeline0.stage1','pipeline0.stage3']}]",
-        "key links.pairs.0.ends has no effect: it is read only where messages go between the two",
-    ),
+    (AGAINST, f"key links.pairs.0.{NO_MESSAGE}"),
+    (PAST, f"key links.pairs.0.{NO_MESSAGE}"),
 ]
+BRIEF = ("pipelines.0.stages.0.count=3", "runs=1", "workload.new_tokens=3")
+
+
+def told(scenario: Path, *settings: str) -> tuple[str, ...]:
+    return predict(Scenario.load(scenario, [*BRIEF, *settings]))[0].warnings
 
 
 @pytest.mark.parametrize(("setting", "sentence"), UNREAD)
 def test_a_key_without_effect_is_told(scenario: Path, setting: str, sentence: str) -> None:
-    three = "pipelines.0.stages.0.count=3"
-    told = predict(Scenario.load(scenario, [three, setting]))[0].warnings
-    assert any(sentence in warning for warning in told), told
-    plain = predict(Scenario.load(scenario, [three]))[0].warnings
+    found = told(scenario, setting)
+    assert any(sentence in warning for warning in found), found
+
+
+def test_of_usual_keys_only_those_of_sizes_are_told(scenario: Path) -> None:
     sizes = "keys target.layer_mib, target.kv_kib have no effect: they are read only where a device"
-    assert [w[: len(sizes)] for w in plain if "no effect" in w] == [sizes]
+    (warning,) = [each for each in told(scenario) if "no effect" in each]
+    assert warning.startswith(sizes)
 
 
 @pytest.mark.parametrize("batch", ["4", "auto"])
 def test_a_pipeline_in_lock_step_has_passes_of_its_own(scenario: Path, batch: str) -> None:
     """Its requests share steps, whatever the batch of a pass."""
-    settings = ["schedule={name='specpipe_db',batch=2}", "workload={requests=4,concurrency=4}"]
+    crowd = "workload={requests=4,concurrency=4,new_tokens=4,prompt_tokens=20}"
+    settings = ["schedule={name='specpipe_db',batch=2}", crowd, "runs=1"]
     usual = predict(Scenario.load(scenario, settings))[0]
     told = predict(Scenario.load(scenario, [*settings, f"serving.batch={batch}"]))[0]
     sentence = "key serving.batch has no effect: it is read only where several requests are open on"
@@ -288,26 +331,27 @@ def test_a_pipeline_in_lock_step_has_passes_of_its_own(scenario: Path, batch: st
 
 
 def test_prompts_have_a_place_in_lock_step_where_requests_share_it(scenario: Path) -> None:
-    settings = ["workload={requests=4,concurrency=4,prompt_tokens=200}", "serving.prefill=last"]
-    told = {
-        name: predict(Scenario.load(scenario, [*settings, f"schedule.name={name}"]))[0]
-        for name in ("specpipe_db", "specpipe")
-    }
+    crowd = ("workload={requests=4,concurrency=4,prompt_tokens=200}", "serving.prefill=last")
+    both, alone = (
+        told(scenario, *crowd, f"schedule.name={n}") for n in ("specpipe_db", "specpipe")
+    )
     sentence = "key serving.prefill has no effect: it is read only where several requests share"
-    assert any(warning.startswith(sentence) for warning in told["specpipe"].warnings)
-    assert not any("serving.prefill" in each for each in told["specpipe_db"].warnings)
+    assert any(warning.startswith(sentence) for warning in alone)
+    assert not any("serving.prefill" in each for each in both)
 
 
 def test_keys_that_are_read_are_not_told_of(scenario: Path) -> None:
-    settings = ["serving={queue='weighted_fair',weights=[1]}", "links.local.latency_ms=5"]
-    settings += ["serving.batch=2", "serving.prefill=first"]
-    settings += ["workload={requests=4,concurrency=4}"]
-    settings += ["drafts.0.host=a", "pipelines.0.stages.0.host=a", "pipelines.0.stages.0.count=2"]
-    settings += ["links.pairs=[{ends=['pipeline0.stage2','draft0'],latency_ms=2}]"]
-    settings += ["drafts.0.source=hybrid", "drafts.0.ngram=2", "drafts.0.weight=0.2"]
-    settings += ["pipelines.0.count=2", "pipelines.0.stages.0.device.memory_mib=2000"]
-    told = predict(Scenario.load(scenario, settings))[0].warnings
-    (default,) = [warning for warning in told if "no effect" in warning]  # all share a host
+    found = told(
+        scenario,
+        "serving={queue='weighted_fair',weights=[1],batch=2,prefill='first'}",
+        "links.local.latency_ms=5",
+        "workload={requests=4,concurrency=4}",
+        *("drafts.0.host=a", "pipelines.0.stages.0.host=a", "pipelines.0.stages.0.count=2"),
+        "links.pairs=[{ends=['pipeline0.stage2','draft0'],latency_ms=2}]",
+        *("drafts.0.source=hybrid", "drafts.0.ngram=2", "drafts.0.weight=0.2"),
+        *("pipelines.0.count=2", "pipelines.0.stages.0.device.memory_mib=2000"),
+    )
+    (default,) = [warning for warning in found if "no effect" in warning]  # all share a host
     assert default.startswith("key links.default has no effect")
 
 
@@ -352,44 +396,68 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_bad_checkpoints(
     checkpoints: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refused(target: str, draft: str, sentence: str, *options: str) -> None:
+    def refused(
+        sentence: str, *settings: str, target: str = "target", draft: str = "draft"
+    ) -> None:
+        options = [option for setting in settings for option in ("--set", setting)]
         assert call(monkeypatch, "run", run_with(checkpoints, target, draft), *options) == 2
         assert_sentence(capsys.readouterr().err, sentence)
 
-    refused("nowhere", "draft", "nowhere: there is no such checkpoint directory")
-    refused("target", "other", "key vocab_size = 40 differs from the target's 61")
+    refused("nowhere: there is no such checkpoint directory", target="nowhere")
+    refused("key vocab_size = 40 differs from the target's 61", draft="other")
     shard = next((checkpoints / "sharded").glob("model-00002*"))
     shard.unlink()
-    refused("sharded", "draft", f"names {shard.name}, which is missing")
-    config = checkpoints / "draft" / "config.json"
-    text = config.read_text()
-    config.write_text(text.replace("LlamaForCausalLM", "GPT2LMHeadModel"))
-    refused("target", "draft", "key architectures = 'GPT2LMHeadModel' is not supported")
-    config.write_text(text.replace('"hidden_size": 32', '"hidden_size": 48'))
-    refused("target", "draft", "asks for tensor")
-    changes = ("intermediate_size", 99, "mlp.down"), ("num_key_value_heads", 1, "self_attn.k")
-    for key, wrong, tensor in changes:
-        changed = json.loads(text)
-        assert changed[key] != wrong
-        config.write_text(json.dumps({**changed, key: wrong}))
-        refused("target", "draft", f"asks for tensor model.layers.0.{tensor}_proj.weight in shape")
-    target = checkpoints / "target" / "config.json"
-    whole = target.read_text()
-    target.write_text(whole.replace('"num_hidden_layers": 8', '"num_hidden_layers": 6'))
-    refused("target", "draft", "key num_hidden_layers = 6, but the weights hold further layers")
-    target.write_text(whole)
-    config.write_text(text)
+    refused(f"names {shard.name}, which is missing", target="sharded")
     (checkpoints / "empty").mkdir()
-    refused("empty", "draft", "config.json: there is no such file")
-    long = ["--set", "workload.new_tokens=250"]
-    refused("target", "draft", "it exceeds the models' 256 positions", *long)
-    refused("target", "draft", "holds 60 prompts", "--set", "workload.requests=61")
-    refused("target", "draft", "the reference sets are", "--set", "workload.prompts=reference:x")
-    refused("target", "draft", "no-such.json: there is", "--set", "workload.prompts=no-such.json")
-    refused("target", "draft", "the checkpoint has 8 layers", "--set", "target.layers=6")
-    central = ["schedule.name=pipedec", "schedule.central_transfers=true", "emulate=false"]
-    options = [option for setting in central for option in ("--set", setting)]
-    refused("target", "draft", "schedule.central_transfers needs emulate = true", *options)
+    refused("config.json: there is no such file", target="empty")
+    refused("it exceeds the models' 256 positions", "workload.new_tokens=250")
+    refused("holds 60 prompts", "workload.requests=61")
+    refused("the reference sets are", "workload.prompts=reference:x")
+    refused("no-such.json: there is", "workload.prompts=no-such.json")
+    refused("the checkpoint has 8 layers", "target.layers=6")
+    central = ("schedule.name=pipedec", "schedule.central_transfers=true", "emulate=false")
+    refused("schedule.central_transfers needs emulate = true", *central)
+
+
+BAD_CONFIGS = [
+    ("draft", "architectures", ["GPT2LMHeadModel"], "key architectures = 'GPT2LMHeadModel' is not"),
+    ("draft", "hidden_size", 48, "asks for tensor"),
+    (
+        "draft",
+        "intermediate_size",
+        99,
+        "asks for tensor model.layers.0.mlp.down_proj.weight in sha",
+    ),
+    (
+        "draft",
+        "num_key_value_heads",
+        1,
+        "asks for tensor model.layers.0.self_attn.k_proj.weight in",
+    ),
+    (
+        "target",
+        "num_hidden_layers",
+        6,
+        "key num_hidden_layers = 6, but the weights hold further la",
+    ),
+]
+
+
+@pytest.mark.parametrize(("model", "key", "wrong", "sentence"), BAD_CONFIGS)
+def test_a_config_that_contradicts_the_weights_is_refused(
+    checkpoints: Path, model: str, key: str, wrong: object, sentence: str
+) -> None:
+    config = checkpoints / model / "config.json"
+    text = config.read_text()
+    content = json.loads(text)
+    assert content[key] != wrong
+    config.write_text(json.dumps({**content, key: wrong}))
+    try:
+        with pytest.raises(UserError) as refused:
+            prepare(Scenario.load(run_with(checkpoints, "target", "draft")))
+    finally:
+        config.write_text(text)
+    assert sentence in str(refused.value)
 
 
 PIPEDEC = Path(__file__).parents[2] / "studies" / "scenarios" / "pipedec.toml"

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
+from tests.worlds.demo import demo, deployed
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.memory import memory_needs
-from treepipe.scenario.resolve import deploy
-from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 
-DEMO = Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml"
 AUTO = ("schedule={name='pp'}", "serving.batch=auto")
 
 
@@ -21,7 +17,7 @@ def stages(count: int, device: str = "{stage_ms={1=20}}") -> str:
 
 
 def chosen(*settings: str) -> Deployment:
-    return deploy(Scenario.load(DEMO, [*AUTO, *settings]))
+    return deployed(*AUTO, *settings)
 
 
 def reason(deployment: Deployment) -> str:
@@ -86,7 +82,7 @@ def test_a_prediction_tells_what_was_chosen() -> None:
     settings = [*AUTO, "workload={requests=8,concurrency=8,new_tokens=4}", stages(4)]
     (told,) = {
         warning
-        for trace in predict(Scenario.load(DEMO, settings))
+        for trace in predict(demo(*settings))
         for warning in trace.warnings
         if "serving.batch" in warning
     }

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.worlds.changed import changed
+from tests.worlds.demo import deployed
 from treepipe.core.errors import UserError
 from treepipe.profiles.library import find_model
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.desks import cache_room
 from treepipe.scenario.footprint import MIB, Footprint
 from treepipe.scenario.memory import memory_needs
-from treepipe.scenario.resolve import deploy
-from treepipe.scenario.scenario import Scenario
 
-DEMO = Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml"
 GPU = 'drafts=[{device="rtx-4090",model.profile="llama-3.2-1b"}]'
 LLAMA = (
     'target={profile="llama-3.1-8b"}',
@@ -34,7 +30,7 @@ def _sized(
 
 
 def deployment_of(*overrides: str) -> Deployment:
-    return deploy(Scenario.load(DEMO, [*LLAMA, *overrides]))
+    return deployed(*LLAMA, *overrides)
 
 
 def test_needs_by_hand() -> None:

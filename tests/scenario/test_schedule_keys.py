@@ -7,7 +7,6 @@ does not read is too small for some value of it, or too large.
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worlds.any_section import SCHEDULES, sections
+from tests.worlds.demo import demo, simulated
 from tests.worlds.examples import examples
 from tests.worlds.hashed_lm import DRAFTS, VOCABULARY, any_order, target
 from tests.worlds.pipeline import Pipeline
@@ -25,11 +25,6 @@ from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schedule_check import unused_warnings
 from treepipe.scenario.schema import ScheduleSection
-from treepipe.sim.acceptance import PoolSource
-from treepipe.sim.made_pools import hit_ratio_pool
-from treepipe.sim.world import simulate
-
-DEMO = Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml"
 
 
 class Measured(Pipeline):
@@ -135,19 +130,16 @@ SMALL = ("runs=1", "workload={requests=3,concurrency=3,prompt_tokens=20,new_toke
 
 @functools.cache
 def small_demo() -> Scenario:
-    return Scenario.load(DEMO, [*SMALL, "pipelines.0.stages.0.count=2"])
+    return demo(*SMALL, "pipelines.0.stages.0.count=2")
 
 
 def scheduled(section: dict[str, Any]) -> Scenario:
     return small_demo().model_copy(update={"schedule": ScheduleSection.model_validate(section)})
 
 
-POOL = hit_ratio_pool({1: 0.7, 4: 0.9})
-
-
 def behaviour(section: dict[str, Any]) -> list[tuple[object, ...]]:
     """All that a simulation does."""
-    trace = simulate(deploy(scheduled(section)), PoolSource(POOL, 1, 0))
+    trace = simulated(deploy(scheduled(section)))
     return [(s.device, s.kind, s.start_ms, s.end_ms, s.tokens) for s in trace.spans]
 
 

@@ -152,32 +152,6 @@ def test_a_bad_trace_is_one_sentence_with_the_line(
     assert_refused(scenario, TRACE, sentence)
 
 
-BAD_SETTINGS = [
-    ("arrivals=poisson", 'key workload.arrivals = "poisson"'),
-    ("arrivals={rate_per_s=2}", "key workload.arrivals.process is missing"),
-    ("arrivals={process='poison',rate_per_s=2}", "is unknown; did you mean 'poisson'?"),
-    ("arrivals={process='poisson'}", "key workload.arrivals.rate_per_s is missing"),
-    ("arrivals={process='poisson',rate_per_s=0}", "key workload.arrivals.rate_per_s = 0: input"),
-    ("arrivals={process='gamma',rate_per_s=1,cv=0}", "key workload.arrivals.cv = 0: input"),
-    ("arrivals={process='gamma',rate_per=1,cv=3}", "did you mean 'rate_per_s'?"),
-    ("new_tokens=0", "key workload.new_tokens = 0: input should be greater"),
-    ("new_tokens=many", 'key workload.new_tokens = "many": input should be a valid integer'),
-    ("new_tokens={mean=3}", "must be a number of tokens, or a table whose distribution is"),
-    ("new_tokens={distribution='zipf'}", "'uniform', 'lognormal' or 'geometric'"),
-    ("new_tokens={distribution='uniform',min=5}", "key workload.new_tokens.max is missing"),
-    ("new_tokens={distribution='uniform',min=5,max=4}", "max = 4 is less than min = 5"),
-    ("new_tokens={distribution='geometric',mean=0.5}", "key workload.new_tokens.mean = 0.5"),
-    ("new_tokens={distribution='lognormal',mean=9,sd=2}", "new_tokens.sd is unknown; valid keys"),
-]
-
-
-@pytest.mark.parametrize(("setting", "sentence"), BAD_SETTINGS)
-def test_a_bad_workload_is_one_sentence_with_the_key(
-    scenario: Path, setting: str, sentence: str
-) -> None:
-    assert_refused(scenario, f"workload.{setting}", sentence)
-
-
 def test_keys_that_arrivals_leave_without_effect_are_warned_about(scenario: Path) -> None:
     (scenario.parent / "arrivals.csv").write_text(f"{HEADER}0,9,5\n0,8,6\n")
     trace = predict(Scenario.load(scenario, (TRACE, "workload.concurrency=2")))[0]

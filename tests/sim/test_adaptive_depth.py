@@ -93,7 +93,7 @@ def heard(deployment: Deployment, beta: float) -> list[Pace]:
 @pytest.mark.parametrize("ends", ["draft", "pipeline"])
 @pytest.mark.parametrize("targets", [1, 3, 6])
 def test_what_the_draft_server_measures_is_the_closed_forms_s_and_z(
-    tmp_path: Path, targets: int, ends: str
+    targets: int, ends: str
 ) -> None:
     """Constant times, so exactly; waiting in the draft's queue is no part of Z, and the pass that
     reads the prompt, ten times as long, is none of S."""
@@ -103,9 +103,9 @@ def test_what_the_draft_server_measures_is_the_closed_forms_s_and_z(
         f"drafts=[{{ device = {{ draft_ms = {{ 1 = 3.0, 5 = 3.0, 9 = 30.0 }}, {verify} }} }}]",
         f"schedule.ends={ends}",
     )
-    written = Written(tmp_path, "starsd", *settings)
+    written = Written("starsd", *settings)
     terms = written.expected().terms
-    four = Written(tmp_path, "starsd", *settings, ADAPTIVE, "schedule.depth_range=[4,4]")
+    four = Written("starsd", *settings, ADAPTIVE, "schedule.depth_range=[4,4]")
     told = heard(deploy(four.scenario), 0.7)
     last = told[-1]
     assert last.first_ms is not None
@@ -116,9 +116,8 @@ def test_what_the_draft_server_measures_is_the_closed_forms_s_and_z(
     assert first == targets
 
 
-def test_what_is_accepted_is_learned_across_requests(tmp_path: Path) -> None:
+def test_what_is_accepted_is_learned_across_requests() -> None:
     written = Written(
-        tmp_path,
         "starsd",
         *targets_of(1, 30.0),
         ADAPTIVE,
@@ -131,9 +130,9 @@ def test_what_is_accepted_is_learned_across_requests(tmp_path: Path) -> None:
     assert {each.fed for each in second[:-1]} == {9}, "at once as deep as may be"
 
 
-def test_nothing_is_drafted_beyond_what_is_wanted(tmp_path: Path) -> None:
+def test_nothing_is_drafted_beyond_what_is_wanted() -> None:
     settings = (ADAPTIVE, "acceptance.beta=1", "workload.new_tokens=30")
-    (trace,) = Written(tmp_path, "starsd", *targets_of(1, 30.0), *settings).simulated()
+    (trace,) = Written("starsd", *targets_of(1, 30.0), *settings).simulated()
     for request in trace.requests:
         left = 29
         for each in request.rounds:
@@ -160,7 +159,7 @@ def test_the_choice_by_hand() -> None:
 @pytest.mark.parametrize(
     ("more", "nodes"), [("schedule.branching=[3,2]", 3 + 6 * 7), ("schedule.tree_size=20", 20)]
 )
-def test_the_shape_of_the_tree_is_kept(tmp_path: Path, more: str, nodes: int) -> None:
+def test_the_shape_of_the_tree_is_kept(more: str, nodes: int) -> None:
     settings = (*targets_of(1, 300.0), ADAPTIVE, "acceptance.beta=1", more)
-    (trace,) = Written(tmp_path, "starsd", *settings).simulated()
+    (trace,) = Written("starsd", *settings).simulated()
     assert max(each.fed for each in trace.requests[0].rounds) == nodes + 1

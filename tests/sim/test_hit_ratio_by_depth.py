@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.worlds.theory_scenarios import Written
-from treepipe.core.errors import UserError
+from tests.worlds.theory_scenarios import Written, draft_of
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
 from treepipe.profiles.hit_ratio import Rounds, chain_rounds
 from treepipe.profiles.library import LIBRARY
 from treepipe.profiles.pool_file import Prompt, Table
 from treepipe.results.metrics import run_metrics
-from treepipe.scenario.schema import HitRatio
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.acceptance_pool import acceptance_pool
 from treepipe.sim.blocks import SHORTEST, block_length
 from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.pool import Pool
+from treepipe.sim.predict import predict
+from treepipe.sim.theory.closed_form import closed_form
 
 FALLING = (0.8, 0.5, 0.25)
 VECTOR = np.log([0.6, 0.3, 0.1])
@@ -87,37 +85,19 @@ def test_a_position_drafted_again_nearer_is_not_drawn_anew() -> None:
     assert not (far < near).any()
 
 
-def test_closed_forms_take_shares_by_depth_or_refuse_them(tmp_path: Path) -> None:
+def test_the_closed_form_of_chains_takes_shares_by_depth() -> None:
     table = "acceptance={source='hit_ratio',table={1=[0.8,0.5,0.25]}}"
-    constant = ("drafts=[{device={draft_ms={1=3.0}}}]", "schedule.gamma=3")
-    chain = Written(tmp_path, "chain", table, *constant, "runs=1")
-    (trace,) = Written(
-        tmp_path, "chain", table, *constant, "workload={requests=120,new_tokens=16}", "runs=1"
-    ).simulated()
-    expected = chain.scenario.with_(**{"workload.new_tokens": 16, "workload.requests": 120})
-    chain.scenario = expected
-    mean = chain.expected().metrics["time_between_tokens_ms"]
+    chain = Written("chain", table, draft_of(3.0), "schedule.gamma=3", "workload.new_tokens=16")
+    many = chain.scenario.with_(**{"workload.requests": 120})
+    mean = closed_form(chain.scenario).metrics["time_between_tokens_ms"]
+    (trace,) = predict(many)
     assert run_metrics(trace)["time_between_tokens_ms"] == pytest.approx(mean, rel=0.04)
-    for other in ("dsd", "starsd", "specpipe"):
-        with pytest.raises(UserError, match=r"key acceptance\.table: no closed form applies"):
-            Written(tmp_path, other, table).expected()
 
 
-def test_closed_forms_say_that_they_leave_out_a_pools_depths(tmp_path: Path) -> None:
-    head = "acceptance={source='profile',name='reference-eagle'}"
-    warnings = Written(tmp_path, "chain", head).expected().warnings
-    assert any("none of the 7 depths further down" in each for each in warnings)
-
-
-def test_a_share_may_not_fall_with_k_at_any_depth() -> None:
-    with pytest.raises(ValueError, match=r"falls from 0.6 at 1 to 0.5 at 4 \(depth 2\)"):
-        HitRatio.model_validate({"source": "hit_ratio", "table": {1: [0.7, 0.6], 4: [0.9, 0.5]}})
-
-
-def test_misses_are_scaled_at_every_depth(tmp_path: Path) -> None:
+def test_misses_are_scaled_at_every_depth() -> None:
     def pool(table: str, *settings: str) -> Pool:
         source = f"acceptance={{source='hit_ratio',table={table}}}"
-        return acceptance_pool(Written(tmp_path, "chain", source, *settings).scenario)[0]
+        return acceptance_pool(Written("chain", source, *settings).scenario)[0]
 
     more, given = pool("{1=[0.8,0.6]}", "scale.misses=2"), pool("{1=[0.6,0.2]}")
     assert (more.ranks_by_depth == given.ranks_by_depth).all()

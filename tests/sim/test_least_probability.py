@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from math import log
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.worlds.demo import demo
 from treepipe.core.errors import UserError
 from treepipe.results.trace import Trace
 from treepipe.scenario.resolve import deploy, input_warnings
@@ -19,7 +19,6 @@ from treepipe.sim.pool import Pool
 from treepipe.sim.theory.closed_form import closed_form
 from treepipe.sim.world import simulate
 
-DEMO = Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml"
 GAMMA, NEW = 4, 40
 
 
@@ -31,7 +30,7 @@ def scenario(name: str, least: float, **more: Any) -> Scenario:
         "workload.requests": 3,
         "drafts.0.least_probability": least,
     }
-    return Scenario.load(DEMO).with_(**{**changes, **more})
+    return demo().with_(**{**changes, **more})
 
 
 def simulated(given: Scenario) -> tuple[Pool, Trace]:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.worlds.any_section import LAYERED, SCHEDULES
 from tests.worlds.changed import changed
+from tests.worlds.demo import demo, deployed, simulated
 from tests.worlds.timed_pipeline import (
     DECIDE,
     EVALUATE,
@@ -22,12 +23,8 @@ from tests.worlds.timed_pipeline import (
 from treepipe.results.metrics import run_metrics
 from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
-from treepipe.sim.acceptance import PoolSource
-from treepipe.sim.made_pools import hit_ratio_pool
-from treepipe.sim.world import simulate
 
 SCENARIOS = Path(__file__).parents[2] / "studies" / "scenarios"
-POOL = hit_ratio_pool({1: 0.7, 4: 0.9})
 
 
 @pytest.mark.parametrize(
@@ -68,7 +65,7 @@ def test_one_request_in_a_pass_is_bound_by_the_slowest_stage() -> None:
 
 def throughput(*settings: str) -> float:
     scenario = Scenario.load(SCENARIOS / "pp.toml", ["workload.requests=64", *settings])
-    return run_metrics(simulate(deploy(scenario), PoolSource(POOL, 1, 0)))["throughput_tokens_s"]
+    return run_metrics(simulated(deploy(scenario)))["throughput_tokens_s"]
 
 
 @pytest.mark.long
@@ -93,8 +90,8 @@ def test_every_schedule_shares_passes(name: str, ends: str) -> None:
     traces = []
     for batch in (1, 3):
         settings = (asked, f"schedule={{name='{name}',ends='{ends}'}}", f"serving.batch={batch}")
-        scenario = Scenario.load(SCENARIOS / "demo.toml", settings)
-        traces.append(simulate(deploy(scenario), PoolSource(POOL, 1, 0)))
+        scenario = demo(*settings)
+        traces.append(simulated(deploy(scenario)))
     counts = [sum(span.kind == "compute" for span in trace.spans) for trace in traces]
     assert counts[1] < 0.75 * counts[0]
     assert [len(request.tokens) for request in traces[1].requests] == [16] * 6
@@ -113,7 +110,7 @@ def test_new_requests_of_specpipe_db_are_prefilled_first(
         arrivals = f"workload={{arrivals={{process='trace',file='{tmp_path / name}'}}}}"
         serving = () if prompts is None else (f"serving.prefill={prompts}",)
         scenario = Scenario.load(SCENARIOS / "specpipe_db.toml", [arrivals, *serving])
-        trace = simulate(deploy(scenario), PoolSource(POOL, 1, 0))
+        trace = simulated(deploy(scenario))
         first_ms[name] = trace.requests[-1].emitted[0][0] - 1000.0
     late_ms, step_ms = first_ms["beside"] - first_ms["alone"], 25.0
     if prompts == "last":
@@ -128,8 +125,8 @@ def test_the_last_stage_verifies_all_rows_that_it_computes(name: str) -> None:
     asked = "workload={requests=6,concurrency=3,prompt_tokens=1,new_tokens=7}"
     links = "links={default={latency_ms=15.0}}"
     settings = (asked, links, f"schedule={{name='{name}',ends='pipeline'}}")
-    deployment = deploy(Scenario.load(SCENARIOS / "demo.toml", settings))
-    trace = simulate(deployment, PoolSource(POOL, 1, 0))
+    deployment = deployed(*settings)
+    trace = simulated(deployment)
     last = deployment.roles.pipelines[0][-1].name
     computed, verified = (
         [span.tokens for span in trace.spans if (span.device, span.kind) == (last, kind)]

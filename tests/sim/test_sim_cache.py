@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
-from pathlib import Path
 
 import pytest
 
 from tests.worlds.any_section import SCHEDULES
 from tests.worlds.changed import changed
+from tests.worlds.demo import POOL, deployed, simulated
 from tests.worlds.recording_source import RecordingSource
 from tests.worlds.timed_pipeline import (
     DECIDE,
@@ -26,15 +26,9 @@ from treepipe.results.metrics import run_metrics
 from treepipe.results.result import make_result
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment, Room
-from treepipe.scenario.resolve import deploy
-from treepipe.scenario.scenario import Scenario
-from treepipe.sim.acceptance import PoolSource
-from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
 
-DEMO = Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml"
-POOL = PoolSource(hit_ratio_pool({1: 0.7, 4: 0.9}), 1, 0)
 PROMPT, NEW, CLIENTS = 20, 32, 4
 PASS, LAP = 20.0, STAGES * 20.0 + (STAGES + 1) * HOP + EVALUATE + DECIDE
 
@@ -42,7 +36,7 @@ PASS, LAP = 20.0, STAGES * 20.0 + (STAGES + 1) * HOP + EVALUATE + DECIDE
 def crowd(name: str, *settings: str) -> Deployment:
     asked = f"requests={CLIENTS},concurrency={CLIENTS},prompt_tokens={PROMPT},new_tokens={NEW}"
     schedule = f"schedule={{name={name!r},tree_size=12,tree_depth=3,width=6,expand_depth=3}}"
-    return deploy(Scenario.load(DEMO, [f"workload={{{asked}}}", schedule, *settings]))
+    return deployed(f"workload={{{asked}}}", schedule, *settings)
 
 
 def nodes(name: str) -> int:
@@ -61,7 +55,7 @@ def test_reserved_room_for_k_requests_is_k_places(name: str) -> None:
     tokens = 3 * (PROMPT + NEW + nodes(name)) - 1
     shared = crowd(name, "serving.cache=reserved", f"serving.cache_tokens={tokens}")
     placed = crowd(name, "serving.places=2")
-    assert simulate(shared, POOL) == simulate(placed, POOL)
+    assert simulated(shared) == simulated(placed)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -73,7 +67,7 @@ def test_a_preempted_requests_text_is_kept_and_replayed(name: str) -> None:
     trace = simulate(crowded, source)
     one_at_a_time = name in ("pipedec", "specpipe")
     assert (sum(request.preemptions for request in trace.requests) > 0) != one_at_a_time
-    assert texts(trace) == texts(simulate(crowd(name), POOL))
+    assert texts(trace) == texts(simulated(crowd(name)))
     replay = ReplaySource(source.recording(trace))
     assert simulate(crowded, replay) == trace
     assert not replay.borrowed

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.worlds.changed import changed
+from tests.worlds.demo import demo
 from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.timed_pipeline import (
     DECIDE,
@@ -27,12 +28,10 @@ from treepipe.results.metrics import run_metrics
 from treepipe.results.trace import Span, Trace
 from treepipe.scenario.deployment import Deployment, RequestSpec
 from treepipe.scenario.resolve import deploy
-from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
 
-DEMO = Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml"
 PROMPT, PASS, PER_TOKEN = 10, 20.0, 0.01
 """Tokens; milliseconds of a pass without context, and what each cached token adds."""
 
@@ -156,15 +155,12 @@ def test_a_context_beyond_the_table_is_warned_of() -> None:
         'pipelines=[{stages=[{device={layer=[{model="llama-2-7b",dtype="float16",'
         "ms={0={1=1.0},100={1=1.1}}}]},count=2}]}]"
     )
-    scenario = Scenario.load(
-        DEMO,
-        [
-            hardware,
-            'target={profile="llama-2-7b"}',
-            "workload={requests=1,prompt_tokens=90,new_tokens=40}",
-            'schedule={name="pp",ends="draft"}',  # these devices know layers only
-            "runs=1",
-        ],
+    scenario = demo(
+        hardware,
+        'target={profile="llama-2-7b"}',
+        "workload={requests=1,prompt_tokens=90,new_tokens=40}",
+        'schedule={name="pp",ends="draft"}',
+        "runs=1",
     )
     assert deploy(scenario).roles.pipelines[0][0].times.stage.last_context == 100
     (trace,) = predict(scenario)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeAlias
 
 import pytest
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.worlds.any_section import SCHEDULES
 from tests.worlds.changed import changed
+from tests.worlds.demo import POOL, demo, deployed, simulated
 from tests.worlds.recording_source import RecordingSource
 from tests.worlds.timed_pipeline import (
     DECIDE,
@@ -38,16 +38,11 @@ from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.faults import Faults, Injected
 from treepipe.scenario.machines import Machine
 from treepipe.scenario.resolve import deploy, resolve
-from treepipe.scenario.scenario import Scenario
-from treepipe.sim.acceptance import PoolSource
-from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.predict import predict
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import Simulation, simulate
 
-DEMO = Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml"
 REDEALT = "faults.redeal_layers=true"
-POOL = PoolSource(hit_ratio_pool({1: 0.7, 4: 0.9}), 1, 0)
 KINDS: tuple[FaultKind, ...] = ("kill", "stop", "cut")
 RESTART_MS, TIMEOUT_MS = 700.0, 1000.0
 NOTICED_MS: dict[FaultKind, float] = {"kill": 0.0, "stop": 800.0, "cut": 900.0}
@@ -61,7 +56,7 @@ COSTS = HostTimes(FLAT, FLAT, 0.2, FLAT, Factor({}), 0.0, Factor({}))
 def asked(name: str, *settings: str) -> Deployment:
     workload = "workload={requests=3,concurrency=2,prompt_tokens=9,new_tokens=8}"
     schedule = f"schedule={{name={name!r},tree_size=8,tree_depth=3,width=4,expand_depth=2}}"
-    return deploy(Scenario.load(DEMO, [workload, schedule, *settings]))
+    return deployed(workload, schedule, *settings)
 
 
 def failing(deployment: Deployment, *injected: Injected, spares: int = 9) -> Deployment:
@@ -96,7 +91,7 @@ def texts(trace: Trace) -> list[tuple[int, ...]]:
 def test_no_fault_changes_a_text(name: str, faults: list[DrawnFault]) -> None:
     """Whoever fails, whenever: no token is lost, none comes twice, and a recording is whole."""
     deployment = asked(name)
-    undisturbed = simulate(deployment, POOL)
+    undisturbed = simulated(deployment)
     end_ms = max(request.finished_ms for request in undisturbed.requests)
     injected = [
         Injected(
@@ -237,7 +232,7 @@ def test_a_draft_that_stands_still_for_a_while_answers_later() -> None:
 def test_a_loss_without_a_spare_is_one_sentence() -> None:
     fault = Injected("pipeline0.stage2", "kill", 40.0)
     with pytest.raises(RunError, match=r"^pipeline0\.stage2 fails 40 ms after .* no spare is left"):
-        simulate(failing(asked("flowspec"), fault, spares=0), POOL)
+        simulated(failing(asked("flowspec"), fault, spares=0))
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -251,11 +246,11 @@ def test_of_several_pipelines_the_others_go_on(
     if hosts:
         box = Machine("box", deployment.roles.devices, costs=COSTS)
         deployment = changed(deployment, machines=(box,))
-    undisturbed = simulate(deployment, POOL)
+    undisturbed = simulated(deployment)
     at_ms = share * undisturbed.requests[0].finished_ms
     lost = Injected(f"pipeline0.stage{stage + 1}", kind, at_ms)
     again = replace(lost, at_ms=at_ms + TIMEOUT_MS)  # who is gone does not fail again
-    trace = simulate(failing(deployment, lost, again, spares=0), POOL)
+    trace = simulated(failing(deployment, lost, again, spares=0))
     assert len(trace.requests) == len(undisturbed.requests)
     for request, whole in zip(trace.requests, undisturbed.requests, strict=True):
         assert request.tokens == whole.tokens[: len(request.tokens)]
@@ -292,7 +287,7 @@ def test_a_draft_that_is_away_changes_no_text(name: str, faults: list[DrawnFault
     """No spare is left for the draft, and stages are dealt anew: no token is lost, and none comes
     twice; meanwhile nobody drafts, and when what it was lost by is over, it drafts again."""
     deployment = asked(name, REDEALT)
-    undisturbed = simulate(deployment, POOL)
+    undisturbed = simulated(deployment)
     end_ms = max(request.finished_ms for request in undisturbed.requests)
     draft = deployment.roles.devices[0]
     always: DrawnFault = (0.3, 0, "stop", TIMEOUT_MS)
@@ -303,7 +298,7 @@ def test_a_draft_that_is_away_changes_no_text(name: str, faults: list[DrawnFault
             lasts = None if kind == "kill" or worker else for_ms
             at_ms = share * end_ms
             injected.append(Injected(deployment.roles.devices[worker], kind, at_ms, for_ms=lasts))
-    trace = simulate(failing(deployment, *injected, spares=0), POOL)
+    trace = simulated(failing(deployment, *injected, spares=0))
     assert texts(trace) == texts(undisturbed)
     for request in trace.requests:
         assert sum(count for _, count in request.emitted) == len(request.tokens)
@@ -367,8 +362,8 @@ def test_of_several_draft_servers_the_others_go_on_drafting() -> None:
     two = 'drafts=[{count=2,device="emulated-20ms"}]'
     deployment = asked("flowspec", two, "workload.requests=6", "workload.concurrency=4")
     lost = Injected("draft1", "kill", 60.0)
-    trace = simulate(failing(deployment, lost, spares=0), POOL)
-    assert texts(trace) == texts(simulate(deployment, POOL))
+    trace = simulated(failing(deployment, lost, spares=0))
+    assert texts(trace) == texts(simulated(deployment))
     ((gone_ms, _),) = away(trace, "draft1")
     drafting = {s.device for s in trace.spans if s.kind == "draft" and s.start_ms > gone_ms}
     deciding = {s.device for s in trace.spans if s.kind == "evaluate" and s.start_ms > gone_ms}
@@ -380,9 +375,9 @@ def test_all_targets_of_a_shared_draft_are_decoded_plainly() -> None:
     targets = 'pipelines=[{count=3,stages=[{count=1,device="emulated-20ms"}]}]'
     more = "workload={requests=6,concurrency=3,prompt_tokens=9,new_tokens=90}"
     deployment = asked("starsd", targets, more)
-    undisturbed = simulate(deployment, POOL)
+    undisturbed = simulated(deployment)
     stopped = Injected("draft0", "cut", 200.0, for_ms=2500.0)
-    trace = simulate(failing(deployment, stopped, spares=0), POOL)
+    trace = simulated(failing(deployment, stopped, spares=0))
     assert texts(trace) == texts(undisturbed)
     assert {request.pipeline for request in trace.requests} == {0, 1, 2}
     (fault,) = trace.faults
@@ -392,7 +387,7 @@ def test_all_targets_of_a_shared_draft_are_decoded_plainly() -> None:
 def test_whoever_is_away_does_not_fail_and_does_again_when_it_is_back() -> None:
     deployment = asked("flowspec", "workload.new_tokens=60")
     stops = [Injected("draft0", "stop", at, for_ms=2000.0) for at in (100.0, 1900.0, 3500.0)]
-    trace = simulate(failing(deployment, *stops, spares=0), POOL)
+    trace = simulated(failing(deployment, *stops, spares=0))
     assert [fault.at_ms for fault in trace.faults] == [100.0, 3500.0]
 
 
@@ -400,9 +395,9 @@ def test_a_key_that_cannot_help_is_warned_of() -> None:
     told = ["faults.plain_without_draft=true", "runs=1", "workload={requests=1,new_tokens=4}"]
     adaptive = ['schedule={name="chain"}', 'sampling={rule="adaptive"}']
     nobody = ["faults.plain_without_draft=false"], ['schedule={name="pp"}'], adaptive
-    assert not any(deploy(Scenario.load(DEMO, each)).faults.stand_in for each in nobody)
+    assert not any(deployed(*each).faults.stand_in for each in nobody)
     told[0] = 'faults={plain_without_draft=false,inject=[{worker="draft0",kind="stop",at_ms=1e9}]}'
-    (trace,) = predict(Scenario.load(DEMO, [*told, 'schedule={name="pp"}']))
+    (trace,) = predict(demo(*told, 'schedule={name="pp"}'))
     (warning,) = [each for each in trace.warnings if "plain_without_draft" in each]
     assert warning.endswith("read only where something is drafted (schedule.name)")
 
@@ -427,7 +422,7 @@ def test_layers_that_are_dealt_anew_change_no_text(
     stages = f'pipelines=[{{stages=[{{count=4,device="{device}"}}]}}]'
     target = 'target={checkpoint="reference",layers=8}'
     deployment = asked(name, stages, target, REDEALT)
-    undisturbed = simulate(deployment, POOL)
+    undisturbed = simulated(deployment)
     end_ms = max(request.finished_ms for request in undisturbed.requests)
     injected = [Injected(f"pipeline0.stage{n}", kind, at * end_ms) for at, n, kind in faults]
     world = Simulation(failing(deployment, *injected, spares=0), POOL, record_spans=True)
@@ -452,7 +447,7 @@ def test_times_of_dealt_layers_by_hand() -> None:
     """Plain decoding: four stages of 20 ms for two layers become three of 30, 30 and 20 ms; a
     token takes as long at the stages, and a hop of 1 ms less."""
     deployment = asked("pp", "workload.concurrency=1", "workload.requests=1", REDEALT)
-    before = simulate(deployment, POOL)
+    before = simulated(deployment)
     (lap,) = {round(gap, 6) for gap in gaps(before.requests[0])}
     at_ms = before.requests[0].emitted[3][0] + 1.0
     lost = Injected("pipeline0.stage3", "kill", at_ms)
@@ -475,7 +470,7 @@ def test_more_layers_go_where_they_are_done_first_and_none_where_there_is_no_roo
     slow = {"stage_ms": {1: 20.0}, "memory_mib": 1000}
     stages = [{"device": device, "layers": 2} for device in (slow, fast, slow)]
     lost = Injected("pipeline0.stage3", "kill", 30.0)
-    scenario = Scenario.load(DEMO, [REDEALT]).with_(
+    scenario = demo(REDEALT).with_(
         **{"target.layers": 6, "target.hidden_size": 192, "target.checkpoint": None},
         **{"pipelines": [{"stages": stages}]},
         **{"target.layer_mib": 100.0, "target.kv_kib": 1.0},
@@ -486,13 +481,13 @@ def test_more_layers_go_where_they_are_done_first_and_none_where_there_is_no_roo
     assert [len(stage.layers) for stage in world.deployment.roles.pipelines[0]] == [1, 5]
     full = scenario.with_(**{"target.layer_mib": 400.0})
     with pytest.raises(RunError, match=r"layers of pipeline0 do not fit the stages that are left"):
-        simulate(failing(deploy(full), lost, spares=0), POOL)
+        simulated(failing(deploy(full), lost, spares=0))
 
 
 def test_that_no_critical_path_is_told_is_said_once() -> None:
     few = ["runs=2", "workload.requests=1", "workload.new_tokens=4"]
     inject = 'faults.inject=[{worker="draft0",kind="kill",at_ms=9}]'
-    spared = Scenario.load(DEMO, [*few, inject, "faults.spares=1"])
+    spared = demo(*few, inject, "faults.spares=1")
     traces = predict(spared, paths=True)
     content = make_result("simulation", "test", 0, traces).to_json()
     assert sum("no critical path is told" in each for each in content["warnings"]) == 1
@@ -503,8 +498,8 @@ def test_that_no_critical_path_is_told_is_said_once() -> None:
 
 
 def test_faults_of_a_scenario_are_a_list_or_a_table() -> None:
-    short = Scenario.load(DEMO, ['faults=[{worker="draft0",kind="kill",at_ms=5}]'])
-    long = Scenario.load(DEMO, ['faults.inject=[{worker="draft0",kind="kill",at_ms=5}]'])
+    short = demo('faults=[{worker="draft0",kind="kill",at_ms=5}]')
+    long = demo('faults.inject=[{worker="draft0",kind="kill",at_ms=5}]')
     assert resolve(short).faults == resolve(long).faults
     spared = resolve(short.with_(**{"faults.spares": 2, "faults.inject.0.at_ms": 7})).faults
     assert (spared.all_spares, spared.injected[0].at_ms) == ((Spare(), Spare()), 7.0)
@@ -514,11 +509,9 @@ def test_faults_of_a_scenario_are_a_list_or_a_table() -> None:
 
 def test_keys_without_effect_on_a_simulation_are_warned_of() -> None:
     few = ["runs=1", "workload.requests=1", "workload.new_tokens=4", "faults.spares=2"]
-    (trace,) = predict(Scenario.load(DEMO, few))
+    (trace,) = predict(demo(*few))
     words = "in a simulation in which a worker fails ([[faults]])"
     assert f"key faults has no effect: it is read only in a run, and {words}" in trace.warnings
-    (trace,) = predict(
-        Scenario.load(DEMO, [*few, 'faults.inject=[{worker="draft0",kind="kill",at_ms=9}]'])
-    )
+    (trace,) = predict(demo(*few, 'faults.inject=[{worker="draft0",kind="kill",at_ms=9}]'))
     assert not any("key faults." in w for w in trace.warnings)
     assert [fault.worker for fault in trace.faults] == ["draft0"]

@@ -40,10 +40,15 @@ TWO_STAGES = (
 )
 
 
-def simulated(folder: Path, profile: str, *settings: str, schedule: str = "pp") -> Trace:
+def box(folder: Path, profile: str, *settings: str, schedule: str = "pp") -> Written:
+    """Both stages and the draft on a host of this profile."""
     (folder / "box.toml").write_text(profile + ORIGIN)
-    written = Written(folder, schedule, *TWO_STAGES, 'hosts.box.profile="./box.toml"', *settings)
-    (trace,) = written.simulated()
+    named = 'hosts.box.profile="./box.toml"'
+    return Written(schedule, *TWO_STAGES, named, *settings, folder=folder)
+
+
+def simulated(folder: Path, profile: str, *settings: str, schedule: str = "pp") -> Trace:
+    (trace,) = box(folder, profile, *settings, schedule=schedule).simulated()
     return trace
 
 
@@ -136,16 +141,14 @@ def test_every_schedule_ends_with_its_text_and_all_of_a_roles_time_has_a_name(
     tmp_path: Path, schedule: str
 ) -> None:
     """What a role does never overlaps, whatever it waits for."""
-    profile = "\n".join(
-        [
-            "send_ms = { 1 = 0.2 }",
-            "receive_ms = { 1 = 0.3 }",
-            "desk_ms = { 1 = 0.1, 9 = 0.4 }",
-            "wake_ms = 0.15",
-            "together = { 1 = 1.0, 2 = 1.4, 3 = 2.0 }",
-            "variation = 0.1",
-        ]
-    )
+    profile = """
+send_ms = { 1 = 0.2 }
+receive_ms = { 1 = 0.3 }
+desk_ms = { 1 = 0.1, 9 = 0.4 }
+wake_ms = 0.15
+together = { 1 = 1.0, 2 = 1.4, 3 = 2.0 }
+variation = 0.1
+"""
     acceptance = 'acceptance={source="bernoulli",beta=0.6}'
     more = ("workload.requests=3", "workload.concurrency=2", f"schedule.name={schedule}")
     trace = simulated(tmp_path, profile, acceptance, *more)
@@ -156,28 +159,27 @@ def test_every_schedule_ends_with_its_text_and_all_of_a_roles_time_has_a_name(
 
 
 def test_with_emulation_it_has_no_effect_and_a_warning(tmp_path: Path) -> None:
-    (tmp_path / "box.toml").write_text("wake_ms = 5.0\n" + ORIGIN)
-    scenario = Written(
-        tmp_path, "pp", *TWO_STAGES, 'hosts.box.profile="./box.toml"', "emulate=true"
-    ).scenario
+    scenario = box(tmp_path, "wake_ms = 5.0\n", "emulate=true").scenario
     deployment = deploy(scenario)
     assert all(machine.costs is None for machine in deployment.roles.machines)
     (warning,) = [w for w in input_warnings(scenario, deployment) if "hosts.box" in w]
     assert warning.endswith("it is read only in a simulation with emulate = false")
 
 
-def test_contradictions_are_sentences(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"keys capacity and profile: a host's profile says itself"):
-        simulated(tmp_path, "", "hosts.box.capacity=2")
-    (tmp_path / "box.toml").write_text(ORIGIN)
-    named = Written(tmp_path, "pp", *TWO_STAGES, 'hosts.box.profile="./box.toml"')
-    with pytest.raises(
-        UserError, match=r"key hosts: no closed form applies: .* not what a host's profile adds"
-    ):
-        named.expected()
-    missing = Written(tmp_path, "pp", *TWO_STAGES, 'hosts.box.profile="bax"')
-    with pytest.raises(UserError, match=r"key hosts.box.profile = 'bax': there is no such profile"):
-        missing.simulated()
+def test_closed_forms_refuse_a_hosts_own_costs(tmp_path: Path) -> None:
+    words = r"key hosts: no closed form applies: .* not what a host's profile adds"
+    with pytest.raises(UserError, match=words):
+        box(tmp_path, "").expected()
+
+
+LOSE = 'faults={spares=1,inject=[{worker="draft0",kind="kill",at_ms=30}]}'
+
+
+def restart_ms(trace: Trace) -> float:
+    (fault,) = trace.faults
+    assert fault.detected_ms is not None
+    assert fault.recovered_ms is not None
+    return fault.recovered_ms - fault.detected_ms
 
 
 @pytest.mark.parametrize(
@@ -193,12 +195,8 @@ def test_a_restart_takes_what_was_measured_of_the_slowest_host(
     tmp_path: Path, settings: tuple[str, ...], expected: float
 ) -> None:
     (tmp_path / "slow.toml").write_text("restart_ms = 900" + ORIGIN)
-    lose = 'faults={spares=1,inject=[{worker="draft0",kind="kill",at_ms=30}]}'
-    trace = simulated(tmp_path, "restart_ms = 700", lose, *settings)
-    (fault,) = trace.faults
-    assert fault.detected_ms is not None
-    assert fault.recovered_ms is not None
-    assert fault.recovered_ms - fault.detected_ms == pytest.approx(expected)
+    trace = simulated(tmp_path, "restart_ms = 700", LOSE, *settings)
+    assert restart_ms(trace) == pytest.approx(expected)
 
 
 HEAVY = "target={layers=8,layer_mib=1500,kv_kib=1}"
@@ -215,14 +213,9 @@ ON_ONE_HOST = "pipelines.0.stages.0.host=box"
     ],
 )
 def test_a_restart_that_nobody_measured_reads_the_weights_of_the_fullest_host(
-    tmp_path: Path, settings: tuple[str, ...], weights_mib: float, read_mib_s: float
+    settings: tuple[str, ...], weights_mib: float, read_mib_s: float
 ) -> None:
-    lose = 'faults={spares=1,inject=[{worker="draft0",kind="kill",at_ms=30}]}'
-    (trace,) = Written(tmp_path, "pp", lose, *settings).simulated()
-    (fault,) = trace.faults
-    assert fault.detected_ms is not None
-    assert fault.recovered_ms is not None
-    expected = START_MS + 1e3 * weights_mib / read_mib_s
-    assert fault.recovered_ms - fault.detected_ms == pytest.approx(expected)
+    (trace,) = Written("pp", LOSE, *settings).simulated()
+    assert restart_ms(trace) == pytest.approx(START_MS + 1e3 * weights_mib / read_mib_s)
     (told,) = [each for each in trace.warnings if each.startswith("nobody measured a restart")]
     assert (f"{weights_mib:,} MiB" if weights_mib else "nothing tells the target's size") in told

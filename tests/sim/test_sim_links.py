@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from tests.worlds.changed import changed
+from tests.worlds.demo import deployed
 from tests.worlds.theory_scenarios import Written
 from tests.worlds.timed_pipeline import STAGES, make_deployment, plain, run
 from treepipe.core.errors import UserError
@@ -21,48 +21,31 @@ from treepipe.physics.timing import JitterKind, LinkTimes
 from treepipe.physics.transfers import Port
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.resolve import deploy
-from treepipe.scenario.scenario import Scenario
 from treepipe.sim.clock import Clock
 from treepipe.sim.link import Claim, Ports, SimulatedLink, Traffic
 
-DEMO = Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml"
+MS = 125_000
+"""Bytes that a link of 1 Gbit/s carries in a millisecond."""
 
 
 def arrivals(
     link_times: LinkTimes, sends: Sequence[float], sizes: Sequence[int], seed: int = 0
 ) -> list[tuple[int, float]]:
     """(number, time) of every arrival of messages sent at these times."""
-    env = Clock()
-    found: list[tuple[int, float]] = []
+    clock, found = Clock(), list[tuple[int, float]]()
     link: SimulatedLink[int] = SimulatedLink(
-        env, link_times, lambda item: found.append((item, env.now)), np.random.default_rng(seed)
+        clock, link_times, lambda n: found.append((n, clock.now)), np.random.default_rng(seed)
     )
-
-    def sender() -> Generator[Any, Any, None]:
-        for number, (time, size) in enumerate(zip(sends, sizes, strict=True)):
-            yield env.timeout(time - env.now)
-            link.send(number, size)
-
-    env.process(sender())
-    env.run()
+    for number, (time, size) in enumerate(zip(sends, sizes, strict=True)):
+        clock.after(time, lambda _, n=number, s=size: link.send(n, s))  # type: ignore[misc]
+    clock.run()
     return found
 
 
-@pytest.mark.parametrize(
-    ("link", "sends", "sizes", "ends"),
-    [
-        # 125,000 bytes take 1 ms at 1 Gbit/s. The third message finds the link free.
-        (LinkTimes(5.0, 1000.0), [0.0, 0.0, 9.0], [125_000, 250_000, 125_000], [6.0, 8.0, 15.0]),
-        # A message keeps the sender busy whatever its size.
-        (LinkTimes(5.0, 1000.0, message_ms=0.5), [0.0, 0.0], [125_000, 0], [6.5, 7.0]),
-    ],
-)
-def test_bandwidth_keeps_the_link_busy_and_latency_does_not(
-    link: LinkTimes, sends: list[float], sizes: list[int], ends: list[float]
-) -> None:
-    found = arrivals(link, sends, sizes)
-    assert [number for number, _ in found] == [*range(len(sends))]
-    assert [time for _, time in found] == pytest.approx(ends)
+def test_bandwidth_keeps_the_link_busy_and_latency_does_not() -> None:
+    """125,000 bytes take 1 ms at 1 Gbit/s. The third message finds the link free."""
+    found = arrivals(LinkTimes(5.0, 1000.0), [0.0, 0.0, 9.0], [MS, 2 * MS, MS])
+    assert found == [(0, 6.0), (1, 8.0), (2, 15.0)]
 
 
 INNER = "links.pairs=[{ends=['pipeline0.stage1','pipeline0.stage2'],bandwidth_mbit_s=9}]"
@@ -80,9 +63,9 @@ OUTER = "links.pairs=[{ends=['pipeline0.stage4','draft0'],transfer_ms={1=0.1,900
     ],
 )
 def test_states_of_unknown_size_take_no_link_that_depends_on_it(
-    tmp_path: Path, settings: tuple[str, ...], states: str | None
+    settings: tuple[str, ...], states: str | None
 ) -> None:
-    scenario = Written(tmp_path, "pp", *settings).scenario
+    scenario = Written("pp", *settings).scenario
     if states is None:
         deploy(scenario)
         return
@@ -93,7 +76,7 @@ def test_states_of_unknown_size_take_no_link_that_depends_on_it(
 @pytest.mark.parametrize(
     "link", [LinkTimes(1.0, None, 5.0), LinkTimes(1.0, loss=0.1, retransmit_ms=5.0)]
 )
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_what_is_held_up_never_reorders(link: LinkTimes, seed: int) -> None:
     # Held-up messages become due together; rounding of their delays must not swap them.
     sends = np.cumsum(np.random.default_rng(1000 + seed).exponential(0.7, 500)).tolist()
@@ -122,7 +105,7 @@ def test_lost_messages_are_sent_again_behind_a_timeout() -> None:
     """A message takes 1 ms on the wire; k losses cost k timeouts and k more times on the wire."""
     sends = [1000.0 * i for i in range(5000)]
     link = LinkTimes(2.0, 1000.0, loss=0.25, retransmit_ms=30.0)
-    found = arrivals(link, sends, [125_000] * len(sends))
+    found = arrivals(link, sends, [MS] * len(sends))
     lost = (np.array([time for _, time in found]) - np.array(sends) - 3.0) / 31.0
     assert lost == pytest.approx(np.rint(lost))
     assert np.rint(lost).min() == 0
@@ -168,7 +151,7 @@ def many_arrivals(
 
 def test_links_of_one_medium_take_turns_and_latency_does_not_hold_it() -> None:
     # 1 ms each on a medium that three links share; a fourth has another one to itself.
-    sends = [(0, 0.0, 125_000), (1, 0.0, 125_000), (2, 0.5, 125_000), (3, 0.0, 125_000)]
+    sends = [(0, 0.0, MS), (1, 0.0, MS), (2, 0.5, MS), (3, 0.0, MS)]
     found = many_arrivals(LinkTimes(5.0, 1000.0), sends, held=["air", "air", "air", "wire"])
     expected = [(0, 0, 6), (3, 0, 6), (1, 1, 7), (2, 2, 8)]
     assert found == [pytest.approx(each) for each in expected]
@@ -189,11 +172,8 @@ def test_half_duplex_changes_nothing_where_only_one_message_is_under_way() -> No
 
 def test_directions_of_a_half_duplex_link_take_turns() -> None:
     deployment = there_and_back(half_duplex=True)
-    assert (
-        deployment.held("draft", "stage1")
-        == deployment.held("stage1", "draft")
-        == ("draft<->stage1",)
-    )
+    both = [deployment.held(*ends) for ends in (("draft", "stage1"), ("stage1", "draft"))]
+    assert both == [("draft<->stage1",)] * 2
     assert deployment.held("draft", "stage2") == ("draft<->stage2",)
     sends = [(0, 0.0, 125), (1, 0.25, 125)]
     found = many_arrivals(deployment.wiring.default, sends, held=["draft<->stage1"] * 2)
@@ -201,23 +181,27 @@ def test_directions_of_a_half_duplex_link_take_turns() -> None:
 
 
 def test_a_medium_is_held_by_all_pairs_that_name_it() -> None:
-    deployment = changed(
-        there_and_back(), pairs={("draft", "stage1"): LinkTimes(1.0, medium="air")}
-    )
-    deployment = changed(deployment, default=LinkTimes(1.0, medium="air"))
-    assert (
-        deployment.held("draft", "stage1") == deployment.held("stage3", "stage4") == ("medium air",)
-    )
+    air = LinkTimes(1.0, medium="air")
+    deployment = changed(there_and_back(), pairs={("draft", "stage1"): air}, default=air)
+    for ends in (("draft", "stage1"), ("stage3", "stage4")):
+        assert deployment.held(*ends) == ("medium air",)
     central = changed(deployment, central_transfers=True)
     assert central.held("draft", "stage1") == ("draft", "stage1", "medium air")
-    assert deployment.wiring.queues_transfers
-    assert deployment.wiring.shares_links
-    assert not there_and_back().wiring.queues_transfers
-    half = there_and_back(half_duplex=True)
-    assert half.wiring.shares_links
-    both = changed(half, central_transfers=True)  # a device is in one transfer at a time anyway
-    assert both.wiring.queues_transfers
-    assert not both.wiring.shares_links
+
+
+@pytest.mark.parametrize(
+    ("changes", "queues", "shares"),
+    [
+        ({}, False, False),
+        ({"medium": "air"}, True, True),
+        ({"half_duplex": True}, True, True),
+        ({"half_duplex": True, "central": True}, True, False),  # a device is in one transfer anyway
+    ],
+)
+def test_who_waits_for_transfers(changes: dict[str, Any], queues: bool, shares: bool) -> None:
+    central = changes.pop("central", False)
+    wiring = changed(there_and_back(**changes), central_transfers=central).wiring
+    assert (wiring.queues_transfers, wiring.shares_links) == (queues, shares)
 
 
 @pytest.mark.parametrize("medium", [None, "air"])
@@ -232,10 +216,6 @@ def test_a_span_of_a_transfer_begins_when_it_does(medium: str | None) -> None:
     begins = [span.start_ms - closing[0].start_ms for span in closing]
     assert begins == pytest.approx([i * occupied for i in range(STAGES)])
     assert [s.end_ms - s.start_ms for s in closing] == pytest.approx([1.0 + occupied] * STAGES)
-
-
-MS = 125_000
-"""Bytes that a link of 1 Gbit/s carries in a millisecond."""
 
 
 def test_a_device_sends_over_one_link_at_a_time() -> None:
@@ -263,40 +243,22 @@ def test_a_message_costs_the_sender_time_at_each_of_its_receivers() -> None:
     assert [end for _, _, end in found] == pytest.approx([1.1 + 0.1 * n for n in range(14)])
 
 
-def test_links_without_a_rate_and_inside_a_host_keep_no_port_busy() -> None:
+def test_links_without_a_rate_keep_no_port_busy() -> None:
     devices = [("a", "c"), ("a", "d"), ("b", "c")]
-    found = many_arrivals(
-        LinkTimes(5.0), [(0, 0.0, MS), (1, 0.0, MS), (2, 0.0, MS)], devices=devices
-    )
+    sends = [(0, 0.0, MS), (1, 0.0, MS), (2, 0.0, MS)]
+    found = many_arrivals(LinkTimes(5.0), sends, devices=devices)
     assert [end for _, _, end in found] == [5.0] * 3
-    scenario = Scenario.load(
-        DEMO,
-        [
-            "links.local={latency_ms=0.05,bandwidth_mbit_s=1.0}",
-            'pipelines=[{stages=[{device="emulated-20ms",host="box",count=2},'
-            '{device="emulated-20ms"}]}]',
-        ],
-    )
-    deployment = deploy(scenario)
-    assert deployment.roles.is_local("pipeline0.stage1", "pipeline0.stage2")
-    assert not deployment.roles.is_local("pipeline0.stage2", "pipeline0.stage3")
-
-
-PAIR = 'links.pairs=[{ends=["draft0","pipeline0.stage1"],%s}]'
 
 
 def test_pairs_name_profiles_and_roles_of_a_host_have_a_local_link() -> None:
-    scenario = Scenario.load(
-        DEMO,
-        [
-            PAIR % 'profile="wifi"',
-            "links.local.latency_ms=0.05",
-            'pipelines=[{stages=[{device="emulated-20ms",host="box",count=2},'
-            '{device="emulated-20ms"}]}]',
-        ],
+    deployment = deployed(
+        'links.pairs=[{ends=["draft0","pipeline0.stage1"],profile="wifi"}]',
+        "links.local.latency_ms=0.05",
+        'pipelines=[{stages=[{device={},host="box",count=2},{device={}}]}]',
     )
-    deployment = deploy(scenario)
     assert deployment.link("draft0", "pipeline0.stage1").jitter == "exponential"
     assert deployment.held("pipeline0.stage1", "draft0") == ("medium wifi",)
     assert deployment.link("pipeline0.stage1", "pipeline0.stage2").latency_ms == 0.05
     assert deployment.link("pipeline0.stage2", "pipeline0.stage3").latency_ms == 1.0
+    assert deployment.roles.is_local("pipeline0.stage1", "pipeline0.stage2")
+    assert not deployment.roles.is_local("pipeline0.stage2", "pipeline0.stage3")

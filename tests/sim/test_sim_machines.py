@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from tests.worlds.changed import changed
+from tests.worlds.demo import demo, deployed
 from tests.worlds.timed_pipeline import STAGES, make_deployment, plain, static, times
 from treepipe.core.errors import UserError
 from treepipe.physics.timing import LinkTimes
@@ -16,15 +16,12 @@ from treepipe.results.metrics import run_metrics, utilization
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.machines import Machine
-from treepipe.scenario.resolve import deploy
-from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.clock import Clock
 from treepipe.sim.device import RolePlace, places
 from treepipe.sim.made_pools import bernoulli_pool
 from treepipe.sim.world import simulate
 
-DEMO = Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml"
 NAMES = ["draft", *(f"stage{n}" for n in range(1, STAGES + 1))]
 
 
@@ -128,37 +125,17 @@ def test_a_turn_of_the_draft_is_as_cold_as_its_beginning() -> None:
     assert lengths == pytest.approx([4.5] * len(drafts)), "a turn has one gap, before all of it"
 
 
-HOSTS = (
-    'pipelines=[{stages=[{device="emulated-20ms",count=3,host="box"},{device="emulated-20ms"}]}]'
-)
-
-
-def demo(*overrides: str) -> Deployment:
-    return deploy(Scenario.load(DEMO, overrides))
+HOSTS = 'pipelines=[{stages=[{device={},count=3,host="box"},{device={}}]}]'
 
 
 def test_a_host_is_shared_by_all_that_name_it() -> None:
-    deployment = demo(HOSTS, "hosts.box.capacity=2", 'drafts.0.host="box"')
+    deployment = deployed(HOSTS, "hosts.box.capacity=2", 'drafts.0.host="box"')
     box = deployment.roles.machine("draft0")
     assert box.roles == ("draft0", *(f"pipeline0.stage{n}" for n in (1, 2, 3)))
     assert box.capacity == 2
     assert box.contended
     assert deployment.roles.machine("pipeline0.stage4").roles == ("pipeline0.stage4",)
-
-
-def test_emulation_refuses_roles_that_wait_for_each_other() -> None:
     from treepipe.executor.launch import prepare
 
     with pytest.raises(UserError, match=r"share host 'box' of capacity 1.*hosts.box.capacity to 3"):
-        prepare(Scenario.load(DEMO, [HOSTS]))
-
-
-def test_the_example_of_the_documentation_is_a_plan(tmp_path: Path) -> None:
-    text = (DEMO.parents[2] / "docs" / "scenario.md").read_text()
-    (example,) = [part.split("```")[0] for part in text.split("```toml")[1:] if "[hosts." in part]
-    path = tmp_path / "example.toml"
-    path.write_text(example)
-    deployment = deploy(Scenario.load(path))
-    assert deployment.roles.machine("pipeline0.stage2").name == "workstation"
-    assert deployment.link("pipeline0.stage1", "pipeline0.stage2").latency_ms == 0.03
-    assert deployment.held("pipeline0.stage2", "pipeline0.stage3") == ("medium wifi",)
+        prepare(demo(HOSTS))

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
+from tests.worlds.demo import deployed
 from treepipe.core.draft_work import Turn
 from treepipe.core.messages import Beat, Flight, Segment, Word
 from treepipe.core.protocol import Drafted, DraftPass
 from treepipe.core.requests import RequestTrace
 from treepipe.results.trace import Span
-from treepipe.scenario.resolve import deploy
-from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.world import Simulation
 
-SCENARIO = Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml"
 RECORDS = (Beat, Drafted, DraftPass, Flight, Segment, Span, Turn, Word)
 
 
@@ -37,7 +34,7 @@ class Counting(Simulation):
 
 def _alive(schedule: str, new_tokens: int) -> Counter[str]:
     overrides = [f'schedule.name="{schedule}"', f"workload.new_tokens={new_tokens}"]
-    deployment = deploy(Scenario.load(SCENARIO, ["workload.requests=1", *overrides]))
+    deployment = deployed("workload.requests=1", *overrides)
     source = PoolSource(hit_ratio_pool({1: 0.7, 8: 0.95}), 1, 0)
     gc.collect()
     simulation = Counting(deployment, source, record_spans=False)

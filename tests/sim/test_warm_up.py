@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
-
-import pytest
 
 from tests.worlds.theory_scenarios import Written, targets_of
 from treepipe.core.draft_desk import MOST_IN_VAIN, DraftDesk
 from treepipe.core.draft_work import Begin, WarmUp
-from treepipe.core.errors import UserError
 from treepipe.core.front_desk import ArrivalQueue
 from treepipe.core.protocol import Started
 from treepipe.core.schedules import systems
@@ -24,8 +20,8 @@ COLD = (
 )
 
 
-def simulated(folder: Path, *settings: str, targets: int = 1, back_ms: float = 30.0) -> Trace:
-    written = Written(folder, "starsd", *targets_of(targets, back_ms), COLD, *settings)
+def simulated(*settings: str, targets: int = 1, back_ms: float = 30.0) -> Trace:
+    written = Written("starsd", *targets_of(targets, back_ms), COLD, *settings)
     (trace,) = written.simulated()
     return trace
 
@@ -39,9 +35,9 @@ def service_ms(trace: Trace) -> set[float]:
     return {round(t.ended_ms - t.started_ms, 9) for t in trace.turns[3:-1]}
 
 
-def test_a_draft_that_is_kept_warm_is_as_fast_as_one_that_never_idles(tmp_path: Path) -> None:
+def test_a_draft_that_is_kept_warm_is_as_fast_as_one_that_never_idles() -> None:
     """By hand: 30 ms away. Cold, 4 passes of 6 ms; warm, gaps of 10, 10 and 4 ms: passes of 3."""
-    cold, warm = simulated(tmp_path), simulated(tmp_path, "serving.warm_up_ms=10")
+    cold, warm = simulated(), simulated("serving.warm_up_ms=10")
     assert service_ms(cold) == {24.0}
     assert service_ms(warm) == {12.0}
     assert warm.requests[0].finished_ms < 0.85 * cold.requests[0].finished_ms
@@ -55,16 +51,16 @@ def test_a_draft_that_is_kept_warm_is_as_fast_as_one_that_never_idles(tmp_path: 
     assert not any(not session for _, _, session in drafts(cold))
 
 
-def test_what_comes_back_during_a_pass_in_vain_waits_for_its_end(tmp_path: Path) -> None:
+def test_what_comes_back_during_a_pass_in_vain_waits_for_its_end() -> None:
     """24 ms away, gaps of 10: passes in vain at 10 to 13 and 23 to 26, so 2 ms are waited."""
-    trace = simulated(tmp_path, "serving.warm_up_ms=10", back_ms=24.0)
+    trace = simulated("serving.warm_up_ms=10", back_ms=24.0)
     waits = {round(turn.started_ms - turn.arrived_ms, 9) for turn in trace.turns[3:-1]}
     assert waits == {2.0}
 
 
-def test_a_busy_draft_runs_none(tmp_path: Path) -> None:
-    trace = simulated(tmp_path, "serving.warm_up_ms=10", targets=4)
-    usual = simulated(tmp_path, targets=4)
+def test_a_busy_draft_runs_none() -> None:
+    trace = simulated("serving.warm_up_ms=10", targets=4)
+    usual = simulated(targets=4)
     between = [t for t in trace.turns if t.pipeline is not None]
     vain = [s for s in drafts(trace) if not s[2] and between[8].started_ms < s[0]]
     last = min(r.finished_ms for r in trace.requests)
@@ -94,11 +90,7 @@ def test_a_server_that_waits_for_ever_is_given_up() -> None:
     assert desk.wake_ms is None
 
 
-def test_closed_forms_refuse_it_and_plain_decoding_warns(tmp_path: Path) -> None:
-    vain = "serving.warm_up_ms=10"
-    with pytest.raises(UserError, match="it is for a draft that runs no pass in vain"):
-        Written(tmp_path, "starsd", *targets_of(1, 30.0), vain).expected()
-    plain = Written(tmp_path, "pp", vain).scenario
+def test_plain_decoding_warns_that_it_has_no_effect() -> None:
+    plain = Written("pp", "serving.warm_up_ms=10").scenario
     words = "have no effect: they are read only where something is drafted (schedule.name)"
-    sentence = f"keys acceptance, serving.warm_up_ms {words}"
-    assert sentence in input_warnings(plain, deploy(plain))
+    assert f"keys acceptance, serving.warm_up_ms {words}" in input_warnings(plain, deploy(plain))

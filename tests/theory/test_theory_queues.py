@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.worlds.theory_scenarios import EXACTLY, Written
@@ -24,14 +22,12 @@ def poisson(rate_per_s: float) -> str:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("load", "beta"), [(0.5, 1.0), (0.5, 0.6)])
-def test_requests_wait_as_pollaczek_and_khinchin_say(
-    tmp_path: Path, load: float, beta: float
-) -> None:
+def test_requests_wait_as_pollaczek_and_khinchin_say(load: float, beta: float) -> None:
     """M/D/1 if all drafted tokens are accepted, M/G/1 with the chain's own variance if not."""
     settings = (*SHORT, f"acceptance.beta={beta}")
-    alone = Written(tmp_path, "chain", *settings).expected()
+    alone = Written("chain", *settings).expected()
     rate = 1e3 * load / alone.metrics["request_latency_ms"]
-    written = Written(tmp_path, "chain", *settings, *QUEUE, poisson(rate))
+    written = Written("chain", *settings, *QUEUE, poisson(rate))
     expected = written.expected()
     wait = expected.terms["queue_wait_ms"]
     constant = pollaczek_khinchine_ms(rate, alone.metrics["request_latency_ms"], 0.0)

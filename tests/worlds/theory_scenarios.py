@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from treepipe.core.requests import RequestTrace
+from treepipe.files.toml_file import tomllib
 from treepipe.results.metrics import run_metrics, utilization
 from treepipe.results.statistics import Interval
 from treepipe.results.trace import Trace
-from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.scenario import Scenario, override_key
 from treepipe.sim.predict import predict
 from treepipe.sim.theory.closed_form import ClosedForm, closed_form
 
@@ -53,12 +54,16 @@ SECTIONS = {name: (f"schedule.name={name}", *_KEYS.get(name, ())) for name in ("
 
 
 class Written:
-    """A scenario in a file of its own, changed by settings as on the command line."""
+    """The scenario of constant times, changed by settings as on the command line.
 
-    def __init__(self, folder: Path, schedule: str, *settings: str) -> None:
-        path = folder / "scenario.toml"
-        path.write_text(CONSTANT)
-        self.scenario: Scenario = Scenario.load(path, (*SECTIONS[schedule], *settings))
+    Files that a setting names are looked for in ``folder``.
+    """
+
+    def __init__(self, schedule: str, *settings: str, folder: Path = Path()) -> None:
+        content = tomllib.loads(CONSTANT)
+        for setting in (*SECTIONS[schedule], *settings):
+            override_key(content, setting)
+        self.scenario = Scenario.of(content, folder / "scenario.toml")
 
     def simulated(self) -> list[Trace]:
         return predict(self.scenario)
@@ -73,11 +78,31 @@ class Written:
         return [w for w in self.expected().warnings if not any(map(w.__contains__, beside))]
 
 
+def draft_of(draft_ms: float) -> str:
+    """The setting of one draft server that takes no other time."""
+    return f"drafts=[{{ device = {{ draft_ms = {{ 1 = {draft_ms} }} }} }}]"
+
+
+def stages_of(*times_ms: float, more: str = "") -> str:
+    """The setting of one pipeline. Args: ``more``: keys of every device."""
+    each = [f"{{ device = {{ stage_ms = {{ 1 = {ms} }}{more} }} }}" for ms in times_ms]
+    return f"pipelines=[{{ stages = [{', '.join(each)}] }}]"
+
+
+def links_of(default_ms: float, *between_ms: float) -> str:
+    """The setting of a latency, and of others from each stage to the next."""
+    pairs = [
+        f'{{ ends = ["pipeline0.stage{n}", "pipeline0.stage{n + 1}"], latency_ms = {ms} }}'
+        for n, ms in enumerate(between_ms, start=1)
+    ]
+    return f"links={{ default = {{ latency_ms = {default_ms} }}, pairs = [{', '.join(pairs)}] }}"
+
+
 def targets_of(targets: int, stage_ms: float, *more: str) -> tuple[str, ...]:
     """Settings for StarSD with targets of one stage, links that take no time and no pruning: with
     4 draft passes of 3 ms, S = 12 ms and Z = ``stage_ms``."""
     return (
-        "drafts=[{ device = { draft_ms = { 1 = 3.0 } } }]",
+        draft_of(3.0),
         f"pipelines=[{{ count = {targets}, stages = [{{ device = {{ stage_ms = {{ 1 = {stage_ms} "
         "} } }] }]",
         "links.default={ latency_ms = 0.0 }",
