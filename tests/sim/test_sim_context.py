@@ -21,7 +21,6 @@ from tests.worlds.timed_pipeline import (
     run,
     static,
 )
-from treepipe.core.schedules.pp import Autoregressive
 from treepipe.executor.controller import Controller
 from treepipe.physics.timing import DeviceTimes, ServiceTable, TimeTable
 from treepipe.results.metrics import run_metrics
@@ -89,15 +88,6 @@ def test_a_prompt_in_chunks_flows_through_the_pipeline() -> None:
     assert run_metrics(trace)["time_to_first_token_ms"] == pytest.approx(106 + 1 + 2 + 1)
     assert [span.tokens for span in spans(trace, "stage2", "compute")] == [50, 50]
     assert lengths(spans(trace, "stage2", "compute")) == pytest.approx([20.0, 20.5])
-
-
-@pytest.mark.parametrize(("chunk", "first_token_ms"), [(100, 88.0), (50, 110.0), (25, 151.75)])
-def test_smaller_chunks_come_sooner_but_are_more(chunk: int, first_token_ms: float) -> None:
-    """Stages of 20 ms whatever the tokens: chunks only cost; the slope of a table decides."""
-    deployment = in_context(lambda session, stages: Autoregressive(session, chunk))
-    deployment = replace(deployment, requests=(RequestSpec((0,) * 100, 1),))
-    measured = run_metrics(run(deployment, 1.0))["time_to_first_token_ms"]
-    assert measured == pytest.approx(first_token_ms)
 
 
 def test_segments_of_a_tree_see_committed_tokens_and_the_tree_before_them() -> None:

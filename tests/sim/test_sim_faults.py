@@ -81,6 +81,10 @@ def drawn_faults(longest_ms: float) -> st.SearchStrategy[list[DrawnFault]]:
     return st.lists(each, min_size=1, max_size=3)
 
 
+def ended_ms(trace: Trace) -> float:
+    return max(request.finished_ms for request in trace.requests)
+
+
 def texts(trace: Trace) -> list[tuple[int, ...]]:
     return [request.tokens for request in trace.requests]
 
@@ -92,14 +96,10 @@ def test_no_fault_changes_a_text(name: str, faults: list[DrawnFault]) -> None:
     """Whoever fails, whenever: no token is lost, none comes twice, and a recording is whole."""
     deployment = asked(name)
     undisturbed = simulated(deployment)
-    end_ms = max(request.finished_ms for request in undisturbed.requests)
+    end_ms = ended_ms(undisturbed)
+    devices = deployment.roles.devices
     injected = [
-        Injected(
-            deployment.roles.devices[worker],
-            kind,
-            share * end_ms,
-            for_ms=None if kind == "kill" else for_ms,
-        )
+        Injected(devices[worker], kind, share * end_ms, for_ms=None if kind == "kill" else for_ms)
         for share, worker, kind, for_ms in faults
     ]
     source = RecordingSource(POOL)
@@ -112,8 +112,7 @@ def test_no_fault_changes_a_text(name: str, faults: list[DrawnFault]) -> None:
     for fault in trace.faults:
         if fault.detected_ms is not None:
             assert fault.at_ms is not None
-            waited = NOTICED_MS[fault.kind]
-            assert fault.detected_ms == pytest.approx(fault.at_ms + waited)
+            assert fault.detected_ms == pytest.approx(fault.at_ms + NOTICED_MS[fault.kind])
             assert fault.recovered_ms == pytest.approx(fault.detected_ms + RESTART_MS)
     replay = ReplaySource(source.recording(trace))
     assert texts(simulate(deployment, replay)) == texts(undisturbed)
@@ -176,19 +175,12 @@ def test_a_fault_that_nobody_notices_any_more_is_told(kind: FaultKind, early_ms:
     at_ms = before.requests[0].finished_ms - early_ms
     trace = run(failing(deployment, Injected("stage1", kind, at_ms), spares=0), 0.5)
     assert trace.requests == before.requests
-    assert trace.faults == [Fault("stage1", kind, at_ms, None)]
-    content = make_result("simulation", "test", 0, [trace]).to_json()
-    assert content["faults"] == [
-        {
-            "worker": "stage1",
-            "kind": kind,
-            "at_ms": at_ms,
-            "detected_ms": None,
-            "recovered_ms": None,
-            "plain_from_ms": None,
-            "plain_until_ms": None,
-        }
-    ]
+    (fault,) = make_result("simulation", "test", 0, [trace]).to_json()["faults"]
+    assert {key: value for key, value in fault.items() if value is not None} == {
+        "worker": "stage1",
+        "kind": kind,
+        "at_ms": at_ms,
+    }
     assert "faults" not in make_result("simulation", "test", 0, [before]).to_json()
 
 
@@ -199,22 +191,17 @@ def test_what_ends_by_itself_before_it_is_noticed_costs_its_time(kind: FaultKind
     deployment = make_deployment(plain, requests=1)
     before = run(deployment, 0.5)
     times = [at for at, _ in before.requests[0].emitted]
-    begin_ms = next(
-        s.start_ms for s in before.spans if s.device == "stage2" and s.start_ms > times[4]
-    )
-    amid = Injected("stage2", kind, begin_ms + 5.0, for_ms=300.0)
-    trace = run(failing(deployment, amid, spares=0), 0.5)
-    assert trace.faults == [Fault("stage2", kind, amid.at_ms, None)]
-    expected = [at + (300.0 if at > begin_ms else 0.0) for at in times]
-    assert [at for at, _ in trace.requests[0].emitted] == pytest.approx(expected)
-    behind = Injected("stage2", kind, begin_ms + 21.0, for_ms=30.0)
-    trace = run(failing(deployment, behind, spares=0), 0.5)
-    assert [at for at, _ in trace.requests[0].emitted] == pytest.approx(times)
+    passes = (s.start_ms for s in before.spans if s.device == "stage2")
+    begin_ms = next(start for start in passes if start > times[4])
+    for after_ms, for_ms, late_ms in ((5.0, 300.0, 300.0), (21.0, 30.0, 0.0)):
+        fault = Injected("stage2", kind, begin_ms + after_ms, for_ms=for_ms)
+        trace = run(failing(deployment, fault, spares=0), 0.5)
+        assert trace.faults == [Fault("stage2", kind, fault.at_ms, None)]
+        expected = [at + (late_ms if at > begin_ms else 0.0) for at in times]
+        assert [at for at, _ in trace.requests[0].emitted] == pytest.approx(expected)
     long = Injected("stage2", kind, begin_ms + 5.0, for_ms=TIMEOUT_MS)
-    assert (
-        run(failing(deployment, long), 0.5).faults
-        == run(failing(deployment, replace(long, for_ms=None)), 0.5).faults
-    )
+    both = [run(failing(deployment, each), 0.5) for each in (long, replace(long, for_ms=None))]
+    assert both[0].faults == both[1].faults
 
 
 def test_a_draft_that_stands_still_for_a_while_answers_later() -> None:
@@ -288,7 +275,7 @@ def test_a_draft_that_is_away_changes_no_text(name: str, faults: list[DrawnFault
     twice; meanwhile nobody drafts, and when what it was lost by is over, it drafts again."""
     deployment = asked(name, REDEALT)
     undisturbed = simulated(deployment)
-    end_ms = max(request.finished_ms for request in undisturbed.requests)
+    end_ms = ended_ms(undisturbed)
     draft = deployment.roles.devices[0]
     always: DrawnFault = (0.3, 0, "stop", TIMEOUT_MS)
     injected = []
@@ -302,7 +289,7 @@ def test_a_draft_that_is_away_changes_no_text(name: str, faults: list[DrawnFault
     assert texts(trace) == texts(undisturbed)
     for request in trace.requests:
         assert sum(count for _, count in request.emitted) == len(request.tokens)
-    gone, ended_ms = away(trace, draft), max(r.finished_ms for r in trace.requests)
+    gone, last_ms = away(trace, draft), ended_ms(trace)
     for span in trace.spans:
         if span.device == draft and span.kind == "draft":
             assert not any(begin < span.start_ms < end for begin, end in gone)
@@ -317,7 +304,7 @@ def test_a_draft_that_is_away_changes_no_text(name: str, faults: list[DrawnFault
             elif fault.plain_until_ms is not None:
                 assert fault.plain_until_ms >= fault.at_ms + for_ms + RESTART_MS - 1e-6
             elif fault is trace.faults[-1]:
-                assert ended_ms <= max(fault.at_ms + for_ms, fault.plain_from_ms) + RESTART_MS
+                assert last_ms <= max(fault.at_ms + for_ms, fault.plain_from_ms) + RESTART_MS
 
 
 def test_plain_decoding_without_a_draft_by_hand() -> None:
@@ -391,15 +378,10 @@ def test_whoever_is_away_does_not_fail_and_does_again_when_it_is_back() -> None:
     assert [fault.at_ms for fault in trace.faults] == [100.0, 3500.0]
 
 
-def test_a_key_that_cannot_help_is_warned_of() -> None:
-    told = ["faults.plain_without_draft=true", "runs=1", "workload={requests=1,new_tokens=4}"]
-    adaptive = ['schedule={name="chain"}', 'sampling={rule="adaptive"}']
-    nobody = ["faults.plain_without_draft=false"], ['schedule={name="pp"}'], adaptive
-    assert not any(deployed(*each).faults.stand_in for each in nobody)
-    told[0] = 'faults={plain_without_draft=false,inject=[{worker="draft0",kind="stop",at_ms=1e9}]}'
-    (trace,) = predict(demo(*told, 'schedule={name="pp"}'))
-    (warning,) = [each for each in trace.warnings if "plain_without_draft" in each]
-    assert warning.endswith("read only where something is drafted (schedule.name)")
+def test_nobody_stands_in_where_nothing_can() -> None:
+    adaptive = ('schedule={name="chain"}', 'sampling={rule="adaptive"}')
+    for each in (("faults.plain_without_draft=false",), ('schedule={name="pp"}',), adaptive):
+        assert not deployed(*each).faults.stand_in
 
 
 # --- layers dealt anew ---------------------------------------------------------------------------
@@ -423,7 +405,7 @@ def test_layers_that_are_dealt_anew_change_no_text(
     target = 'target={checkpoint="reference",layers=8}'
     deployment = asked(name, stages, target, REDEALT)
     undisturbed = simulated(deployment)
-    end_ms = max(request.finished_ms for request in undisturbed.requests)
+    end_ms = ended_ms(undisturbed)
     injected = [Injected(f"pipeline0.stage{n}", kind, at * end_ms) for at, n, kind in faults]
     world = Simulation(failing(deployment, *injected, spares=0), POOL, record_spans=True)
     trace = world.run()
@@ -498,20 +480,10 @@ def test_that_no_critical_path_is_told_is_said_once() -> None:
 
 
 def test_faults_of_a_scenario_are_a_list_or_a_table() -> None:
-    short = demo('faults=[{worker="draft0",kind="kill",at_ms=5}]')
-    long = demo('faults.inject=[{worker="draft0",kind="kill",at_ms=5}]')
+    one = '[{worker="draft0",kind="kill",at_ms=5}]'
+    short, long = demo(f"faults={one}"), demo(f"faults.inject={one}")
     assert resolve(short).faults == resolve(long).faults
     spared = resolve(short.with_(**{"faults.spares": 2, "faults.inject.0.at_ms": 7})).faults
     assert (spared.all_spares, spared.injected[0].at_ms) == ((Spare(), Spare()), 7.0)
     named = resolve(short.with_(**{"faults.spares": ["127.0.0.1:5601"]})).faults
     assert named.all_spares == (Spare("127.0.0.1:5601"),)
-
-
-def test_keys_without_effect_on_a_simulation_are_warned_of() -> None:
-    few = ["runs=1", "workload.requests=1", "workload.new_tokens=4", "faults.spares=2"]
-    (trace,) = predict(demo(*few))
-    words = "in a simulation in which a worker fails ([[faults]])"
-    assert f"key faults has no effect: it is read only in a run, and {words}" in trace.warnings
-    (trace,) = predict(demo(*few, 'faults.inject=[{worker="draft0",kind="kill",at_ms=9}]'))
-    assert not any("key faults." in w for w in trace.warnings)
-    assert [fault.worker for fault in trace.faults] == ["draft0"]

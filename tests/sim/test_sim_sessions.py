@@ -42,13 +42,10 @@ def test_a_closed_session_is_dropped_where_its_messages_are(schedule: NewSchedul
 
 
 @pytest.mark.parametrize("schedule", [static, pruned, flowspec])
-@pytest.mark.parametrize("latency_ms", [90.0, 1000.0])
-def test_words_that_come_after_the_next_request_began(
-    schedule: NewSchedule, latency_ms: float
-) -> None:
+def test_words_that_come_after_the_next_request_began(schedule: NewSchedule) -> None:
     # The end of request 1 reaches stage 4 long after the first segment of request 2.
     deployment = make_deployment(schedule, requests=3)
-    slow = changed(deployment, pairs={("draft", "stage4"): LinkTimes(latency_ms)})
+    slow = changed(deployment, pairs={("draft", "stage4"): LinkTimes(1000.0)})
     found, expected = (run(each, 0.6).requests for each in (slow, deployment))
     assert [request.rounds for request in found] == [request.rounds for request in expected]
 
@@ -114,15 +111,15 @@ def _recorded_pool() -> Pool:
 
 
 @pytest.mark.parametrize("schedule", [static, pruned, flowspec])
-@pytest.mark.parametrize(("stage", "draft"), [(20.0, 3.0), (2.0, 9.0), (70.0, 0.1)])
+@pytest.mark.parametrize(("stage", "draft"), [(2.0, 9.0), (70.0, 0.1)])
 def test_replay_repeats_every_step_under_other_durations(
     schedule: NewSchedule, stage: float, draft: float
 ) -> None:
-    deployment = make_deployment(schedule, tokens=60, requests=2)
+    deployment = make_deployment(schedule, tokens=30, requests=2)
     source = RecordingSource(PoolSource(_recorded_pool(), 16, 3))
     trace = simulate(deployment, source)
     other = replace(
-        make_deployment(schedule, device_times(stage, draft), tokens=60, requests=2), seed=9
+        make_deployment(schedule, device_times(stage, draft), tokens=30, requests=2), seed=9
     )
     other = changed(other, default=LinkTimes(0.3, 50.0, 1.0), row_bytes=900)
     replayed = simulate(other, ReplaySource(source.recording(trace)))

@@ -199,12 +199,3 @@ def test_leaving_out_spans_changes_nothing_else() -> None:
     assert without.requests == with_spans.requests
     assert with_spans.spans
     assert not without.spans
-
-
-@pytest.mark.parametrize("schedule", [plain, static, pruned, flowspec])
-def test_no_device_does_two_things_at_once(schedule: NewSchedule) -> None:
-    trace = run(make_deployment(schedule, requests=2), 0.6)
-    for device in trace.devices:
-        spans = sorted((s.start_ms, s.end_ms) for s in trace.spans if s.device == device)
-        assert spans
-        assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
