@@ -37,7 +37,7 @@ default = {{ latency_ms = 0.0 }}
 name = "pp"
 [workload]
 prompt_tokens = 8
-requests = 800
+requests = 300
 """
 """Nothing but one stage takes time: a pass of a request is a customer of a single server."""
 
@@ -166,28 +166,34 @@ def test_memory_is_reckoned_for_all_that_may_be_open() -> None:
 # --- simulator, against queueing theory ----------------------------------------------------------
 
 
+def server(folder: Path, *settings: str, more: str = "") -> Scenario:
+    path = folder / "server.toml"
+    path.write_text(SERVER + more)
+    return Scenario.load(path, settings)
+
+
+def arriving(process: str, **keys: float) -> str:
+    rest = "".join(f",{key}={value}" for key, value in keys.items())
+    return f'workload.arrivals={{process="{process}"{rest}}}'
+
+
 def test_who_is_served_alone_waits_for_all_passes_of_those_before(tmp_path: Path) -> None:
     """A service is then all passes of a request: with twice as many at half the rate, and so in
     twice the time, everything takes exactly twice as long."""
-    path = tmp_path / "server.toml"
-    path.write_text(SERVER)
     latencies = []
     for tokens in (1, 2):
-        rate = 1e3 * 0.7 / (tokens * SERVICE_MS)
-        arrivals = f'workload.arrivals={{process="poisson",rate_per_s={rate}}}'
-        settings = (arrivals, f"workload.new_tokens={tokens}", "serving.places=1")
-        (trace,) = predict(Scenario.load(path, (*settings, "runs=1")))
+        rate = arriving("poisson", rate_per_s=1e3 * 0.7 / (tokens * SERVICE_MS))
+        settings = (rate, f"workload.new_tokens={tokens}", "serving.places=1", "runs=1")
+        (trace,) = predict(server(tmp_path, *settings))
         latencies.append([request.finished_ms - request.started_ms for request in trace.requests])
     assert latencies[1] == pytest.approx([2 * each for each in latencies[0]])
     assert max(latencies[0]) > 3 * SERVICE_MS, "some have waited"
 
 
 def test_every_run_is_asked_something_else_and_every_prediction_the_same(tmp_path: Path) -> None:
-    path = tmp_path / "server.toml"
-    path.write_text(SERVER)
-    arrivals = 'workload.arrivals={process="gamma",rate_per_s=20,cv=2}'
-    settings = (arrivals, "workload.new_tokens=2", "workload.requests=20", "runs=2")
-    first, again = (predict(Scenario.load(path, settings)) for _ in range(2))
+    gamma = arriving("gamma", rate_per_s=20, cv=2)
+    few = ("workload.new_tokens=2", "workload.requests=20", "runs=2")
+    first, again = (predict(server(tmp_path, gamma, *few)) for _ in range(2))
     asked = [[request.started_ms for request in trace.requests] for trace in first]
     assert asked[0] != asked[1]
     assert first == again
@@ -197,17 +203,11 @@ def test_every_run_is_asked_something_else_and_every_prediction_the_same(tmp_pat
 def test_the_schedules_own_limits_hold_for_arrivals(
     tmp_path: Path, name: str, together: int
 ) -> None:
-    path = tmp_path / "server.toml"
-    path.write_text(SERVER + '[acceptance]\nsource = "bernoulli"\nbeta = 0.7\n')
-    settings = (
-        'workload.arrivals={process="gamma",rate_per_s=20,cv=3}',
-        f"schedule.name={name}",
-        "schedule.batch=2",
-        "workload.new_tokens=8",
-        "workload.requests=30",
-        "runs=1",
-    )
-    (trace,) = predict(Scenario.load(path, settings))
+    acceptance = '[acceptance]\nsource = "bernoulli"\nbeta = 0.7\n'
+    few = ("workload.new_tokens=8", "workload.requests=30", "runs=1")
+    schedule = f"schedule={{name='{name}',batch=2}}"
+    gamma = arriving("gamma", rate_per_s=20, cv=3)
+    (trace,) = predict(server(tmp_path, gamma, schedule, *few, more=acceptance))
     begun = np.array([request.first_token_ms for request in trace.requests])
     ends = np.array([request.finished_ms for request in trace.requests])
     open_then = [int(((begun <= at) & (at < ends)).sum()) for at in begun]
@@ -216,16 +216,14 @@ def test_the_schedules_own_limits_hold_for_arrivals(
 
 
 def test_a_replay_asks_when_the_recorded_run_asked(tmp_path: Path) -> None:
-    path = tmp_path / "server.toml"
-    path.write_text(SERVER + '[acceptance]\nsource = "replay"\nfile = "recording.json"\n')
-    settings = (
-        'workload.arrivals={process="poisson",rate_per_s=20}',
+    scenario = server(
+        tmp_path,
+        arriving("poisson", rate_per_s=20),
         "workload.new_tokens={distribution='uniform',min=2,max=9}",
         "workload.requests=12",
+        more='[acceptance]\nsource = "replay"\nfile = "recording.json"\n',
     )
-    scenario = Scenario.load(path, settings)
-    pooled = scenario.model_copy(update={"acceptance": None})
-    recorded = predict(pooled)[0]
+    recorded = predict(scenario.model_copy(update={"acceptance": None}))[0]
     heard = RecordingSource(PoolSource(bernoulli_pool(1.0), 1, 0)).recording(recorded)
     heard.save(tmp_path / "recording.json")
     (replayed,) = predict(scenario)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from treepipe.core.errors import UserError
 from treepipe.profiles.library import LIBRARY
+from treepipe.profiles.pool_file import SCHEMA
 from treepipe.results.estimates import observe
 from treepipe.results.steady import steady
 from treepipe.scenario.scenario import Scenario
@@ -19,8 +21,8 @@ from treepipe.sim.points import Point, simulate_points
 from treepipe.sim.predict import predict
 from treepipe.validation.cells import SCENARIO
 
-SETTINGS = ("schedule.name=pp", "workload.new_tokens=5", "target.layers=8")
-BERNOULLI = 'acceptance={source="bernoulli",beta=0.5}'
+PLAIN = ("schedule.name=pp", "workload={requests=1,new_tokens=5}", "target.layers=8", "runs=2")
+SETTINGS = (*PLAIN, 'acceptance={source="bernoulli",beta=0.5}')
 
 
 def point(label: str, path: Path, settings: tuple[str, ...], *, steady: bool = False) -> Point:
@@ -45,11 +47,10 @@ def test_outcomes_are_those_of_a_prediction(
     """On other cores or here."""
     monkeypatch.setattr(points, "ALONE_S", alone_s)
     monkeypatch.setattr(points, "_alone", points._Alone())
-    settings = (*SETTINGS, BERNOULLI)
-    named = [point("a", SCENARIO, settings), point("b", SCENARIO, (*settings, "seed=3"))]
+    named = [point("a", SCENARIO, SETTINGS), point("b", SCENARIO, (*SETTINGS, "seed=3"))]
     with joblib.parallel_config(backend="loky"):
         found = simulate_points(named, lambda text, count: steps.append(count))
-    metrics, utilization = observe(predict(Scenario.load(SCENARIO, settings))).intervals
+    metrics, utilization = observe(predict(Scenario.load(SCENARIO, SETTINGS))).intervals
     assert list(found) == ["a", "b"]
     assert found["a"].metrics == metrics
     assert found["a"].utilization == utilization
@@ -72,7 +73,7 @@ def test_a_process_that_has_worked_enough_itself_gives_every_batch_to_the_others
     monkeypatch.setattr(points, "run_jobs", noted)
 
     def simulate(*seeds: int) -> None:
-        settings = [(*SETTINGS, BERNOULLI, f"seed={seed}") for seed in seeds]
+        settings = [(*SETTINGS, f"seed={seed}") for seed in seeds]
         simulate_points([point(each[-1], SCENARIO, each) for each in settings], lambda *_: None)
 
     monkeypatch.setattr(points, "ALONE_S", 1e6)
@@ -85,7 +86,7 @@ def test_a_process_that_has_worked_enough_itself_gives_every_batch_to_the_others
 
 
 def test_a_steady_point_counts_only_while_all_pipelines_work(steps: list[int]) -> None:
-    settings = (*SETTINGS, BERNOULLI, "workload.requests=2", "pipelines.0.count=2")
+    settings = (*SETTINGS, "workload.requests=2", "pipelines.0.count=2")
     settings += ("schedule.name=starsd", "workload.concurrency=2", "workload.new_tokens=40")
     named = [point("all", SCENARIO, settings), point("cut", SCENARIO, settings, steady=True)]
     found = simulate_points(named, lambda *_: None)
@@ -98,19 +99,18 @@ def test_a_steady_point_counts_only_while_all_pipelines_work(steps: list[int]) -
 def test_what_a_scenario_leaves_out_stays_left_out(steps: list[int]) -> None:
     """A default that only goes with another key would not be accepted if it were written out."""
     lossy = ("links.default={ latency_ms = 1.0, loss = 0.1, retransmit_ms = 5.0 }",)
-    found = simulate_points([point("a", SCENARIO, (*SETTINGS, BERNOULLI, *lossy))], lambda *_: None)
+    found = simulate_points([point("a", SCENARIO, (*SETTINGS, *lossy))], lambda *_: None)
     assert found["a"].metrics["time_between_tokens_ms"].mean > 0
 
 
 def test_a_point_is_simulated_once_and_again_when_a_setting_differs(
     tmp_path: Path, steps: list[int]
 ) -> None:
-    first = simulate_points([point("a", SCENARIO, (*SETTINGS, BERNOULLI))], lambda *_: None)
-    assert _written(tmp_path) == 1
-    again = simulate_points([point("z", SCENARIO, (*SETTINGS, BERNOULLI))], lambda *_: None)
+    first = simulate_points([point("a", SCENARIO, SETTINGS)], lambda *_: None)
+    again = simulate_points([point("z", SCENARIO, SETTINGS)], lambda *_: None)
     assert _written(tmp_path) == 1
     assert again["z"] == first["a"]
-    simulate_points([point("a", SCENARIO, (*SETTINGS, BERNOULLI, "seed=9"))], lambda *_: None)
+    simulate_points([point("a", SCENARIO, (*SETTINGS, "seed=9"))], lambda *_: None)
     assert _written(tmp_path) == 2
 
 
@@ -124,7 +124,7 @@ def test_a_profile_that_changes_is_noticed(tmp_path: Path, steps: list[int], key
 
     def found(ms: int) -> float:
         profile.write_text(f"{written.format(ms)}\n[origin]\n{origin}\n")
-        changed = point("a", scenario, (*SETTINGS, BERNOULLI, f"{key}=./mine.toml"))
+        changed = point("a", scenario, (*SETTINGS, f"{key}=./mine.toml"))
         outcomes = simulate_points([changed], lambda *_: None)
         return outcomes["a"].metrics["time_between_tokens_ms"].mean
 
@@ -133,33 +133,18 @@ def test_a_profile_that_changes_is_noticed(tmp_path: Path, steps: list[int], key
 
 def test_a_pool_that_changes_is_noticed(tmp_path: Path, steps: list[int]) -> None:
     pool = tmp_path / "pool.json"
-    prompt = '{"log_probs": [[-0.1]], "ranks": [%d]}'
-    text = (
-        '{"schema": "treepipe.acceptance/1", "candidates": 1, "prompts": [%s], '
-        '"off_path": {"1": [[-0.5]]}}'
-    )
-    settings = (
-        "schedule.name=chain",
-        *SETTINGS[1:],
-        "schedule.gamma=2",
-        f'acceptance={{source="pool",file="{pool}"}}',
-    )
+    chain = ("schedule={name='chain',gamma=2}", f"acceptance={{source='pool',file='{pool}'}}")
     rounds = []
     for rank in (0, 1):
-        pool.write_text(text % (prompt % rank))
-        found = simulate_points([point("a", SCENARIO, settings)], lambda *_: None)
+        prompt = {"log_probs": [[-0.1]], "ranks": [rank]}
+        content = {"schema": SCHEMA, "candidates": 1, "prompts": [prompt]}
+        pool.write_text(json.dumps({**content, "off_path": {"1": [[-0.5]]}}))
+        found = simulate_points([point("a", SCENARIO, (*PLAIN, *chain))], lambda *_: None)
         rounds.append(found["a"].metrics["tokens_per_round"].mean)
     assert rounds[0] > rounds[1] == 1
 
 
-def test_sources_are_part_of_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
-    scenario = Scenario.load(SCENARIO, (*SETTINGS, BERNOULLI))
-    before = points._fingerprint(scenario)
-    monkeypatch.setattr(points, "_sources", lambda rooms: "other sources")
-    assert points._fingerprint(scenario) != before
-
-
-def test_sources_of_what_changes_no_outcome_are_not(
+def test_sources_count_but_those_of_what_changes_no_outcome(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sweep's rows are made in its own room, which changes no point of a study."""
@@ -167,10 +152,11 @@ def test_sources_of_what_changes_no_outcome_are_not(
         (tmp_path / room).mkdir()
         (tmp_path / room / "rules.py").write_text(room)
     monkeypatch.setattr(points, "PACKAGE", tmp_path)
+    scenario = Scenario.load(SCENARIO, SETTINGS)
 
     def found(*rooms: str) -> str:
         points._sources.cache_clear()
-        return points._sources((*points.ROOMS, *rooms))
+        return points._fingerprint(scenario) + points._sources((*points.ROOMS, *rooms))
 
     def change(room: str) -> None:
         (tmp_path / room / "rules.py").write_text("other rules")
@@ -180,8 +166,10 @@ def test_sources_of_what_changes_no_outcome_are_not(
     change("sweeps")
     assert found() == own
     assert found("sweeps") != rows
+    before = points._fingerprint(scenario)
     change("core")
     assert found() != own
+    assert points._fingerprint(scenario) != before
     points._sources.cache_clear()
 
 
