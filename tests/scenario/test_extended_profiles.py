@@ -16,7 +16,6 @@ from treepipe.profiles.schema import DeviceProfile, ExtendedDevice, ExtendedLink
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
-from treepipe.sim.theory.closed_form import closed_form
 
 STUDIES = LIBRARY.parent / "studies"
 JETSONS = STUDIES / "clusters" / "five-jetsons.toml"
@@ -129,17 +128,6 @@ def test_a_scenario_survives_being_written_with_the_given_keys_only() -> None:
 
 
 PAIR = ['links.pairs=[{ends=["draft0","pipeline0.stage1"],profile="wan",latency_ms=7}]']
-
-
-def test_theory_reads_them() -> None:
-    settings = ["schedule.name=pp", "workload.requests=2"]
-    slow = [*settings, "pipelines.0.stages.0.device.stage_ms={1=40.0}"]
-    found = [
-        closed_form(demo(*each)).metrics["time_between_tokens_ms"]
-        for each in (settings, slow, [*settings, "links.default.latency_ms=11"])
-    ]
-    assert found[1] - found[0] == pytest.approx(4 * 20)
-    assert found[2] - found[0] == pytest.approx(5 * 10)
 
 
 def test_a_cluster_and_its_best_plan_keep_them(tmp_path: Path) -> None:

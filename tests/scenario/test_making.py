@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.worlds.command_line import SCENARIO
+from tests.worlds.demo import demo
 from treepipe.core.errors import UserError
 from treepipe.profiles.pool_file import SCHEMA
 from treepipe.results.metrics import run_metrics
@@ -36,23 +37,24 @@ def scenario(folder: Path, made: dict[str, object], *settings: str) -> Scenario:
     return Scenario.load(path, (*chain, *settings))
 
 
+NGRAM, SIMPLE = "drafts.0.source=ngram", "sampling.temperature=1"
+RELAXED = {"sampling": {"temperature": 0.0, "rule": "relaxed_top_p", "relaxed_top_p": 0.8}}
+RATIO = "acceptance.hit_ratio={1=0.5}"
+Made = dict[str, object]
+
+
 @pytest.mark.parametrize(
     ("made", "settings"),
     [
         ({}, ()),
         (MODEL, ()),
         ({"temperature": 0}, ("sampling.top_k=4",)),
-        (SAMPLED, ("sampling.temperature=1",)),
-        (LOOKUP, ("drafts.0.source=ngram",)),
-        (
-            {"sampling": {"temperature": 0.0, "rule": "relaxed_top_p", "relaxed_top_p": 0.8}},
-            ("sampling={rule='relaxed_top_p',relaxed_top_p=0.8}",),
-        ),
+        (SAMPLED, (SIMPLE,)),
+        (LOOKUP, (NGRAM,)),
+        (RELAXED, ("sampling={rule='relaxed_top_p',relaxed_top_p=0.8}",)),
     ],
 )
-def test_a_pool_made_so_is_used(
-    tmp_path: Path, made: dict[str, object], settings: tuple[str, ...]
-) -> None:
+def test_a_pool_made_so_is_used(tmp_path: Path, made: Made, settings: tuple[str, ...]) -> None:
     assert acceptance_warnings(scenario(tmp_path, made, *settings)) == []
 
 
@@ -62,52 +64,48 @@ def test_closed_forms_refuse_it_too_and_plain_decoding_asks_no_pool(tmp_path: Pa
     predict(scenario(tmp_path, SAMPLED, "schedule.name=pp"))
 
 
-@pytest.mark.parametrize(
-    ("made", "settings", "part"),
-    [
-        (
-            {},
-            ("sampling.temperature=1",),
-            "record one so: treepipe calibrate acceptance --temperature 1.0 --out FILE.toml",
-        ),
-        ({}, ("sampling={temperature=0.6,top_p=0.9,top_k=80}",), "--top-p 0.9 --top-k 80"),
-        (SAMPLED, (), "but the pool was recorded with temperature = 1.0"),
-        (MODEL, ("drafts.0.source=ngram",), "recorded of source = 'model'; record one so: "),
-        (LOOKUP, ("drafts.0={source='ngram',ngram=2}",), "acceptance --source ngram --ngram 2"),
-        ({}, ("sampling.rule=adaptive",), "--rule adaptive --out"),
-        ({}, ("sampling={rule='relaxed_best',temperature=1}",), "--temperature 1.0 --out"),
-    ],
-)
+REFUSED = [
+    ({}, SIMPLE, "so: treepipe calibrate acceptance --temperature 1.0 --out FILE.toml"),
+    ({}, "sampling={temperature=0.6,top_p=0.9,top_k=80}", "--top-p 0.9 --top-k 80"),
+    (SAMPLED, "runs=1", "but the pool was recorded with temperature = 1.0"),
+    (MODEL, NGRAM, "recorded of source = 'model'; record one so: "),
+    (LOOKUP, "drafts.0={source='ngram',ngram=2}", "acceptance --source ngram --ngram 2"),
+    ({}, "sampling.rule=adaptive", "--rule adaptive --out"),
+    ({}, "sampling={rule='relaxed_best',temperature=1}", "--temperature 1.0 --out"),
+]
+
+
+@pytest.mark.parametrize(("made", "setting", "part"), REFUSED)
 def test_a_pool_made_otherwise_is_refused(
-    tmp_path: Path, made: dict[str, object], settings: tuple[str, ...], part: str
+    tmp_path: Path, made: Made, setting: str, part: str
 ) -> None:
-    wrong = scenario(tmp_path, made, *settings)
+    wrong = scenario(tmp_path, made, setting)
     with pytest.raises(UserError) as caught:
         predict(wrong)
     assert part in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("made", "settings", "part"),
-    [
-        ({}, ("drafts.0.source=ngram",), "the pool does not say what drafted"),
-        (LOOKUP, (), "key drafts.0.source is not given; the pool's answers are taken"),
-        (
-            MODEL,
-            ("drafts.0.source=ngram", "acceptance.hit_ratio={1=0.5}"),
-            "the pool was recorded of source = 'model', not of source = 'ngram', ngram = 3; its",
-        ),
-        ({}, ("sampling.rule=relaxed_best",), "of a pool of rule 'exact' the first candidate"),
-        (
-            {},
-            ("sampling.temperature=1", "acceptance.hit_ratio={1=0.5}"),
-            "its passages are drawn to reach acceptance.hit_ratio, which is taken to be of",
-        ),
-    ],
-)
+WARNED = [
+    ({}, (NGRAM,), "the pool does not say what drafted"),
+    (LOOKUP, (), "key drafts.0.source is not given; the pool's answers are taken"),
+    (
+        MODEL,
+        (NGRAM, RATIO),
+        "recorded of source = 'model', not of source = 'ngram', ngram = 3; its",
+    ),
+    ({}, ("sampling.rule=relaxed_best",), "of a pool of rule 'exact' the first candidate"),
+    (
+        {},
+        (SIMPLE, RATIO),
+        "its passages are drawn to reach acceptance.hit_ratio, which is taken to",
+    ),
+]
+
+
+@pytest.mark.parametrize(("made", "settings", "part"), WARNED)
 def test_a_pool_used_by_a_rule_is_warned_of(
-    tmp_path: Path, made: dict[str, object], settings: tuple[str, ...], part: str
+    tmp_path: Path, made: Made, settings: tuple[str, ...], part: str
 ) -> None:
     (trace, *_) = predict(scenario(tmp_path, made, *settings))
     assert any(part in each for each in trace.warnings)
@@ -129,15 +127,8 @@ def test_keys_that_do_not_matter_are_left_out() -> None:
 )
 def test_one_share_says_nothing_of_siblings(acceptance: dict[str, object], warned: bool) -> None:
     """A tree then accepts what its first branch does, which a warning of trees alone tells."""
-    chain = Scenario.of({
-        "name": "one share",
-        "target": {"layers": 4},
-        "drafts": [{"device": {"draft_ms": {1: 2.0}}}],
-        "pipelines": [{"stages": [{"device": {"stage_ms": {1: 9.0}}}]}],
-        "acceptance": acceptance,
-        "workload": {"new_tokens": 60},
-        "schedule": {"name": "specinfer", "branching": [1, 1, 1]},
-    })  # fmt: skip
+    schedule = "schedule={name='specinfer',branching=[1,1,1]}"
+    chain = demo(schedule, "workload={new_tokens=60}").with_(acceptance=acceptance)
     tree = chain.with_(**{"schedule.branching": [4, 2, 2]})
     (alone, *_), (branched, *_) = predict(chain), predict(tree)
     same = run_metrics(alone)["tokens_per_round"] == run_metrics(branched)["tokens_per_round"]

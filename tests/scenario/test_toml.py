@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.worlds.examples import examples
 from treepipe.core.errors import UserError
 from treepipe.files.reading import CONTROL
 from treepipe.files.toml_file import read_toml, toml_text, toml_value, tomllib
@@ -22,6 +23,7 @@ VALUES = st.recursive(
 )
 
 
+@examples(200)
 @given(st.dictionaries(st.text("ab_1.", min_size=1), VALUES, max_size=4))
 def test_what_is_written_reads_as_it_was(data: dict[str, Any]) -> None:
     with TemporaryDirectory() as folder:

@@ -60,18 +60,18 @@ def test_each_plan_has_the_n_max_of_its_own() -> None:
     assert "chain" in {plan.schedule for plan in refused}
 
 
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        (("schedule.adaptive_depth=true",), "key schedule: no closed form applies"),
-        (("schedule.tree_size=9",), "key schedule: no closed form applies"),
-        (("schedule.branching=[2,1]",), "key schedule: no closed form applies"),
-        (("acceptance.beta=0.01",), "not even one target is as fast as alone"),
-        (("schedule.name=chain", "pipelines.0.count=1"), "is N_max of StarSD, not of 'chain'"),
-        (("schedule.name=eagle", "pipelines.0.count=1"), "key schedule.name: no closed form"),
-        (('acceptance={source="replay",file="x.json"}',), "needs an acceptance to reckon N_max"),
-    ],
-)
+NO_FORM, ALONE = "key schedule: no closed form applies", "pipelines.0.count=1"
+WITHOUT = [
+    (("schedule.adaptive_depth=true",), NO_FORM),
+    (("schedule.tree_size=9",), NO_FORM),
+    (("acceptance.beta=0.01",), "not even one target is as fast as alone"),
+    (("schedule.name=chain", ALONE), "is N_max of StarSD, not of 'chain'"),
+    (("schedule.name=eagle", ALONE), "key schedule.name: no closed form"),
+    (('acceptance={source="replay",file="x.json"}',), "needs an acceptance to reckon N_max"),
+]
+
+
+@pytest.mark.parametrize(("settings", "sentence"), WITHOUT)
 def test_where_there_is_no_n_max_a_sentence_says_so(
     settings: tuple[str, ...], sentence: str
 ) -> None:

@@ -129,8 +129,10 @@ def assert_equal(written: Written) -> None:
         assert shares[name] == pytest.approx(value, rel=EXACTLY), name
 
 
-def assert_within(intervals: Mapping[str, Interval], expected: Mapping[str, float]) -> None:
-    """Every expected value in the interval, and intervals that say something."""
+def assert_within(
+    intervals: Mapping[str, Interval], expected: Mapping[str, float], most: float = 0.2
+) -> None:
+    """Every expected value lies in its interval, which is at most a share ``most`` of it long."""
     for name, value in expected.items():
         found = intervals[name]
         assert found.low is not None
@@ -138,4 +140,4 @@ def assert_within(intervals: Mapping[str, Interval], expected: Mapping[str, floa
         # The last bit: what is constant has an interval of no length.
         slack = EXACTLY * abs(value)
         assert found.low - slack <= value <= found.high + slack, name
-        assert found.high - found.low <= 0.2 * abs(value), name
+        assert found.high - found.low <= most * abs(value), name
