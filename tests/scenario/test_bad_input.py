@@ -245,6 +245,7 @@ def test_labels_are_hosts_names(scenario: Path, name: str) -> None:
 POOL = {"schema": "treepipe.acceptance/1", "candidates": 1, "prompts": [], "off_path": {}}
 BAD_FILES = [
     ("pool", "[" * 100_000, "its lists or tables are nested too deeply"),
+    ("pool", "{", "is not an acceptance pool"),
     ("replay", "[" * 100_000, "its lists or tables are nested too deeply"),
     ("pool", b"\xff\xfe", "it is no text in UTF-8 (byte 0)"),
     ("replay", b"\xff\xfe", "it is no text in UTF-8 (byte 0)"),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.worlds.demo import demo, deployed
+from tests.worlds.demo import deployed
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.memory import memory_needs
-from treepipe.sim.predict import predict
 
 AUTO = ("schedule={name='pp'}", "serving.batch=auto")
 
@@ -76,14 +75,3 @@ def test_a_pass_is_no_larger_than_what_memory_holds() -> None:
     deployment = chosen(*base, stages(4, f"{{stage_ms={{1=20}},memory_mib={room}}}"))
     assert deployment.service.pass_requests == 5
     assert "buffers for more do not fit" in reason(deployment)
-
-
-def test_a_prediction_tells_what_was_chosen() -> None:
-    settings = [*AUTO, "workload={requests=8,concurrency=8,new_tokens=4}", stages(4)]
-    (told,) = {
-        warning
-        for trace in predict(demo(*settings))
-        for warning in trace.warnings
-        if "serving.batch" in warning
-    }
-    assert told.startswith('key serving.batch = "auto" is 2 (requests in a pass)')

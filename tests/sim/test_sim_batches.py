@@ -20,11 +20,7 @@ from tests.worlds.timed_pipeline import (
     run,
     times,
 )
-from treepipe.results.metrics import run_metrics
 from treepipe.scenario.resolve import deploy
-from treepipe.scenario.scenario import Scenario
-
-SCENARIOS = Path(__file__).parents[2] / "studies" / "scenarios"
 
 
 @pytest.mark.parametrize(
@@ -63,38 +59,16 @@ def test_one_request_in_a_pass_is_bound_by_the_slowest_stage() -> None:
     assert gaps(trace.requests[0])[2:] == pytest.approx([8 * 20.0] * 18)
 
 
-def throughput(*settings: str) -> float:
-    scenario = Scenario.load(SCENARIOS / "pp.toml", ["workload.requests=64", *settings])
-    return run_metrics(simulated(deploy(scenario)))["throughput_tokens_s"]
-
-
-@pytest.mark.long
-def test_plain_decoding_grows_with_its_clients() -> None:
-    """Up to the stages' number without a batch; on and on with one, as far as its passes go: each
-    request's decision takes time of its own."""
-    passes = "pipelines.0.stages.1.device.decide_ms=0.0"
-    asked = [(passes, f"workload.concurrency={n}") for n in (8, 16, 32)]
-    alone = [throughput(*each) for each in asked]
-    assert alone == pytest.approx([alone[0]] * 3)
-    grown = [throughput(*each, "serving.batch=auto") for each in asked]
-    assert grown[0] > 1.8 * alone[0]
-    assert grown[1] > 1.8 * grown[0]
-    assert grown[2] > 1.7 * grown[1]
-
-
 @pytest.mark.parametrize("name", [name for name in SCHEDULES if name not in LAYERED])
 @pytest.mark.parametrize("ends", ["draft", "pipeline"])
 def test_every_schedule_shares_passes(name: str, ends: str) -> None:
     """Fewer passes for texts of the same length."""
-    asked = "workload={requests=6,concurrency=6,prompt_tokens=20,new_tokens=16}"
-    traces = []
-    for batch in (1, 3):
-        settings = (asked, f"schedule={{name='{name}',ends='{ends}'}}", f"serving.batch={batch}")
-        scenario = demo(*settings)
-        traces.append(simulated(deploy(scenario)))
+    asked = "workload={requests=6,concurrency=6,prompt_tokens=20,new_tokens=9}"
+    schedule = f"schedule={{name='{name}',ends='{ends}'}}"
+    traces = [simulated(deployed(asked, schedule, f"serving.batch={n}")) for n in (1, 3)]
     counts = [sum(span.kind == "compute" for span in trace.spans) for trace in traces]
     assert counts[1] < 0.75 * counts[0]
-    assert [len(request.tokens) for request in traces[1].requests] == [16] * 6
+    assert [len(request.tokens) for request in traces[1].requests] == [9] * 6
 
 
 @pytest.mark.parametrize("prompts", ["first", "last", None])
@@ -109,8 +83,7 @@ def test_new_requests_of_specpipe_db_are_prefilled_first(
         (tmp_path / name).write_text("arrival_s,prompt_tokens,new_tokens\n" + asked)
         arrivals = f"workload={{arrivals={{process='trace',file='{tmp_path / name}'}}}}"
         serving = () if prompts is None else (f"serving.prefill={prompts}",)
-        scenario = Scenario.load(SCENARIOS / "specpipe_db.toml", [arrivals, *serving])
-        trace = simulated(deploy(scenario))
+        trace = simulated(deploy(demo(arrivals, *serving, name="specpipe_db")))
         first_ms[name] = trace.requests[-1].emitted[0][0] - 1000.0
     late_ms, step_ms = first_ms["beside"] - first_ms["alone"], 25.0
     if prompts == "last":

@@ -13,7 +13,6 @@ from treepipe.core.protocol import DraftPass
 from treepipe.profiles.pool_file import Prompt, Table
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.blocks import Blocks
-from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.pool import Pool
 
 WIDTH = 4
@@ -101,15 +100,6 @@ def test_tilted_blocks_reach_the_hit_ratios(length: int, ratio: dict[int, float]
         assert np.mean(text < k) == pytest.approx(share, abs=0.01)
 
 
-def test_a_tilt_to_the_recorded_ratio_changes_nothing() -> None:
-    pool = _uneven()
-    even = Blocks(pool, 16, {1: pool.hit_ratio(1)})
-    assert even._edges is not None
-    weights = np.diff(even._edges, prepend=0.0)
-    # Positions, not blocks, have this ratio; all blocks but those cut by a prompt's ends agree.
-    assert weights.max() / weights.min() < 1.2
-
-
 @pytest.mark.parametrize(
     ("ratio", "message"),
     [
@@ -121,12 +111,6 @@ def test_a_tilt_to_the_recorded_ratio_changes_nothing() -> None:
 def test_a_ratio_out_of_reach_is_refused(ratio: dict[int, float], message: str) -> None:
     with pytest.raises(UserError, match=message):
         Blocks(_pool([0, 1, 2, 3] * 10), 4, ratio)
-
-
-def test_made_pools_can_be_tilted_too() -> None:
-    pool = hit_ratio_pool({1: 0.5, 8: 0.9})
-    drawn = Blocks(pool, 1, {1: 0.7}).draw(np.random.default_rng(0), 20_000)
-    assert np.mean([pool.ranks[first] == 0 for first, _ in drawn]) == pytest.approx(0.7, abs=0.01)
 
 
 # --- answers by depth ----------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +13,6 @@ from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.timed_pipeline import (
     DECIDE,
     EVALUATE,
-    HOP,
-    STAGES,
     make_deployment,
     plain,
     run,
@@ -67,16 +64,6 @@ def test_requests_in_one_pass_add_what_their_contexts_add_alone() -> None:
     assert table.over([(1, 50)]) == table(1, 50) == 10.5
     assert table.over([(1, 50), (10, 100)]) == pytest.approx(20.0 + 0.5 + (table(10, 100) - 19.0))
     assert TimeTable({1: 10.0, 11: 20.0}).over([(1, 50), (10, 100)]) == 20.0
-
-
-def test_every_token_of_plain_decoding_takes_longer_than_the_one_before() -> None:
-    (request,) = run(in_context(), 1.0).requests
-    times = [time for time, _ in request.emitted]
-    fixed = (STAGES + 1) * HOP + EVALUATE + DECIDE
-    first = fixed + STAGES * PASS
-    gaps = [fixed + STAGES * (PASS + PER_TOKEN * (PROMPT + i)) for i in range(5)]
-    assert times[0] == pytest.approx(first)
-    assert [b - a for a, b in itertools.pairwise(times)] == pytest.approx(gaps)
 
 
 def test_a_prompt_in_chunks_flows_through_the_pipeline() -> None:

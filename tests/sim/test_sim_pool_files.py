@@ -83,14 +83,6 @@ def test_a_wrong_file_ends_in_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff\xfe", b"3"])
-def test_a_file_that_is_no_pool_at_all(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "pool.json"
-    path.write_bytes(content)
-    with pytest.raises(UserError, match="is not an acceptance pool"):
-        Pool.load(path)
-
-
 def recorded_by_depth(positions: int) -> dict[str, object]:
     known = {"log_probs": [[-0.1, -2.5]] * positions, "ranks": [0] * positions}
     ranks = [0, 2] * (positions // 2)
@@ -133,8 +125,3 @@ def test_a_loss_goes_on_beyond_the_recorded_depths(tmp_path: Path) -> None:
 def test_a_loss_needs_recorded_depths(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no guessed depths, so depth_loss means nothing"):
         Pool.load(save(tmp_path, GOOD), depth_loss=0.1)
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="there is no such acceptance pool"):
-        Pool.load(tmp_path / "none.json")

@@ -7,7 +7,6 @@ Every expected figure is written out from the stage, link and draft times (``alg
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import pytest
 
@@ -29,7 +28,6 @@ from tests.worlds.timed_pipeline import (
     static,
     times,
 )
-from treepipe.core.messages import HEADER_BYTES
 from treepipe.core.system import Ends
 from treepipe.physics.timing import LinkTimes
 from treepipe.results.trace import Trace
@@ -50,14 +48,6 @@ def test_plain_decoding_is_the_sum_of_uneven_stages_and_links() -> None:
     period = 73.0 + 4 * HOP + 4.5 + EVALUATE + DECIDE
     assert request.first_token_ms == pytest.approx(period)  # the prompt is one segment
     assert gaps(request) == every(period, 20)
-
-
-def test_long_prompts_are_pipelined_in_chunks() -> None:
-    deployment = replace(make_deployment(plain, tokens=1), requests=(RequestSpec((0,) * 150, 1),))
-    (request,) = run(deployment, 1.0).requests
-    # Chunks of 50, 50, 50 one behind another: the last one leaves stage 4 two passes after the
-    # first one. Evaluation of the earlier chunks (2 ms + 1 ms) hides in the 20 ms between them.
-    assert request.first_token_ms == pytest.approx((4 + 2) * 20 + 5 * HOP + EVALUATE + DECIDE)
 
 
 @pytest.mark.parametrize("ends", ["draft", "pipeline"])
@@ -155,18 +145,6 @@ def test_flowspec_step_is_bound_by_drafting_where_that_is_slower() -> None:
     (only,) = request.rounds
     assert only.tokens == 59
     assert gaps(request)[1:-1] == every(EVALUATE + DECIDE + 7 * 10.0, len(request.emitted) - 3)
-
-
-def test_fill_of_a_perfect_chain() -> None:
-    # First token, then drafting and the first segment's way.
-    (request,) = run(make_deployment(chain_flowspec, tokens=60), 1.0).requests
-    assert gaps(request)[0] == pytest.approx(7 * 3.0 + 4 * 20.0 + 5 * HOP + EVALUATE + DECIDE)
-
-
-def test_every_link_of_a_lap_pays_for_rows() -> None:
-    deployment = changed(make_deployment(plain), row_bytes=125_000 - HEADER_BYTES - 8)
-    (request,) = run(changed(deployment, default=LinkTimes(0.0, 1000.0)), 1.0).requests
-    assert gaps(request) == every(4 * 20.0 + 5 * 1.0 + EVALUATE + DECIDE, 20)
 
 
 # --- repeatability -------------------------------------------------------------------------------

@@ -92,17 +92,6 @@ def test_all_metrics_of_a_saturated_and_an_idle_draft(targets: int) -> None:
         assert shares[name].mean == pytest.approx(share, rel=5e-3), name
 
 
-def test_terms_are_the_papers() -> None:
-    terms = Written("starsd", *targets_of(4, 30.0)).expected().terms
-    assert terms["service_ms"] == SERVICE_MS
-    assert terms["return_ms"] == 30.0
-    assert terms["n_full"] == 4
-    assert terms["accepted_tokens"] == pytest.approx(accepted(0.7, GAMMA), rel=EXACTLY)
-    # A target alone needs 30 ms per token; with c tokens per round of N * 12 ms it is as fast up
-    # to N = 30 c / 12.
-    assert terms["n_max"] == math.floor(30.0 * committed(0.7, GAMMA) / SERVICE_MS)
-
-
 @pytest.mark.long
 def test_expected_tokens_of_a_round_lie_in_the_simulated_interval() -> None:
     """Eq. 3 counts the accepted tokens; the target's own one comes on top."""
