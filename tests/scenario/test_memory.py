@@ -13,31 +13,82 @@ from treepipe.scenario.desks import cache_room
 from treepipe.scenario.footprint import MIB, Footprint
 from treepipe.scenario.memory import memory_needs
 
-GPU = 'drafts=[{device="rtx-4090",model.profile="llama-3.2-1b"}]'
 LLAMA = (
     'target={profile="llama-3.1-8b"}',
     'pipelines=[{stages=[{device="rtx-4090",count=2}]}]',
-    GPU,
+    'drafts=[{device="rtx-4090",model.profile="llama-3.2-1b"}]',
     "workload={requests=4,prompt_tokens=100,new_tokens=28,concurrency=2}",
     'schedule={name="pp"}',
 )
-
-
-def _sized(
-    deployment: Deployment, target: Footprint, drafts: dict[str, tuple[Footprint, int]]
-) -> Deployment:
-    return changed(deployment, footprint=target, draft_footprints=drafts)
 
 
 def deployment_of(*overrides: str) -> Deployment:
     return deployed(*LLAMA, *overrides)
 
 
+def sized(deployment: Deployment, *, tied: bool = False, drafted: bool = True) -> Deployment:
+    """A deployment whose models have sizes in round figures; 1,000 and 500 are the vocabularies."""
+    ends = (2 * MIB, 2 * MIB, True) if tied else (5 * MIB, 2 * MIB, False)
+    target = Footprint(3 * MIB, MIB / 64, 100.0, *ends, 1000)
+    draft = {"draft0": (Footprint(MIB, MIB / 32, 50.0, 7 * MIB, vocabulary=500), 4)}
+    return changed(deployment, footprint=target, draft_footprints=draft if drafted else {})
+
+
+def hardware(memory_mib: float) -> str:
+    return f"{{roofline={{tflops={{float16=100}},memory_gb_s=1000}},memory_mib={memory_mib}}}"
+
+
+def cards(memory_mib: float, more: str = "") -> str:
+    """The setting of a pipeline of two stages."""
+    return f"pipelines=[{{stages=[{{device={hardware(memory_mib)},count=2{more}}}]}}]"
+
+
+def draft(memory_mib: float) -> str:
+    return f'drafts=[{{device={hardware(memory_mib)},model.profile="llama-3.2-1b"}}]'
+
+
+HOST = ",host='box'"
+MANY = ("workload.concurrency=500", "workload.requests=500")
+CROWD = (*MANY, "serving.cache=paged")
+ADAPTIVE = ("schedule={name='dsd'}", "sampling.rule=adaptive", "serving.cache_tokens=999")
+FITTING = [
+    (draft(2600),),  # 2.3 GiB of its own
+    (cards(8192),),  # two halves of 7.5 GiB
+    (cards(16384, HOST),),
+    (cards(8000), *CROWD, "serving.cache_tokens=500"),
+    (*CROWD, "serving.cache_tokens=128"),  # prompt and text, to which plain decoding adds none
+    (*CROWD, *ADAPTIVE, "serving.cache=reserved"),
+]
+REFUSED = [
+    ((draft(2000),), r"draft0 needs .* 16 layers .* has 2000 MiB"),
+    ((draft(2600), "schedule.ends=draft"), r"draft0 needs .* has 2600 MiB"),  # 2 GiB of ends
+    ((cards(8192, HOST),), r"stage1 needs .*; pipeline0.stage2 needs .* host 'box' has"),
+    ((cards(600), *MANY), r"has 600 MiB$"),  # no matter of requests
+    ((cards(8000), *CROWD, "serving.cache_tokens=50000"), r"1 requests of 50000 entries .* MiB$"),
+    ((*CROWD, "serving.cache_tokens=127"), r"to hold 128 tokens at pipeline0, .* room for 127$"),
+    (
+        (*CROWD, "serving.cache_tokens=255", "drafts.0.count=2"),
+        r"127 for each of 2 draft servers",
+    ),
+    ((*CROWD, *ADAPTIVE), r"does not go with sampling\.rule = 'adaptive'"),
+]
+
+
+@pytest.mark.parametrize("settings", FITTING)
+def test_what_fits_is_taken(settings: tuple[str, ...]) -> None:
+    deployment_of(*settings)
+
+
+@pytest.mark.parametrize(("settings", "sentence"), REFUSED)
+def test_what_does_not_fit_is_refused(settings: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        deployment_of(*settings)
+
+
 def test_needs_by_hand() -> None:
     """16 layers of Llama 3.1 8B per stage; 128 entries for each of two requests; no tree."""
     deployment = deployment_of()
-    target = Footprint(3 * MIB, MIB / 64, 100.0, 5 * MIB, 2 * MIB, False, 1000)
-    needs = memory_needs(_sized(deployment, target, {}))
+    needs = memory_needs(sized(deployment, drafted=False))
     assert [need.role for need in needs] == ["pipeline0.stage1", "pipeline0.stage2"]
     first = needs[0]
     assert (first.weights, first.layers) == (16 * 3, 16)
@@ -46,8 +97,7 @@ def test_needs_by_hand() -> None:
     assert first.buffers * MIB == pytest.approx(64 * (2 * 100 + 4 * 128))
     assert [need.ends for need in needs] == [2, 2], "the embedding first, the projection last"
     assert needs[1].buffers * MIB == pytest.approx(64 * (2 * 100 + 4 * 128 + 4 * 1000))
-    draft = {"draft0": (Footprint(MIB, MIB / 32, 50.0, 7 * MIB, vocabulary=500), 4)}
-    need = memory_needs(_sized(deployment, target, draft))[-1]
+    need = memory_needs(sized(deployment))[-1]
     assert (need.weights, need.ends) == (4, 7), "its own"
     assert need.caches == 2 * 128 * 4 / 32
     assert need.buffers * MIB == pytest.approx(64 * (4 * 500 + 2 * 50))
@@ -56,9 +106,7 @@ def test_needs_by_hand() -> None:
 def test_who_has_the_targets_ends_needs_memory_for_them() -> None:
     """At the draft all of them; an EAGLE head borrows them wherever they are; a tied matrix is
     there once on a pipeline of one stage, and twice on a longer one."""
-    target = Footprint(3 * MIB, MIB / 64, 100.0, 2 * MIB, 2 * MIB, True, 1000)
-    draft = {"draft0": (Footprint(MIB, MIB / 32, 50.0, 7 * MIB, vocabulary=500), 4)}
-    deployment = _sized(deployment_of(), target, draft)
+    deployment = sized(deployment_of(), tied=True)
     at_draft = memory_needs(changed(deployment, ends="draft"))
     assert [need.ends for need in at_draft] == [0, 0, 7 + 2]
     assert at_draft[-1].buffers * MIB == pytest.approx(64 * (4 * 1000 + 2 * 100))
@@ -94,20 +142,6 @@ def test_specpipes_table_of_memory() -> None:
     assert cards == pytest.approx([23.5, *[21.5] * 6, 23.5], rel=0.05)
 
 
-def hardware(memory_mib: float) -> str:
-    return f"{{roofline={{tflops={{float16=100}},memory_gb_s=1000}},memory_mib={memory_mib}}}"
-
-
-def test_a_draft_that_does_not_fit_is_refused() -> None:
-    small = f'drafts=[{{device={hardware(2000)},model.profile="llama-3.2-1b"}}]'
-    with pytest.raises(UserError, match=r"draft0 needs .* 16 layers .* has 2000 MiB"):
-        deployment_of(small)
-    enough = small.replace("2000", "2600")  # 2.3 GiB of its own
-    deployment_of(enough)
-    with pytest.raises(UserError, match=r"draft0 needs .* has 2600 MiB"):
-        deployment_of(enough, "schedule.ends=draft")  # and 2 GiB of the target's ends
-
-
 @pytest.mark.parametrize(
     ("workload", "why"),
     [
@@ -116,8 +150,7 @@ def test_a_draft_that_does_not_fit_is_refused() -> None:
     ],
 )
 def test_open_requests_that_do_not_fit_name_what_bounds_them(workload: str, why: str) -> None:
-    small = f"pipelines=[{{stages=[{{device={hardware(8000)},count=2}}]}}]"
-    settings = (small, "workload.requests=500", f"workload.{workload}")
+    settings = (cards(8000), "workload.requests=500", f"workload.{workload}")
     with pytest.raises(UserError, match=rf"500 requests .* 8000 MiB; {why}") as refused:
         deployment_of(*settings)
     fit = int(str(refused.value).split(" would fit")[0].split()[-1])
@@ -126,23 +159,6 @@ def test_open_requests_that_do_not_fit_name_what_bounds_them(workload: str, why:
     deployment_of(*settings, f"serving.places={fit}")
     with pytest.raises(UserError, match=f"{fit} would fit"):
         deployment_of(*settings, f"serving.places={fit + 1}")
-
-
-def test_a_model_that_does_not_fit_is_no_matter_of_requests() -> None:
-    small = f"pipelines=[{{stages=[{{device={hardware(600)},count=2}}]}}]"
-    with pytest.raises(UserError, match=r"has 600 MiB$"):
-        deployment_of(small, "workload.concurrency=500", "workload.requests=500")
-
-
-def test_roles_of_a_host_share_its_memory() -> None:
-    """Two halves of 7.5 GiB each fit two devices of 8 GiB, but not one."""
-    stages = "pipelines=[{stages=[{device=%s,count=2%s}]}]"
-    deployment_of(stages % (hardware(8192), ""))
-    with pytest.raises(
-        UserError, match=r"stage1 needs .*; pipeline0.stage2 needs .* host 'box' has"
-    ):
-        deployment_of(stages % (hardware(8192), ',host="box"'))
-    deployment_of(stages % (hardware(16384), ',host="box"'))
 
 
 def test_what_cannot_be_checked_is_said() -> None:
@@ -156,23 +172,17 @@ def test_what_cannot_be_checked_is_said() -> None:
 
 def test_the_buffers_of_a_pass_grow_with_its_requests() -> None:
     """Two requests of 64 rows: twice the states, and a mask from all rows to all entries."""
-    target = Footprint(3 * MIB, MIB / 64, 100.0, 5 * MIB, 2 * MIB, False, 1000)
-    draft = {"draft0": (Footprint(MIB, MIB / 32, 50.0, 7 * MIB, vocabulary=500), 4)}
-    first, last, drafts = memory_needs(_sized(deployment_of("serving.batch=2"), target, draft))
+    first, last, drafts = memory_needs(sized(deployment_of("serving.batch=2")))
     assert first.buffers * MIB == pytest.approx(2 * 64 * (2 * 100 + 4 * 2 * 128))
     assert last.buffers * MIB == pytest.approx(2 * 64 * (2 * 100 + 4 * 2 * 128 + 4 * 1000))
     assert drafts.buffers * MIB == pytest.approx(2 * 64 * (4 * 500 + 2 * 50))
-    more = memory_needs(_sized(deployment_of("serving.batch=9"), target, draft))
+    more = memory_needs(sized(deployment_of("serving.batch=9")))
     assert more == [first, last, drafts], "two requests are open at once"
-
-
-CROWD = ("workload.concurrency=500", "workload.requests=500", "serving.cache=paged")
 
 
 def test_requests_share_what_room_the_devices_leave() -> None:
     """Where 500 requests would be refused; all that is not needed for anything else is room."""
-    small = f"pipelines=[{{stages=[{{device={hardware(8000)},count=2}}]}}]"
-    deployment = deployment_of(small, *CROWD)
+    deployment = deployment_of(cards(8000), *CROWD)
     (tokens,) = deployment.service.room.pipelines
     last = memory_needs(deployment)[1]  # which has logits, too
     assert last.requests == 1
@@ -180,40 +190,17 @@ def test_requests_share_what_room_the_devices_leave() -> None:
     left = 8000 - (last.total - last.caches)
     assert tokens * each <= left < (tokens + 1) * each
     assert deployment.service.room.drafts[0] > tokens, "on a larger device"
+    given = deployment_of(cards(8000), *CROWD, "serving.cache_tokens=500").service.room
+    assert (given.pipelines, given.drafts) == ((500,), (500,))
     told = f"key serving.cache = 'paged' shares room for tokens: {tokens:.0f} at pipeline0, "
     assert any(warning.startswith(told) for warning in deployment.warnings)
-    shared = deployment_of(small, *CROWD, "drafts.0.count=2")
+    shared = deployment_of(cards(8000), *CROWD, "drafts.0.count=2")
     assert [cache_room(shared, n).pipelines for n in (0, 1)] == [(tokens // 2,)] * 2
 
 
 def test_roles_of_a_host_have_room_for_equally_many() -> None:
-    both = f"pipelines=[{{stages=[{{device={hardware(16384)},count=2,host='box'}}]}}]"
-    deployment = deployment_of(both, *CROWD)
+    deployment = deployment_of(cards(16384, HOST), *CROWD)
     stages = memory_needs(deployment)[:2]
     left = 16384 - sum(need.total - need.caches for need in stages)
     each = sum(need.caches / need.entries for need in stages)
     assert deployment.service.room.pipelines == (left // each,)
-
-
-def test_a_given_room_must_fit() -> None:
-    small = f"pipelines=[{{stages=[{{device={hardware(8000)},count=2}}]}}]"
-    room = deployment_of(small, *CROWD, "serving.cache_tokens=500").service.room
-    assert (room.pipelines, room.drafts) == ((500,), (500,))
-    with pytest.raises(UserError, match=r"1 requests of 50000 entries .* has 8000 MiB$"):
-        deployment_of(small, *CROWD, "serving.cache_tokens=50000")
-
-
-def test_a_request_must_fit_if_it_is_alone() -> None:
-    """Prompt and text are 128 tokens, to which plain decoding adds none."""
-    deployment_of(*CROWD, "serving.cache_tokens=128")
-    with pytest.raises(UserError, match=r"to hold 128 tokens at pipeline0, .* room for 127$"):
-        deployment_of(*CROWD, "serving.cache_tokens=127")
-    with pytest.raises(UserError, match=r"at pipeline0, .* for 127 for each of 2 draft servers$"):
-        deployment_of(*CROWD, "serving.cache_tokens=255", "drafts.0.count=2")
-
-
-def test_a_rule_with_a_memory_of_its_own_is_never_preempted() -> None:
-    adaptive = ("schedule={name='dsd'}", "sampling.rule=adaptive", "serving.cache_tokens=999")
-    deployment_of(*CROWD, *adaptive, "serving.cache=reserved")
-    with pytest.raises(UserError, match=r"does not go with sampling\.rule = 'adaptive'"):
-        deployment_of(*CROWD, *adaptive)

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.worlds.changed import changed
-from tests.worlds.theory_scenarios import EXACTLY, Written, targets_of
+from tests.worlds.demo import demo
+from tests.worlds.theory_scenarios import EXACTLY, Written, draft_of, targets_of
 from treepipe.core.decoding.pace import Pace
 from treepipe.core.protocol import Event, Returned, Schedule
 from treepipe.core.schedules.starsd import StarKeys, depth_of
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.resolve import deploy
-from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import bernoulli_pool
 from treepipe.sim.predict import predict
 from treepipe.sim.world import simulate
 
-FILE = Path(__file__).parents[2] / "studies" / "scenarios" / "starsd.toml"
 ADAPTIVE = "schedule.adaptive_depth=true"
 
 
@@ -36,29 +34,18 @@ def rate(traces: list[Trace]) -> float:
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("targets", "draft_ms", "beta"),
-    [
-        (1, 20.0, None),
-        (8, 20.0, None),
-        (2, 1.0, 0.9),
-        (3, 3.0, 0.5),
-        (8, 8.0, 0.7),
-    ],
+    [(1, 20.0, None), (8, 20.0, None), (2, 1.0, 0.9), (3, 3.0, 0.5), (8, 8.0, 0.7)],
 )
 def test_it_comes_within_3_percent_of_the_best_fixed_depth(
     targets: int, draft_ms: float, beta: float | None
 ) -> None:
-    changes: dict[str, Any] = {"drafts": [{"device": {"draft_ms": {1: draft_ms}}}]}
-    if beta is not None:
-        changes["acceptance"] = {"source": "bernoulli", "beta": beta}
-    scenario = Scenario.load(FILE).with_(
-        runs=1,
-        **changes,
-        **{
-            "pipelines.0.count": targets,
-            "workload.concurrency": targets,
-            "workload.requests": targets,
-            "workload.new_tokens": 150,
-        },
+    scenario = demo(
+        draft_of(draft_ms),
+        *(() if beta is None else (f"acceptance={{source='bernoulli',beta={beta}}}",)),
+        f"pipelines.0.count={targets}",
+        f"workload={{concurrency={targets},requests={targets},new_tokens=150}}",
+        "runs=1",
+        name="starsd",
     )
     fixed = [rate(predict(scenario.with_(**{"schedule.gamma": d}))) for d in range(1, 9)]
     adaptive = rate(predict(scenario.with_(**{"schedule.adaptive_depth": True})))
@@ -117,14 +104,8 @@ def test_what_the_draft_server_measures_is_the_closed_forms_s_and_z(
 
 
 def test_what_is_accepted_is_learned_across_requests() -> None:
-    written = Written(
-        "starsd",
-        *targets_of(1, 30.0),
-        ADAPTIVE,
-        "workload.requests=2",
-        "acceptance.beta=1",
-    )
-    (trace,) = written.simulated()
+    settings = (ADAPTIVE, "workload.requests=2", "acceptance.beta=1")
+    (trace,) = Written("starsd", *targets_of(1, 30.0), *settings).simulated()
     first, second = (request.rounds for request in trace.requests)
     assert first[0].fed < 9
     assert {each.fed for each in second[:-1]} == {9}, "at once as deep as may be"
