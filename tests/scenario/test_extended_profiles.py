@@ -21,10 +21,6 @@ STUDIES = LIBRARY.parent / "studies"
 JETSONS = STUDIES / "clusters" / "five-jetsons.toml"
 
 
-def deployment_of(*overrides: str) -> Deployment:
-    return deployed(*overrides)
-
-
 def times(deployment: Deployment) -> list[tuple[float, ...]]:
     """Of every role, at a few sizes."""
     found = []
@@ -61,7 +57,7 @@ def test_a_device_keeps_its_profile_and_gets_the_keys_beside_it() -> None:
 )
 def test_a_draft_and_a_stage_take_a_price(setting: str) -> None:
     stage = "pipelines.0.stages.0.device.price_usd_per_hour=0.5"
-    deployment, usual = deployment_of(setting, stage), deployment_of()
+    deployment, usual = deployed(setting, stage), deployed()
     assert [machine.usd_per_hour for machine in deployment.roles.machines] == [0.25, *[0.5] * 4]
     assert times(deployment) == times(usual), "the profile's times stay"
     assert not any(machine.usd_per_hour for machine in usual.roles.machines)
@@ -72,8 +68,8 @@ def test_warnings_of_a_profile_stay_and_come_once() -> None:
         f"{{device={{profile='jetson-agx-orin',price_usd_per_hour={price}}}}}" for price in (1, 2)
     ]
     overrides = ["target={profile='llama-3.2-1b'}", f"pipelines=[{{stages=[{','.join(stages)}]}}]"]
-    named = deployment_of(overrides[0], "pipelines=[{stages=[{device='jetson-agx-orin',count=2}]}]")
-    deployment = deployment_of(*overrides)
+    named = deployed(overrides[0], "pipelines=[{stages=[{device='jetson-agx-orin',count=2}]}]")
+    deployment = deployed(*overrides)
     assert [w for w in deployment.warnings if "inputs are estimates: device jetson-agx-orin" in w]
     more = "usd_per_million_tokens is left out: no key price_usd_per_hour for draft0"
     assert deployment.warnings == (*named.warnings, more)
@@ -87,7 +83,7 @@ def test_a_link_keeps_its_profile_and_gets_the_keys_beside_it() -> None:
 
 
 def test_links_by_default_within_a_host_and_of_pairs() -> None:
-    deployment = deployment_of(
+    deployment = deployed(
         "links.default.bandwidth_mbit_s=94",
         'links.local={profile="emulated-1ms",latency_ms=0.5}',
         'links.pairs=[{ends=["pipeline0.stage1","pipeline0.stage2"],profile="wan",latency_ms=70}]',
@@ -98,6 +94,10 @@ def test_links_by_default_within_a_host_and_of_pairs() -> None:
     pair = deployment.wiring.pairs["pipeline0.stage2", "pipeline0.stage1"]
     wan = find_link("wan", "test")
     assert (pair.latency_ms, pair.bandwidth_mbit_s) == (70, wan.bandwidth_mbit_s)
+    there = "{ends=['draft0','pipeline0.stage1'],one_way=true,latency_ms=3}"
+    back = "{ends=['pipeline0.stage1','draft0'],one_way=true,latency_ms=4}"
+    links = deployed(f"links.pairs=[{there},{back}]").wiring.pairs
+    assert [times.latency_ms for times in links.values()] == [3, 4]
 
 
 def test_a_rate_replaces_the_profiles_however_that_is_said() -> None:
@@ -121,13 +121,11 @@ def test_a_family_of_jitter_replaces_the_profiles_spread(tmp_path: Path) -> None
 
 def test_a_scenario_survives_being_written_with_the_given_keys_only() -> None:
     """As points of studies travel to other processes."""
-    scenario = demo("drafts.0.device.decide_ms=0.7", "links.default.latency_ms=3", *PAIR)
+    pair = 'links.pairs=[{ends=["draft0","pipeline0.stage1"],profile="wan",latency_ms=7}]'
+    scenario = demo("drafts.0.device.decide_ms=0.7", "links.default.latency_ms=3", pair)
     again = Scenario.model_validate_json(scenario.model_dump_json(exclude_unset=True))
     assert deploy(again).wiring.pairs == deploy(scenario).wiring.pairs
     assert times(deploy(again)) == times(deploy(scenario))
-
-
-PAIR = ['links.pairs=[{ends=["draft0","pipeline0.stage1"],profile="wan",latency_ms=7}]']
 
 
 def test_a_cluster_and_its_best_plan_keep_them(tmp_path: Path) -> None:
@@ -142,16 +140,6 @@ def test_a_cluster_and_its_best_plan_keep_them(tmp_path: Path) -> None:
     assert not refused
     links = [candidate.scenario.content["links"]["default"] for candidate in found]
     assert links == [{"profile": "ethernet-1g", "bandwidth_mbit_s": n} for n in (100, 900)]
-    text = toml_text(found[0].scenario.content)
-    (tmp_path / "best.toml").write_text(text)
-    deployment = deploy(Scenario.load(tmp_path / "best.toml"))
-    assert sum(machine.usd_per_hour or 0 for machine in deployment.roles.machines) == pytest.approx(
-        0.9
-    )
-
-
-def test_both_directions_may_differ() -> None:
-    there = "{ends=['draft0','pipeline0.stage1'],one_way=true,latency_ms=3}"
-    back = "{ends=['pipeline0.stage1','draft0'],one_way=true,latency_ms=4}"
-    links = deployment_of(f"links.pairs=[{there},{back}]").wiring.pairs
-    assert [times.latency_ms for times in links.values()] == [3, 4]
+    (tmp_path / "best.toml").write_text(toml_text(found[0].scenario.content))
+    machines = deploy(Scenario.load(tmp_path / "best.toml")).roles.machines
+    assert sum(machine.usd_per_hour or 0 for machine in machines) == pytest.approx(0.9)

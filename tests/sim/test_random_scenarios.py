@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from tests.worlds.any_section import SCHEDULES, sections
 from tests.worlds.examples import examples
 from treepipe.core.errors import UserError
-from treepipe.core.schedules import systems
 from treepipe.results.estimates import observe
 from treepipe.results.metrics import METRICS, run_metrics, utilization
 from treepipe.results.result import make_result
@@ -47,26 +47,11 @@ link = some(
     loss=st.sampled_from([0.0, 0.3]),
     medium=st.just("air"),
 )
-schedule = st.fixed_dictionaries(
-    {"name": st.sampled_from(tuple(systems()))},
-    optional={
-        "tree_size": st.integers(1, 12),
-        "tree_depth": st.integers(0, 3),
-        "top_k": few,
-        "segment_tokens": few,
-        "expand_size": few,
-        "expand_depth": st.integers(0, 3),
-        "score_aware": st.booleans(),
-        "gamma": few,
-        "adaptive_depth": st.booleans(),
-        "width": few,
-        "children": few,
-        "draft_reuse": st.booleans(),
-        "draft_ahead": st.booleans(),
-        "central_transfers": st.booleans(),
-        "batch": few,
-        "prefill_chunk": st.integers(1, 64),
-    },
+schedule = st.builds(
+    lambda name, section, more: {"name": name, **section, **more},
+    st.sampled_from(SCHEDULES),
+    sections,
+    some(central_transfers=st.booleans(), batch=few),
 )
 length = st.one_of(
     st.integers(1, 15),
