@@ -88,10 +88,10 @@ def test_a_position_drafted_again_nearer_is_not_drawn_anew() -> None:
 def test_the_closed_form_of_chains_takes_shares_by_depth() -> None:
     table = "acceptance={source='hit_ratio',table={1=[0.8,0.5,0.25]}}"
     chain = Written("chain", table, draft_of(3.0), "schedule.gamma=3", "workload.new_tokens=16")
-    many = chain.scenario.with_(**{"workload.requests": 120})
+    many = chain.scenario.with_(**{"workload.requests": 80})
     mean = closed_form(chain.scenario).metrics["time_between_tokens_ms"]
     (trace,) = predict(many)
-    assert run_metrics(trace)["time_between_tokens_ms"] == pytest.approx(mean, rel=0.04)
+    assert run_metrics(trace)["time_between_tokens_ms"] == pytest.approx(mean, rel=0.05)
 
 
 def test_misses_are_scaled_at_every_depth() -> None:

@@ -29,7 +29,7 @@ from treepipe.scenario.deployment import Deployment, Room
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
 
-PROMPT, NEW, CLIENTS = 20, 32, 4
+PROMPT, NEW, CLIENTS = 20, 24, 3
 PASS, LAP = 20.0, STAGES * 20.0 + (STAGES + 1) * HOP + EVALUATE + DECIDE
 
 

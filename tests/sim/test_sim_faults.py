@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import TypeAlias
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worlds.any_section import SCHEDULES
 from tests.worlds.changed import changed
 from tests.worlds.demo import POOL, demo, deployed, simulated
+from tests.worlds.examples import examples
 from tests.worlds.recording_source import RecordingSource
 from tests.worlds.timed_pipeline import (
     DECIDE,
@@ -90,7 +91,7 @@ def texts(trace: Trace) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@settings(max_examples=5)
+@examples(24)
 @given(drawn_faults(1500.0))
 def test_no_fault_changes_a_text(name: str, faults: list[DrawnFault]) -> None:
     """Whoever fails, whenever: no token is lost, none comes twice, and a recording is whole."""
@@ -223,7 +224,7 @@ def test_a_loss_without_a_spare_is_one_sentence() -> None:
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@settings(max_examples=4)
+@examples(16)
 @given(st.floats(0, 1), st.integers(0, 3), st.sampled_from(KINDS), st.booleans())
 def test_of_several_pipelines_the_others_go_on(
     name: str, share: float, stage: int, kind: FaultKind, hosts: bool
@@ -268,7 +269,7 @@ def away(trace: Trace, draft: str) -> list[tuple[float, float]]:
 
 
 @pytest.mark.parametrize("name", DRAFTING)
-@settings(max_examples=5)
+@examples(24)
 @given(drawn_faults(3000.0))
 def test_a_draft_that_is_away_changes_no_text(name: str, faults: list[DrawnFault]) -> None:
     """No spare is left for the draft, and stages are dealt anew: no token is lost, and none comes
@@ -388,7 +389,7 @@ def test_nobody_stands_in_where_nothing_can() -> None:
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@settings(max_examples=3)
+@examples(16)
 @given(
     st.lists(
         st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 4), st.sampled_from(KINDS)),
