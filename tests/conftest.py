@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds.command_line import SCENARIO
+from tests.worlds.command_line import SCENARIO, Terminal
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +26,12 @@ def scenario(tmp_path: Path) -> Path:
     path = tmp_path / "small.toml"
     path.write_text(SCENARIO)
     return path
+
+
+@pytest.fixture
+def terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Terminal:
+    """Its folder is the test's own one, and the one in which the test works."""
+    monkeypatch.chdir(tmp_path)
+    return Terminal(tmp_path, monkeypatch, capsys)

@@ -12,17 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds.command_line import assert_sentence, call, run_with
+from tests.worlds.command_line import Terminal, run_with
 from treepipe import Scenario, simulate
 from treepipe.cli import main as cli
 
+SCENARIOS = sorted((Path(cli.__file__).parents[1] / "studies" / "scenarios").glob("*.toml"))
+SMALL = ["--set", "workload.requests=1", "--set", "workload.new_tokens=6", "--runs", "1"]
 
-def test_simulate_writes_a_result_a_trace_and_a_picture(
-    scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    result, trace, plot = (tmp_path / name for name in ("r.json", "t.json", "p.png"))
+
+def test_simulate_writes_a_result_a_trace_and_a_picture(scenario: Path, terminal: Terminal) -> None:
+    result, trace, plot = (Path(name) for name in ("r.json", "t.json", "p.png"))
     options = ["--json", result, "--trace", trace, "--plot", plot, "--quiet"]
-    assert call(monkeypatch, "simulate", scenario, *options) == 0
+    terminal.succeeds("simulate", scenario, *options)
     content = json.loads(result.read_text())
     assert content["schema"] == "treepipe.result/1"
     assert (content["source"], content["runs"], content["seed"]) == ("simulation", 2, 3)
@@ -37,95 +38,74 @@ def test_a_lossy_rule_is_reported_as_lossy(scenario: Path, rule: str) -> None:
     assert result.to_json()["lossless"] is (rule == "exact")
 
 
-def test_the_version_is_shown(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "--version") == 0
+def test_the_version_is_shown(terminal: Terminal) -> None:
     versions = importlib.metadata.version("treepipe"), platform.python_version()
-    assert capsys.readouterr().out == "treepipe {} (Python {})\n".format(*versions)
+    assert terminal.succeeds("--version") == "treepipe {} (Python {})\n".format(*versions)
 
 
-def test_keys_are_shown_below_a_path(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "keys", "pipelines.0.stages") == 0
-    shown = capsys.readouterr().out
+def test_keys_are_shown_below_a_path(terminal: Terminal) -> None:
+    shown = terminal.succeeds("keys", "pipelines.0.stages")
     assert "pipelines.stages.device.stage_ms" in shown
     assert "links.default" not in shown
-    assert call(monkeypatch, "keys", "schedule.gama") == 2
-    assert_sentence(capsys.readouterr().err, "did you mean 'gamma'?")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["profiles"], "emulated-20ms"),
+        (["profiles", "emulated-20ms"], "stage_ms"),
+        (["study", "--list"], "which-system"),
+    ],
+)
+def test_what_there_is_is_listed(arguments: list[str], shown: str, terminal: Terminal) -> None:
+    assert shown in terminal.succeeds(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["keys", "schedule.gama"], "did you mean 'gamma'?"),
+        (["profiles", "nothing"], "there is none of that name"),
+        (["study", "which-sistem"], "did you mean 'which-system'?"),
+        (["study", "which-system", "--measure"], "specpipe-width and starsd-threshold have"),
+        (["study"], "treepipe study needs a name"),
+        (["demo", "--out", "."], "holds something else than an earlier demonstration"),
+    ],
+)
+def test_what_there_is_not_is_one_sentence(
+    arguments: list[str], sentence: str, terminal: Terminal
+) -> None:
+    Path("thesis.txt").write_text("years of work")
+    terminal.refuses(sentence, *arguments)
 
 
 def test_run_without_the_extra_says_which(
-    scenario: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    scenario: Path, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "zmq", None)
-    assert call(monkeypatch, "run", scenario) == 2
-    assert_sentence(capsys.readouterr().err, "pip install 'treepipe[executor]'")
+    terminal.refuses("pip install 'treepipe[executor]'", "run", scenario)
 
 
 @pytest.mark.processes
-def test_recorded_run_is_replayed_by_simulate(
-    scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = run_with(tmp_path, "reference", "reference")
-    measured, predicted = tmp_path / "m.json", tmp_path / "p.json"
-    options = ["--runs", 1, "--json", measured, "--recording", tmp_path / "rec.json", "--quiet"]
-    assert call(monkeypatch, "run", path, *options) == 0
+def test_recorded_run_is_replayed_by_simulate(terminal: Terminal) -> None:
+    path = run_with(terminal.folder, "reference", "reference")
+    options = ["--runs", 1, "--json", "m.json", "--recording", "rec.json", "--quiet"]
+    terminal.succeeds("run", path, *options)
     path.write_text(
         path.read_text().replace('"bernoulli"\nbeta = 0.7', '"replay"\nfile = "rec.json"')
     )
-    assert call(monkeypatch, "simulate", path, "--json", predicted, "--quiet") == 0
-    one, two = (json.loads(file.read_text()) for file in (measured, predicted))
+    terminal.succeeds("simulate", path, "--json", "p.json", "--quiet")
+    one, two = (json.loads(Path(file).read_text()) for file in ("m.json", "p.json"))
     assert one["metrics"]["tokens_per_round"] == two["metrics"]["tokens_per_round"]
     assert one["metrics"]["tokens_per_step"] == two["metrics"]["tokens_per_step"]
     assert set(one["memory"]) == set(one["utilization"])
 
 
-def test_demo_does_not_touch_a_foreign_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "thesis.txt").write_text("years of work")
-    assert call(monkeypatch, "demo", "--out", tmp_path) == 2
-    assert_sentence(capsys.readouterr().err, "holds something else than an earlier demonstration")
-
-
-def test_profiles_are_listed_and_shown(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "profiles") == 0
-    assert "emulated-20ms" in capsys.readouterr().out
-    assert call(monkeypatch, "profiles", "emulated-20ms") == 0
-    assert "stage_ms" in capsys.readouterr().out
-    assert call(monkeypatch, "profiles", "nothing") == 2
-    assert_sentence(capsys.readouterr().err, "there is none of that name")
-
-
-SCENARIOS = sorted((Path(cli.__file__).parents[1] / "studies" / "scenarios").glob("*.toml"))
-
-
-SMALL = ["--set", "workload.requests=1", "--set", "workload.new_tokens=6", "--runs", "1"]
-
-
 @pytest.mark.processes
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_shipped_scenarios_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    result = tmp_path / "result.json"
-    assert call(monkeypatch, "run", path, *SMALL, "--json", result, "--quiet") == 0
-    assert json.loads(result.read_text())["sessions"][0]["new_tokens"] == 6
-
-
-def test_studies_are_listed_and_unknown_ones_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "study", "--list") == 0
-    assert "which-system" in capsys.readouterr().out
-    assert call(monkeypatch, "study", "which-sistem") == 2
-    assert_sentence(capsys.readouterr().err, "did you mean 'which-system'?")
-    assert call(monkeypatch, "study", "which-system", "--measure") == 2
-    assert_sentence(capsys.readouterr().err, "specpipe-width and starsd-threshold have")
-    assert call(monkeypatch, "study") == 2
-    assert_sentence(capsys.readouterr().err, "treepipe study needs a name")
+def test_shipped_scenarios_run(path: Path, terminal: Terminal) -> None:
+    terminal.succeeds("run", path, *SMALL, "--json", "result.json", "--quiet")
+    assert json.loads(Path("result.json").read_text())["sessions"][0]["new_tokens"] == 6
 
 
 @pytest.mark.processes

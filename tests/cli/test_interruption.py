@@ -8,11 +8,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.worlds.command_line import ARGUMENTS, SCENARIO, WORK, assert_sentence, call
+from tests.worlds.command_line import ARGUMENTS, WORK, Terminal, assert_sentence
 from treepipe.files.outputs import write_file
 from treepipe.interruption import Interruption, children_shielded
 
@@ -38,13 +37,15 @@ def press_after_a_file(*_: object, **__: object) -> None:
     press()
 
 
-def call_work(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, command: str, work: Callable[..., Any]
-) -> int:
-    monkeypatch.chdir(folder)
-    Path("small.toml").write_text(SCENARIO)
-    monkeypatch.setattr(WORK[command], work)
-    return call(monkeypatch, command, *ARGUMENTS.get(command, ["small.toml"]))
+@pytest.fixture
+def works(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[object]]:
+    """Gives a command something else to do; returns the words that call it."""
+
+    def replaced(command: str, work: Callable[..., None]) -> list[object]:
+        monkeypatch.setattr(WORK[command], work)
+        return [command, *ARGUMENTS.get(command, [scenario])]
+
+    return replaced
 
 
 class _PressesAtTheCommandLine:
@@ -71,38 +72,29 @@ def test_an_interruption_before_the_command_line_is_there_is_one_sentence(
 @pytest.mark.parametrize("command", [name for name in WORK if name not in ("profiles", "theory")])
 @pytest.mark.parametrize("work", [press, press_in_an_import], ids=["plain", "in an import"])
 def test_an_interruption_is_one_sentence(
-    command: str,
-    work: Callable[..., None],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: str, work: Callable[..., None], terminal: Terminal, works: Callable[..., list[object]]
 ) -> None:
-    assert call_work(monkeypatch, tmp_path, command, work) == 130
-    shown = capsys.readouterr()
-    assert_sentence(shown.err, "treepipe: interrupted; nothing was written")
-    assert not shown.out
+    sentence = "treepipe: interrupted; nothing was written"
+    assert not terminal.fails(sentence, *works(command, work), code=130)
 
 
 def test_what_is_written_until_then_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    terminal: Terminal, works: Callable[..., list[object]]
 ) -> None:
     """Of this call alone, not of those before."""
-    for work, kept in (
-        (press_after_a_file, "half.toml holds what was done until"),
-        (press, "noth"),
-    ):
-        assert call_work(monkeypatch, tmp_path, "plan", work) == 130
-        assert_sentence(capsys.readouterr().err, f"interrupted; {kept}")
+    kept = "interrupted; half.toml holds what was done until"
+    terminal.fails(kept, *works("plan", press_after_a_file), code=130)
+    terminal.fails("interrupted; noth", *works("plan", press), code=130)
 
 
 def test_an_error_without_an_interruption_stays_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    terminal: Terminal, works: Callable[..., list[object]]
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise RecursionError("a fault of ours")
 
     with pytest.raises(RecursionError, match="a fault of ours"):
-        call_work(monkeypatch, tmp_path, "simulate", fail)
+        terminal.succeeds(*works("simulate", fail))
 
 
 def test_the_handler_of_before_is_back_and_ignoring_stays_ignoring() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from tests.worlds.command_line import ARGUMENTS, ROOT, SCENARIO, WORK, assert_sentence, call
+from tests.worlds.command_line import ARGUMENTS, WORK, Terminal
 from treepipe.core.errors import RunError, UserError
 from treepipe.executor.measure.profile_file import claim
 from treepipe.files.outputs import Failures, WriteError, check_outputs, claim_folder, write_file
@@ -66,40 +66,35 @@ def _takes(command: str, options: list[str]) -> bool:
     [each for each in REFUSED if _takes(each[0], each[1])],
     ids=lambda each: " ".join(each)[:40] if isinstance(each, list) else None,
 )
+@pytest.mark.usefixtures("scenario")
 def test_outputs_are_refused_before_the_work(
     command: str,
     options: list[str],
     sentence: str,
-    scenario: Path,
-    tmp_path: Path,
+    terminal: Terminal,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "taken").mkdir()
+    Path("taken").mkdir()
     monkeypatch.setattr(WORK[command], no_work)
-    given = ARGUMENTS.get(command, ["small.toml"])
-    assert call(monkeypatch, command, *given, *options) == 2
-    assert_sentence(capsys.readouterr().err, sentence)
-    assert scenario.read_text() == SCENARIO
+    terminal.refuses(sentence, command, *ARGUMENTS.get(command, ["small.toml"]), *options)
 
 
 def test_a_plan_is_not_written_over_another_unasked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And where all is right the work begins: else the test above could pass for another
     reason."""
-    cluster, best = tmp_path / "c.toml", tmp_path / "c-best.toml"
-    cluster.write_bytes((ROOT / "studies" / "clusters" / "five-jetsons.toml").read_bytes())
+    (example,) = ARGUMENTS["plan"]
+    Path("c.toml").write_bytes(Path(str(example)).read_bytes())
+    best = Path("c-best.toml")
     best.write_text("mine")
     monkeypatch.setattr(WORK["plan"], no_work)
-    assert call(monkeypatch, "plan", cluster) == 2
-    assert_sentence(capsys.readouterr().err, "c-best.toml: there is such a file already; --force")
+    terminal.refuses("c-best.toml: there is such a file already; --force", "plan", "c.toml")
     for force in ([], ["--force"]):
-        assert call(monkeypatch, "plan", cluster, "--out", cluster, *force) == 2
-        assert_sentence(capsys.readouterr().err, "is a file that this command reads")
+        own = ("plan", "c.toml", "--out", "c.toml", *force)
+        terminal.refuses("is a file that this command reads", *own)
     with pytest.raises(AssertionError, match="the work began"):
-        call(monkeypatch, "plan", cluster, "--force")
+        terminal.succeeds("plan", "c.toml", "--force")
     assert best.read_text() == "mine"
 
 
@@ -149,18 +144,11 @@ def test_devices_are_written_to_and_not_replaced() -> None:
     assert null.is_char_device()
 
 
-def test_the_others_are_written_where_one_cannot_be(
-    scenario: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    trace = tmp_path / "trace.json"
-    assert call(monkeypatch, "simulate", scenario, "--json", "/dev/full", "--trace", trace) == 1
-    shown = capsys.readouterr()
-    assert_sentence(shown.err, "--json /dev/full: cannot be written: No space left on device")
-    assert trace.exists()
-    assert "time_between_tokens" in shown.out
+def test_the_others_are_written_where_one_cannot_be(scenario: Path, terminal: Terminal) -> None:
+    sentence = "--json /dev/full: cannot be written: No space left on device"
+    given = ("simulate", scenario, "--json", "/dev/full", "--trace", "trace.json")
+    assert "time_between_tokens" in terminal.fails(sentence, *given, code=1)
+    assert Path("trace.json").exists()
 
 
 def test_faults_are_told_together_and_hide_nothing_else() -> None:

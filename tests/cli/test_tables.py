@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.worlds.command_line import USUAL_METRICS, call
+from tests.worlds.command_line import USUAL_METRICS, Terminal
 from treepipe import Comparison, Result, compare, simulate
 from treepipe.results.show import Scale, number, print_result, print_versus
 from treepipe.scenario.scenario import Scenario
@@ -55,13 +54,13 @@ def test_numbers_have_no_powers_of_ten(value: float, shown: str) -> None:
 
 
 def shown_at(width: int, found: Result | Comparison) -> str:
-    shown = Console(file=io.StringIO(), width=width)
-    if isinstance(found, Comparison):
-        print_versus(found, shown)
-    else:
-        print_result(found, shown)
-    assert isinstance(shown.file, io.StringIO)
-    return shown.file.getvalue()
+    shown = Console(width=width)
+    with shown.capture() as captured:
+        if isinstance(found, Comparison):
+            print_versus(found, shown)
+        else:
+            print_result(found, shown)
+    return captured.get()
 
 
 CHANGES: dict[str, dict[str, Any]] = {
@@ -105,14 +104,8 @@ def test_a_row_is_in_one_unit_and_the_file_in_milliseconds(found: Result | Compa
 
 
 @pytest.mark.parametrize("name", ["[/b]", "[red]hot", ":x:"])
-def test_what_a_user_named_is_shown_as_it_is(
-    name: str,
-    scenario: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_a_user_named_is_shown_as_it_is(name: str, scenario: Path, terminal: Terminal) -> None:
     """Brackets and colons are no styles and no pictures, on either stream."""
-    assert call(monkeypatch, "simulate", scenario, "--runs", 1, "--set", f'name="{name}"') == 0
-    assert f"{name} (simulation" in capsys.readouterr().out
-    assert call(monkeypatch, "simulate", scenario.parent / name) == 2
-    assert f"{name}: there is no such file" in capsys.readouterr().err
+    named = ("simulate", scenario, "--runs", 1, "--set", f'name="{name}"')
+    assert f"{name} (simulation" in terminal.succeeds(*named)
+    terminal.refuses(f"{name}: there is no such file", "simulate", name)

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.worlds.command_line import Terminal
-
 if TYPE_CHECKING:
     from treepipe.executor.checkpoint import Checkpoint
 
@@ -27,12 +25,3 @@ def head(target: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.worlds.tiny_models import save_head
 
     return save_head(tmp_path_factory.mktemp("head"), target)
-
-
-@pytest.fixture
-def terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Terminal:
-    """Its folder is the test's own one, and the one in which the test works."""
-    monkeypatch.chdir(tmp_path)
-    return Terminal(tmp_path, monkeypatch, capsys)

@@ -103,12 +103,12 @@ def test_goodput_counts_the_requests_that_get_what_they_are_promised() -> None:
 
 def test_what_no_rate_keeps_has_no_capacity_and_what_no_rate_breaks_says_so() -> None:
     """A request takes 20 ms alone."""
-    found = search(cluster({"request_latency_ms": 19.0}), say)
+    found = search(cluster({"request_latency_ms": 19.0}, requests=10), say)
     assert not found.feasible
     (plan,) = capacities(found, say)
     assert plan.rate_per_s is None
     assert plan.limit == "request_latency_ms"
-    (most,) = capacities(search(cluster({"request_latency_ms": 1e6}), say), say)
+    (most,) = capacities(search(cluster({"request_latency_ms": 1e6}, requests=10), say), say)
     assert most.rate_per_s is not None
     assert most.high is None
     assert most.overloaded

@@ -9,8 +9,10 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.worlds.command_line import assert_sentence, call
+from tests.worlds.command_line import Terminal
 from tests.worlds.searches import CLUSTER as SEARCHED
 from tests.worlds.searches import METRIC
 from tests.worlds.written_studies import say
@@ -144,6 +146,21 @@ def test_equal_plans_are_not_told_apart_and_worse_ones_are() -> None:
     assert "95% intervals that hold for all pairs of these plans (1) together" in sentences[-1]
 
 
+def test_a_rung_keeps_one_of_candidates_that_are_the_same() -> None:
+    """A short prompt is one chunk, however large that may be: of nine candidates three are told
+    apart, so one goes on, for all that are as it is."""
+    grid = "search.grid={schedule={gamma=[1,2,3],prefill_chunk=[64,128,256]}}"
+    ranked = found('search.schedules=["chain"]', grid, text=WITHOUT_SEARCH)
+    assert [(rung.candidates, rung.runs) for rung in ranked.rungs] == [(9, 2), (1, 6)]
+    kept = ranked.best.candidate
+    assert [each.settings["schedule.gamma"] for each in kept.same] == [
+        kept.settings["schedule.gamma"]
+    ] * 2
+    assert [row[1] for row in ranking_table(ranked).texts] == [
+        f"{kept.label}; the same on all texts: prefill_chunk=128, prefill_chunk=256"
+    ]
+
+
 # --- how far behind ---------------------------------------------------------------------------
 
 
@@ -164,13 +181,20 @@ def test_what_is_shown_decides_what_is_said(runs: int) -> None:
     assert (runs == 2) <= (max(tied) > 0.1)
 
 
-def test_a_gap_of_two_runs_is_possible_and_the_same_from_both_sides() -> None:
-    best, other = Runs((10.0, 14.0)), Runs((21.0, 19.0))
-    gap, back = relative_gap(best, other, 1), relative_gap(other, best, 1)
-    assert gap.mean == pytest.approx(20 / 12 - 1)
-    assert -1 < gap.low < 0 < gap.high
-    assert (1 + gap.high) * (1 + back.low) == pytest.approx(1)
-    assert may_be_equal(gap)
+TIMES = st.lists(st.tuples(st.floats(0.1, 99), st.floats(0.1, 99)), min_size=2, max_size=6)
+
+
+@given(TIMES, st.integers(1, 30))
+def test_a_gap_is_possible_and_the_same_from_both_sides(
+    pairs: list[tuple[float, float]], comparisons: int
+) -> None:
+    one, other = (Runs(values) for values in zip(*pairs, strict=True))
+    gap, back = relative_gap(one, other, comparisons), relative_gap(other, one, comparisons)
+    assert gap.mean == pytest.approx(other.mean / one.mean - 1)
+    assert -1 <= gap.low <= gap.mean <= gap.high
+    assert back.low == pytest.approx(1 / (1 + gap.high) - 1)
+    assert gap.low == pytest.approx(1 / (1 + back.high) - 1)
+    assert may_be_equal(gap) == (gap.low <= 0 <= gap.high) == may_be_equal(back)
 
 
 def test_gaps_of_simultaneous_intervals_cover() -> None:
@@ -228,16 +252,14 @@ def test_a_limit_on_a_figure_refuses_what_breaks_it_and_all_that_are_the_same() 
 
 @pytest.mark.long
 def test_where_no_plan_keeps_the_limits_the_nearest_is_first(
-    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    path: Path, terminal: Terminal
 ) -> None:
-    figures = path.with_name("plan.json")
     limits = "search.limits={ time_between_tokens_ms = 2, throughput_tokens_s = 25 }"
-    assert call(monkeypatch, "plan", path, "--json", figures, "--set", limits) == 1
-    said = capsys.readouterr()
-    assert_sentence(said.err, "no plan keeps the limits; of the nearest one, chain gamma=4, time ")
-    assert "nearest first" in said.out
+    said = "no plan keeps the limits; of the nearest one, chain gamma=4, time "
+    given = ("plan", path, "--json", "plan.json", "--set", limits)
+    assert "nearest first" in terminal.fails(said, *given, code=1)
     assert not path.with_name("cluster-best.toml").exists()
-    content = json.loads(figures.read_text())
+    content = json.loads(Path("plan.json").read_text())
     assert (content["feasible"], content["comparisons"]) == (False, 0)
     excesses = [[miss["excess"] for miss in plan["misses"]] for plan in content["ranking"]]
     assert all(each == sorted(each, reverse=True) for each in excesses)
@@ -260,12 +282,19 @@ def test_the_nearest_plan_survives_whatever_the_goal() -> None:
     assert limited.best.outcome.metrics[METRIC].mean == pytest.approx(nearest)
 
 
-def test_of_plans_that_are_all_too_dear_the_cheapest_is_named() -> None:
+def test_what_is_too_dear_by_the_hour_is_refused_and_of_all_such_the_cheapest_is_named() -> None:
     text = CLUSTER.replace("{ draft_ms", "{ price_usd_per_hour = 0.1, draft_ms")
     text = text.replace("memory_mib = 450", "memory_mib = 450, price_usd_per_hour = 1.0")
     pricey = 'search.grid={"drafts.0.device.price_usd_per_hour"=[10.0,7.0]}'
     with pytest.raises(UserError, match=r"devices cost 9 USD per hour.*8 candidates were tried"):
         find_candidates(loaded(text, pricey, "search.limits.price_usd_per_hour=3", FEW))
+    some = loaded(text, pricey, "search.limits.price_usd_per_hour=9", 'search.schedules=["pp"]')
+    candidates, refused = find_candidates(some)
+    key = "drafts.0.device.price_usd_per_hour"
+    assert {each.settings[key] for each in candidates} == {7.0}
+    assert {each.reason.partition(",")[0] for each in refused} == {
+        "its devices cost 12 USD per hour"
+    }
 
 
 # --- candidates -------------------------------------------------------------------------------
@@ -306,115 +335,79 @@ def test_a_key_of_the_file_holds_for_all_and_a_named_schedule_is_the_only_one() 
 
 
 @pytest.mark.long
-def test_the_example_is_planned_and_its_best_plan_is_a_scenario(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    best, figures, again = tmp_path / "best.toml", tmp_path / "plan.json", tmp_path / "again.json"
+def test_the_example_is_planned_and_its_best_plan_is_a_scenario(terminal: Terminal) -> None:
     small = ("--set", "workload.new_tokens=12", "--set", 'search.schedules=["pp","specpipe"]')
     grid = ("--set", "search.grid={schedule={width=[4,32]}}", "--runs", 3)
-    assert call(monkeypatch, "plan", EXAMPLE, "--out", best, "--json", figures, *small, *grid) == 0
-    shown = capsys.readouterr().out
+    files = ("--out", "best.toml", "--json", "plan.json")
+    shown = terminal.succeeds("plan", EXAMPLE, *files, *small, *grid)
     assert "best: specpipe" in shown
-    assert str(best) in shown.replace("\n", "")
-    content = json.loads(figures.read_text())
+    assert "best.toml" in shown
+    content = json.loads(Path("plan.json").read_text())
     assert content["schema"] == "treepipe.plan/1"
     first = content["ranking"][0]
     assert first["schedule"] == "specpipe"
     assert first["layers"] == [[8, 8, 8, 8]]
     assert content["rungs"][-1]["runs"] == 3
-    assert call(monkeypatch, "simulate", best, "--quiet", "--json", again) == 0
-    metric = json.loads(again.read_text())["metrics"]["time_between_tokens_ms"]
-    assert metric["mean"] == pytest.approx(first["time_between_tokens_ms"]["mean"])
+    terminal.succeeds("simulate", "best.toml", "--quiet", "--json", "again.json")
+    metric = json.loads(Path("again.json").read_text())["metrics"][METRIC]
+    assert metric["mean"] == pytest.approx(first[METRIC]["mean"])
 
 
-def test_analyses_are_printed_written_drawn_and_reported(
-    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.long
+def test_analyses_are_printed_written_drawn_and_reported(path: Path, terminal: Terminal) -> None:
     both = {"schedules": ["pp", "chain"], "grid": {"schedule.gamma": [3]}}
     path.write_text(toml_text({**SEARCHED, "search": both}, []))
     keys = ("scale.drafts=1:32", "workload.concurrency=1:2")
-    plot, out, page = (path.with_name(name) for name in ("map.png", "p.json", "page"))
-    asked = ["--robust", "--plot", plot, "--json", out, "--report", page]
+    asked = ["--robust", "--plot", "map.png", "--json", "p.json", "--report", "page"]
     asked += [part for key in keys for part in ("--break-even", key)]
-    assert call(monkeypatch, "plan", path, *asked) == 0
-    told, content = capsys.readouterr().out, json.loads(out.read_text())
+    told = terminal.succeeds("plan", path, *asked)
+    content = json.loads(Path("p.json").read_text())
     assert "a device 1.5 times as slow" in told
     assert "break-even: scale.drafts = " in told
-    assert plot.stat().st_size > 5_000
-    assert "a device 1.5 times as slow" in (page / "index.html").read_text()
+    assert Path("map.png").stat().st_size > 5_000
+    assert "a device 1.5 times as slow" in Path("page", "index.html").read_text()
     each = search(Cluster.load(path), say)
     assert content["robustness"] == StressCases.run(each, say).as_dict()["robustness"]
     assert content["break_even"] == BreakEvens.run(each, say, keys).as_dict()["break_even"]
     assert content["break_even_map"]["x"]["key"] == "scale.drafts"
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["--sensitivity", "--quiet"], "--sensitivity --quiet shows nothing; add --json or --plot"),
-        (["--robust", "--quiet"], "--robust --quiet shows nothing; add --json"),
-        (["--break-even", "a", "--quiet"], "--break-even --quiet shows nothing; add --json"),
-        (
-            ["--sensitivity", "--break-even", "a", "--break-even", "b", "--plot", "x.png"],
-            "--plot draws one picture: leave out --sensitivity or --break-even",
-        ),
-    ],
-)
-def test_options_that_contradict_each_other_are_refused(
-    options: list[str],
-    sentence: str,
-    path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert call(monkeypatch, "plan", path, *options) == 2
-    assert_sentence(capsys.readouterr().err, sentence)
+def test_options_that_contradict_each_other_are_refused(path: Path, terminal: Terminal) -> None:
+    two = ("--sensitivity", "--break-even", "a", "--break-even", "b", "--plot", "x.png")
+    for options, sentence in (
+        (["--sensitivity"], "--sensitivity --quiet shows nothing; add --json or --plot"),
+        (["--robust"], "--robust --quiet shows nothing; add --json"),
+        (["--break-even", "a"], "--break-even --quiet shows nothing; add --json"),
+        (two, "--plot draws one picture: leave out --sensitivity or --break-even"),
+    ):
+        terminal.refuses(sentence, "plan", path, *options, "--quiet")
 
 
 def test_a_cluster_and_a_scenario_are_not_taken_for_each_other(
-    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    path: Path, terminal: Terminal
 ) -> None:
     for command in ("simulate", "theory"):
-        assert call(monkeypatch, command, EXAMPLE) == 2
-        assert_sentence(capsys.readouterr().err, "is a cluster file (it has a table [search])")
+        terminal.refuses("is a cluster file (it has a table [search])", command, EXAMPLE)
     path.write_text(WITHOUT_SEARCH + '[schedule]\nname = "chain"\n')
-    assert call(monkeypatch, "plan", path) == 2
-    assert_sentence(capsys.readouterr().err, "is a scenario (it names its schedule and has no")
-    assert not path.with_name("cluster-best.toml").exists()
+    terminal.refuses("is a scenario (it names its schedule and has no", "plan", path)
     assert Cluster.load(path, ["search.keep=2"]).search.schedules == ("chain",)
 
 
 def test_the_ranking_is_shown_before_its_analyses(
-    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    path: Path, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was printed when the sensitivity begins, and what it adds when it is there."""
     shown = list[str]()
 
     def begun(*_: object) -> list[Sensitivity]:
-        shown.append(capsys.readouterr().out)
+        shown.append(terminal.capsys.readouterr().out)
         return [Sensitivity("scale.stages", -0.1, 0.1, None, None)]
 
     monkeypatch.setattr("treepipe.planner.sensitivity.sensitivities", begun)
-    plot = path.with_name("tornado.png")
     few = ("--set", 'search.schedules=["pp"]', "--set", "search.grid={}", "--runs", 2)
-    assert call(monkeypatch, "plan", path, "--sensitivity", "--plot", plot, *few) == 0
-    assert plot.stat().st_size > 5_000
+    added = terminal.succeeds("plan", path, "--sensitivity", "--plot", "tornado.png", *few)
+    assert Path("tornado.png").stat().st_size > 5_000
     assert "best: pp (plain decoding): " in shown[0]
     assert "times of all stages" not in shown[0]
-    assert "times of all stages" in capsys.readouterr().out
+    assert "times of all stages" in added
     assert Scenario.load(path.with_name("cluster-best.toml")).schedule.name == "pp"
-
-
-def test_a_rung_keeps_one_of_candidates_that_are_the_same() -> None:
-    """A short prompt is one chunk, however large that may be: of nine candidates three are told
-    apart, so one goes on, for all that are as it is."""
-    grid = "search.grid={schedule={gamma=[1,2,3],prefill_chunk=[64,128,256]}}"
-    ranked = found('search.schedules=["chain"]', grid, text=WITHOUT_SEARCH)
-    assert [(rung.candidates, rung.runs) for rung in ranked.rungs] == [(9, 2), (1, 6)]
-    kept = ranked.best.candidate
-    assert [each.settings["schedule.gamma"] for each in kept.same] == [
-        kept.settings["schedule.gamma"]
-    ] * 2
-    assert [row[1] for row in ranking_table(ranked).texts] == [
-        f"{kept.label}; the same on all texts: prefill_chunk=128, prefill_chunk=256"
-    ]

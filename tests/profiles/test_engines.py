@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.worlds.command_line import assert_sentence, call
+from tests.worlds.command_line import Terminal
 from treepipe.core.errors import UserError
 from treepipe.profiles.engines import read_export
 from treepipe.results.recording import chain_recording
@@ -181,31 +181,23 @@ def test_ordered_steps_are_replayed_as_they_were(
 # --- the command ------------------------------------------------------------------------------
 
 
-def test_what_is_imported_is_a_profile_that_scenarios_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "mine.toml"
-    export = file(tmp_path, VLLM)
-    assert call(monkeypatch, "profiles", "import", "vllm", export, "--out", out) == 0
-    assert "tokens per step: 2.7" in capsys.readouterr().out
+def test_what_is_imported_is_a_profile_that_scenarios_name(terminal: Terminal) -> None:
+    out = terminal.folder / "mine.toml"
+    command = ("profiles", "import", "vllm", file(terminal.folder, VLLM), "--out", out)
+    assert "tokens per step: 2.7" in terminal.succeeds(*command)
     profile = {"source": "profile", "name": str(out)}
     scenario = Scenario.of({**REPLAYED, "acceptance": profile})
     assert scenario.acceptance.table == {1: (0.8, 0.75, 0.5)}
-    assert call(monkeypatch, "profiles", str(out)) == 0
-    assert "0.8, 0.75, 0.5 by depth" in capsys.readouterr().out
-    assert call(monkeypatch, "profiles", "import", "vllm", export, "--out", out) == 2
-    assert_sentence(capsys.readouterr().err, "--force")
+    assert "0.8, 0.75, 0.5 by depth" in terminal.succeeds("profiles", out)
+    terminal.refuses("--force", *command)
 
 
-def test_an_assumption_about_ranks_is_named_and_uncertain(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out, export = tmp_path / "mine.toml", file(tmp_path, "position,accepted\n1,0.5\n")
-    command = ("profiles", "import", "table", export, "--out", out)
-    assert call(monkeypatch, *command, "--assume-ranks") == 2
-    assert_sentence(capsys.readouterr().err, "--assume-ranks is an assumption")
-    assert call(monkeypatch, *command, "--assume-ranks", "--uncertainty", 0.5) == 0
-    text = out.read_text()
+def test_an_assumption_about_ranks_is_named_and_uncertain(terminal: Terminal) -> None:
+    export = file(terminal.folder, "position,accepted\n1,0.5\n")
+    command = ("profiles", "import", "table", export, "--out", "mine.toml", "--assume-ranks")
+    terminal.refuses("--assume-ranks is an assumption", *command)
+    terminal.succeeds(*command, "--uncertainty", 0.5)
+    text = Path("mine.toml").read_text()
     assert "estimate = true" in text
     assert "uncertainty = 0.5" in text
     assert "assumed: each further candidate" in text

@@ -12,15 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.worlds.command_line import (
-    ARGUMENTS,
-    ROOT,
-    SCENARIO,
-    WORK,
-    assert_sentence,
-    call,
-    commands,
-)
+from tests.worlds.command_line import ARGUMENTS, ROOT, WORK, Terminal, commands
 from tests.worlds.made_runs import SMALL, judged, made_deployment
 from tests.worlds.pages import ReadPage
 from tests.worlds.searches import CLUSTER, METRIC, found
@@ -107,8 +99,7 @@ def validated_page() -> str:
 @cache
 def studied_page() -> str:
     sheet = Sheet("Sums", [Column("n", shown="d")], [(7,)], name="s")
-    trace = simulate(scenario()).traces[0]
-    figure = timelines_figure([("a", trace)])
+    figure = timelines_figure([("a", simulate(scenario()).traces[0])])
     result = StudyResult("mine", [], [sheet], {"one": figure}, ["first", "second", "third"])
     return report_html(study_report(result, "treepipe study mine"))
 
@@ -138,10 +129,17 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_whole_and_loads_nothing(name: str) -> None:
-    page = ReadPage(PAGES[name]())
+def test_a_page_is_whole_answers_shortly_and_loads_nothing(name: str) -> None:
+    text = PAGES[name]()
+    (answer,) = re.findall(r'class="answer">(.*?)</section>', text, re.DOTALL)
+    assert 1 <= answer.count("<p>") <= 2
+    for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+        assert re.search(r'role="img".*?<title>.{5,}</title>', svg, re.DOTALL)
+    page = ReadPage(text)
     names = {tag for tag, _ in page.elements}
     assert {"main", "table", "h1"} <= names
+    assert "Not modelled" in page.text
+    assert "Make it again" in page.text
     assert ("svg" in names) == (name != "theory"), "a closed form has nothing to draw"
     assert not names & {"script", "link", "img", "iframe", "object", "image", "foreignobject"}
     assert {"width=device-width, initial-scale=1"} <= set(page.values("content"))
@@ -153,17 +151,6 @@ def test_a_page_is_whole_and_loads_nothing(name: str) -> None:
     assert {each.strip("'\"") for each in (*leads, *drawn)} <= {f"#{each}" for each in ids}
     assert "@import" not in page.style
     assert not [value for value in inside if "http://" in value or "https://" in value]
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_a_page_answers_in_at_most_two_sentences_and_describes_its_pictures(name: str) -> None:
-    text = PAGES[name]()
-    (answer,) = re.findall(r'class="answer">(.*?)</section>', text, re.DOTALL)
-    assert 1 <= answer.count("<p>") <= 2
-    for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
-        assert re.search(r'role="img".*?<title>.{5,}</title>', svg, re.DOTALL)
-    assert "Not modelled" in text
-    assert "Make it again" in text
 
 
 def test_a_plan_tells_every_figure_of_its_ranking() -> None:
@@ -312,63 +299,51 @@ def test_the_commands_that_write_reports_are_those_of_the_docs() -> None:
 
 
 @pytest.mark.parametrize("command", REPORTING)
+@pytest.mark.usefixtures("scenario")
 def test_an_earlier_page_is_kept_unless_forced(
-    command: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: str, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def begun(*_: object, **__: object) -> None:
         raise AssertionError("the work began")
 
-    monkeypatch.chdir(tmp_path)
-    Path("small.toml").write_text(SCENARIO)
-    page = tmp_path / "out" / "index.html"
-    page.parent.mkdir()
+    Path("out").mkdir()
+    page = Path("out", "index.html")
     page.write_text("mine")
     monkeypatch.setattr(WORK[command], begun)
-    given = [*ARGUMENTS.get(command, ["small.toml"]), "--report", "out"]
+    given = [command, *ARGUMENTS.get(command, ["small.toml"])]
     given += ["--out", "own"] if command in ("plan", "study") else []
-    assert call(monkeypatch, command, *given) == 2
-    sentence = "--report out/index.html: there is such a file already; --force overwrites it"
-    assert_sentence(capsys.readouterr().err, sentence)
+    kept = "--report out/index.html: there is such a file already; --force overwrites it"
+    terminal.refuses(kept, *given, "--report", "out")
     with pytest.raises(AssertionError, match="the work began"):
-        call(monkeypatch, command, *given, "--force")
+        terminal.succeeds(*given, "--report", "out", "--force")
     assert page.read_text() == "mine"
-    assert call(monkeypatch, command, *given[:-2], "--report", "small.toml") == 2
-    assert_sentence(capsys.readouterr().err, "--report small.toml: is a file, not a folder")
+    other = "--report small.toml: is a file, not a folder"
+    terminal.refuses(other, *given, "--report", "small.toml")
 
 
-def test_the_page_holds_the_command_that_makes_it_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_holds_the_command_that_makes_it_again(terminal: Terminal) -> None:
     """With names that a shell would take apart."""
-    cluster, out = tmp_path / "a b.toml", tmp_path / "the 'page'"
+    cluster, out, plot = Path("a b.toml"), Path("the 'page'"), Path("front.png")
     cluster.write_text(toml_text(searched().cluster.content | CLUSTER, []))
-    plot = tmp_path / "front.png"
     options = ["--report", out, "--plot", plot, "--quiet", "--runs", "2", "--seed", "5"]
-    assert call(monkeypatch, "plan", cluster, *options) == 0
+    terminal.succeeds("plan", cluster, *options)
     first = (out / "index.html").read_text()
     (line,) = re.findall(r"<pre[^>]*>(treepipe .*?)</pre>", first)
     typed = shlex.split(ReadPage(f"<!doctype html><p>{line}</p>").text)
     assert typed == ["treepipe", "plan", *map(str, (cluster, *options))]
     assert "seed 5" in first
     assert plot.stat().st_size > 5_000, "without another picture --plot draws the front"
-    assert call(monkeypatch, *typed[1:], "--force") == 0
+    terminal.succeeds(*typed[1:], "--force")
     assert (out / "index.html").read_text().replace(" --force", "") == first
 
 
 @pytest.mark.parametrize("versus", [[], ["--versus-set", "schedule.tree_size=10"]])
 def test_simulate_writes_its_page_beside_its_table(
-    versus: list[str],
-    scenario: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    versus: list[str], scenario: Path, terminal: Terminal
 ) -> None:
-    out = scenario.with_name("page")
-    assert call(monkeypatch, "simulate", scenario, "--report", out, *versus) == 0
-    assert METRIC.removesuffix("_ms") in capsys.readouterr().out
-    assert METRIC in ReadPage((out / "index.html").read_text()).text
+    shown = terminal.succeeds("simulate", scenario, "--report", "page", *versus)
+    assert METRIC.removesuffix("_ms") in shown
+    assert METRIC in ReadPage(Path("page", "index.html").read_text()).text
 
 
 def test_a_library_writes_the_same_page(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.worlds.command_line import SCENARIO, call
+from tests.worlds.command_line import Terminal
 from treepipe import Scenario, simulate
 from treepipe.results.critical_path import CriticalPath
 from treepipe.sim.causes import ListeningClock
@@ -158,15 +158,13 @@ def test_who_waits_for_others_requests_queues() -> None:
 
 
 def test_the_table_says_it_and_other_figures_do_not_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    terminal: Terminal, scenario: Path
 ) -> None:
-    file, target = tmp_path / "small.toml", tmp_path / "r.json"
-    file.write_text(SCENARIO)
-    assert call(monkeypatch, "simulate", file, "--json", target) == 0
-    assert "critical path of a token: " in capsys.readouterr().out
-    content = json.loads(target.read_text())
+    told = terminal.succeeds("simulate", scenario, "--json", "r.json")
+    assert "critical path of a token: " in told
+    content = json.loads(Path("r.json").read_text())
     assert content["binds"] == next(iter(content["critical_path"]))
-    stated = Scenario.load(file)
+    stated = Scenario.load(scenario)
     plain = predict(stated)
     told = predict(stated, paths=True)
     for trace in told:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds.command_line import assert_sentence, call
+from tests.worlds.command_line import Terminal
 from tests.worlds.theory_scenarios import CONSTANT, Written
 from treepipe.core.errors import UserError
 from treepipe.results.load import ResourceLoad, bottleneck, overload_warnings
@@ -101,15 +101,14 @@ def test_a_traces_rate_is_its_own(tmp_path: Path, arrival: float, count: int, wa
 
 
 def test_a_long_simulation_is_told_beforehand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "scenario.toml"
     long = Written("pp", "workload.requests=2000", "workload.new_tokens=5000")
     (sentence,) = effort_warnings(long.scenario)
     assert "10 million tokens" in sentence
     assert "workload.new_tokens" in sentence
     assert effort_warnings(Written("pp", "runs=9").scenario) == []
-    path.write_text(CONSTANT)
+    Path("scenario.toml").write_text(CONSTANT)
     monkeypatch.setattr("treepipe.scenario.workload.MANY_TOKENS", 50)
-    assert call(monkeypatch, "simulate", path, "--quiet", "--set", "workload.requests=2") == 0
-    assert_sentence(capsys.readouterr().err, "tokens are to be simulated")
+    given = ("simulate", "scenario.toml", "--quiet", "--set", "workload.requests=2")
+    terminal.fails("tokens are to be simulated", *given, code=0)

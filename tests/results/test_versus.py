@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.worlds.command_line import SCENARIO, USUAL_METRICS, assert_sentence, call
+from tests.worlds.command_line import SCENARIO, USUAL_METRICS, Terminal
 from treepipe.core.errors import UserError
 from treepipe.core.requests import RequestTrace
 from treepipe.results.trace import Trace
@@ -17,12 +16,6 @@ from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 
 METRIC = "time_between_tokens_ms"
-
-
-def compared(monkeypatch: pytest.MonkeyPatch, out: Path, *arguments: object) -> dict[str, Any]:
-    assert call(monkeypatch, "simulate", *arguments, "--json", out, "--quiet") == 0
-    content: dict[str, Any] = json.loads(out.read_text())
-    return content
 
 
 def side(path: Path, *settings: str) -> Side:
@@ -50,16 +43,12 @@ def test_a_scenario_does_not_differ_from_itself(scenario: Path) -> None:
         assert each["difference"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
 
 
-def test_difference_of_two_files_over_runs(
-    scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = tmp_path / "other.toml"
-    other.write_text(SCENARIO.replace("seed = 3", "seed = 8").replace('"small"', '"slow"'))
-    slower = ["--versus-set", "drafts.0.device.draft_ms={1=9.0}"]
+def test_difference_of_two_files_over_runs(scenario: Path, terminal: Terminal) -> None:
+    Path("other.toml").write_text(SCENARIO.replace("seed = 3", "seed = 8"))
+    slower = ["--versus-set", "name=slow", "--versus-set", "drafts.0.device.draft_ms={1=9.0}"]
     device = ["--set", "drafts.0.device={draft_ms={1=3.0}}", "--runs", 6]
-    content = compared(
-        monkeypatch, tmp_path / "v.json", scenario, "--versus", other, *device, *slower
-    )
+    asked = ["--versus", "other.toml", *device, *slower, "--json", "-", "--quiet"]
+    content = json.loads(terminal.succeeds("simulate", scenario, *asked))
     assert (content["a"]["scenario"], content["b"]["scenario"]) == ("small", "slow")
     assert content["a"]["seed"] == content["b"]["seed"] == 3  # A's: common random numbers
     assert content["intervals_over"] == "runs"
@@ -115,52 +104,30 @@ def test_nothing_in_common_is_refused(scenario: Path) -> None:
         make_comparison(ours, Side(ours.scenario, empty))
 
 
-def test_table_trace_and_picture_show_both(
-    scenario: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    trace, plot = tmp_path / "t.json", tmp_path / "p.png"
-    options = ["--versus-set", "schedule.name=starsd", "--versus-set", "name=shared"]
-    options += ["--trace", trace, "--plot", plot]
-    assert call(monkeypatch, "simulate", scenario, *options) == 0
-    shown = capsys.readouterr().out
-    assert "A: small, B: shared (simulation, 2 runs)" in shown
-    assert all(name.removesuffix("_ms") in shown for name in USUAL_METRICS)
-    events = json.loads(trace.read_text())["traceEvents"]
-    processes = [event["args"]["name"] for event in events if event["name"] == "process_name"]
-    assert processes == ["A: small", "B: shared"]
-    assert plot.read_bytes().startswith(b"\x89PNG")
-
-
 @pytest.mark.parametrize(
     ("options", "name"),
     [
         (["--versus-set", "schedule.tree_size=8"], "small (schedule.tree_size=8)"),
-        (["--versus-set", "name=other", "--versus-set", "schedule.tree_size=8"], "other"),
+        (["--versus-set", "name=other", "--versus-set", "schedule.name=starsd"], "other"),
         (["--versus", "twin.toml"], "small (twin.toml)"),
         (["--versus", "small.toml"], "small"),
     ],
 )
-def test_both_have_names_of_their_own(
-    options: list[str],
-    name: str,
-    scenario: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.usefixtures("scenario")
+def test_table_trace_and_picture_show_both_by_names_of_their_own(
+    options: list[str], name: str, terminal: Terminal
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "twin.toml").write_text(SCENARIO.replace("tree_size = 20", "tree_size = 8"))
-    files = ["--json", "v.json", "--trace", "t.json"]
-    assert call(monkeypatch, "simulate", "small.toml", *options, *files) == 0
-    assert f"A: small, B: {name} (simulation, 2 runs)" in capsys.readouterr().out
+    Path("twin.toml").write_text(SCENARIO.replace("tree_size = 20", "tree_size = 8"))
+    files = ["--json", "v.json", "--trace", "t.json", "--plot", "p.png"]
+    shown = terminal.succeeds("simulate", "small.toml", *options, *files)
+    assert f"A: small, B: {name} (simulation, 2 runs)" in shown
+    assert all(metric.removesuffix("_ms") in shown for metric in USUAL_METRICS)
     content = json.loads(Path("v.json").read_text())
     assert (content["a"]["scenario"], content["b"]["scenario"]) == ("small", name)
     events = json.loads(Path("t.json").read_text())["traceEvents"]
-    named = {e["args"]["name"] for e in events if e["name"] == "process_name"}
-    assert named == {"A: small", f"B: {name}"}
+    processes = [each["args"]["name"] for each in events if each["name"] == "process_name"]
+    assert processes == ["A: small", f"B: {name}"]
+    assert Path("p.png").read_bytes().startswith(b"\x89PNG")
 
 
 ROOT = Path(__file__).parents[2]
@@ -174,33 +141,25 @@ EXAMPLES = [
 @pytest.mark.long
 @pytest.mark.parametrize("arguments", EXAMPLES, ids=" ".join)
 def test_documented_comparisons_work(
-    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    assert call(monkeypatch, *arguments) == 0
-    assert "B - A" in capsys.readouterr().out
+    assert "B - A" in terminal.succeeds(*arguments)
 
 
 @pytest.mark.parametrize(
-    ("settings", "options", "sentence"),
+    ("options", "sentence"),
     [
-        ([], ["--versus-set", "runs=3"], "runs are compared in pairs, so both need as many"),
-        ([], ["--runs", 1, "--versus-set", "workload.requests=5"], "key workload.requests is 2 in"),
-        ([], ["--versus-set", "schedule.tree_sise=3"], "did you mean 'tree_size'?"),
-        ([], ["--versus-set", "tree_size"], "setting 'tree_size': must look like key=value"),
-        ([], ["--versus", "nowhere.toml"], "nowhere.toml: there is no such file"),
-        (["workload.warmup_requests=2"], [], "leaves nothing of workload.requests = 2"),
-        (["workload.warmup_requests=-1"], [], "key workload.warmup_requests = -1"),
+        (["--versus-set", "runs=3"], "runs are compared in pairs, so both need as many"),
+        (["--runs", 1, "--versus-set", "workload.requests=5"], "key workload.requests is 2 in"),
+        (["--versus-set", "schedule.tree_sise=3"], "did you mean 'tree_size'?"),
+        (["--versus-set", "tree_size"], "setting 'tree_size': must look like key=value"),
+        (["--versus", "nowhere.toml"], "nowhere.toml: there is no such file"),
+        (["--set", "workload.warmup_requests=2"], "leaves nothing of workload.requests = 2"),
+        (["--set", "workload.warmup_requests=-1"], "key workload.warmup_requests = -1"),
     ],
 )
 def test_bad_input_is_one_sentence(
-    scenario: Path,
-    settings: list[str],
-    options: list[object],
-    sentence: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    options: list[object], sentence: str, scenario: Path, terminal: Terminal
 ) -> None:
-    given = [part for setting in settings for part in ("--set", setting)]
-    assert call(monkeypatch, "simulate", scenario, *given, *options) == 2
-    assert_sentence(capsys.readouterr().err, sentence)
+    terminal.refuses(sentence, "simulate", scenario, *options)

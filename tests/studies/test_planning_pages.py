@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds.command_line import call
+from tests.worlds.command_line import Terminal
 from treepipe.studies.workshop.planning_pages import ANSWERED, ROWS, answered, commands, shortened
 
 pytestmark = pytest.mark.long
@@ -37,18 +37,12 @@ def test_there_is_a_page_for_every_question() -> None:
 
 @pytest.mark.parametrize(("page", "arguments"), COMMANDS, ids=lambda each: str(each)[-40:])
 def test_documented_plans_work(
-    page: Path,
-    arguments: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    page: Path, arguments: list[str], terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "studies").symlink_to(ROOT / "studies")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    Path("studies").symlink_to(ROOT / "studies")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(terminal.folder / "cache"))
     tiny = [part for setting in TINY for part in ("--set", setting)]
-    assert call(monkeypatch, *arguments, *tiny) == 0
-    assert "best plan as a scenario" in capsys.readouterr().out
+    assert "best plan as a scenario" in terminal.succeeds(*arguments, *tiny)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

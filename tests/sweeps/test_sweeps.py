@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import treepipe
-from tests.worlds.command_line import assert_sentence, call
+from tests.worlds.command_line import Terminal
 from tests.worlds.written_studies import say
 from treepipe.core.errors import UserError
 from treepipe.planner.cluster import Cluster
@@ -301,21 +301,17 @@ def test_results_with_another_profile_are_not_added_to(tmp_path: Path) -> None:
 # --- the command ----------------------------------------------------------------------------------
 
 
-def test_the_command_sweeps_resumes_and_tells(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_command_sweeps_resumes_and_tells(terminal: Terminal) -> None:
     Path("grid.toml").write_text(TOML)
-    assert call(monkeypatch, "sweep", "grid.toml", "--out", "out", "--json", "told.json") == 0
-    assert capsys.readouterr().out == "2 scenarios, 2 rows in out\n"
+    asked = ("sweep", "grid.toml", "--out", "out")
+    shown = terminal.succeeds(*asked, "--json", "told.json")
+    assert shown == "2 scenarios, 2 rows in out\n"
     told = json.loads(Path("told.json").read_text())
     manifest = json.loads(Path("out", MANIFEST).read_text())
     assert manifest.items() <= told.items()
     assert (told["schema"], told["rows"], told["refused"]) == ("treepipe.sweep/1", 2, 0)
-    assert call(monkeypatch, "sweep", "grid.toml", "--out", "out") == 0
-    assert "2 scenarios (2 were there already), 2 rows" in capsys.readouterr().out
-    assert call(monkeypatch, "sweep", "grid.toml", "--out", "out", "--seed", 9) == 2
-    assert_sentence(capsys.readouterr().err, "holds results of another sweep")
+    assert "2 scenarios (2 were there already), 2 rows" in terminal.succeeds(*asked)
+    terminal.refuses("holds results of another sweep", *asked, "--seed", 9)
 
 
 def test_other_commands_refuse_a_sweep_and_it_refuses_other_files(tmp_path: Path) -> None:
@@ -346,24 +342,21 @@ def test_other_commands_refuse_a_sweep_and_it_refuses_other_files(tmp_path: Path
     ],
 )
 def test_an_engine_that_is_not_there_is_one_sentence(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
     missing: str | None,
     options: tuple[str, ...],
     part: str,
+    terminal: Terminal,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """``PORT`` is one that somebody listens at."""
-    (tmp_path / "grid.toml").write_text(TOML)
-    out = tmp_path / "out"
+    Path("grid.toml").write_text(TOML)
     if missing is not None:
         monkeypatch.setitem(sys.modules, missing, None)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
         given = [option.replace("PORT", address) for option in options]
-        assert call(monkeypatch, "sweep", tmp_path / "grid.toml", "--out", out, *given) == 2
-    assert_sentence(capsys.readouterr().err, part)
-    assert not out.exists()
+        terminal.refuses(part, "sweep", "grid.toml", "--out", "out", *given)
+    assert not Path("out").exists()
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)

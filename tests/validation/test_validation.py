@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.worlds.command_line import assert_sentence, call, run_with
+from tests.worlds.command_line import Terminal, run_with
 from tests.worlds.made_runs import judged, made_deployment
 from treepipe.core.errors import UserError
 from treepipe.validation.judgement import METRIC, Row
@@ -164,55 +164,52 @@ CALIBRATED = {
 
 
 @pytest.mark.processes
-def test_validate_end_to_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = scenario_file(tmp_path, "given.toml", {"new_tokens = 12": "new_tokens = 8"})
-    calibrated = scenario_file(tmp_path, "calibrated.toml", CALIBRATED)
-    out, pictures = tmp_path / "v.json", tmp_path / "pictures"
-    prompts = tmp_path / "prompts.json"
-    prompts.write_text(json.dumps(["def add(a, b):\n    return", "class Point:\n    x: int\n"]))
-    options = ["--json", out, "--timelines", pictures]
-    assert call(monkeypatch, "validate", calibrated, given, *options) == 0
-    content = json.loads(out.read_text())
+def test_validate_end_to_end(terminal: Terminal) -> None:
+    given = scenario_file(terminal.folder, "given.toml", {"new_tokens = 12": "new_tokens = 8"})
+    calibrated = scenario_file(terminal.folder, "calibrated.toml", CALIBRATED)
+    prompts = ["def add(a, b):\n    return", "class Point:\n    x: int\n"]
+    Path("prompts.json").write_text(json.dumps(prompts))
+    options = ["--json", "v.json", "--timelines", "pictures"]
+    assert "2 scenarios" in terminal.succeeds("validate", calibrated, given, *options)
+    content = json.loads(Path("v.json").read_text())
     assert content["schema"] == SCHEMA
     assert [each["scenario"] for each in content["scenarios"]] == ["calibrated", "given"]
     assert all(each["lossless"] for each in content["scenarios"])
     pp = content["scenarios"][0]["metrics"][METRIC]
     assert pp["predicted"] > 0 < pp["measured"]
-    assert {path.name for path in pictures.iterdir()} == {
+    assert {path.name for path in Path("pictures").iterdir()} == {
         *("calibrated.png", "calibrated-trace.json", "given.png", "given-trace.json")
     }
-    assert "2 scenarios" in capsys.readouterr().out
-    options = ["--against", out, "--calibrate-on", "prompts.json", "--quiet", "--json", "-"]
-    assert call(monkeypatch, "validate", calibrated, *options) == 0
-    again = json.loads(capsys.readouterr().out)
+    options = ["--against", "v.json", "--calibrate-on", "prompts.json", "--quiet", "--json", "-"]
+    again = json.loads(terminal.succeeds("validate", calibrated, *options))
     assert again["prediction"]["metrics"][METRIC]["mean"] != pp["predicted"], "other calibration"
     assert again["against"]["only_earlier"] == ["given"]
     assert set(again["against"]["scenarios"]) == {"calibrated"}
 
 
+REPLAYED = {'"bernoulli"\nbeta = 0.7': '"replay"\nfile = "run.json"'}
+OTHER = '[[drafts]]\nsource = "ngram"\ndevice = "emulated-20ms"\n[[drafts]]\n'
+UNLIKE = {**CALIBRATED, "[[drafts]]\n": OTHER}
+OWN = {**CALIBRATED, "requests = 2": 'requests = 1\nprompts = "own.json"'}
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "sentence"),
+    [
+        (REPLAYED, (), "cannot be predicted before it runs"),
+        (UNLIKE, (), "the draft servers differ"),
+        ({}, ("given.toml",), "is given twice"),
+        ({}, ("--against", "none.json"), "there is no such file"),
+        ({}, ("--timelines", "given.toml/x"), "cannot be made"),
+        ({}, ("--set", "workload.new_tokens=1"), "no text has a second token"),
+        (OWN, ("--calibrate-on", "own.json"), "none is left to calibrate"),
+        (OWN, ("--calibrate-on", "absent.json"), "there is no such file"),
+        ({}, ("absent.toml",), "absent.toml"),
+    ],
+)
 def test_bad_input_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    changes: dict[str, str], arguments: tuple[str, ...], sentence: str, terminal: Terminal
 ) -> None:
-    bernoulli = '"bernoulli"\nbeta = 0.7'
-    replayed = scenario_file(tmp_path, "r.toml", {bernoulli: '"replay"\nfile = "run.json"'})
-    other = '[[drafts]]\nsource = "ngram"\ndevice = "emulated-20ms"\n[[drafts]]\n'
-    ngram = {**CALIBRATED, "[[drafts]]\n": other}
-    given = scenario_file(tmp_path, "given.toml", {})
-    (tmp_path / "own.json").write_text(json.dumps(["only this"]))
-    own = {**CALIBRATED, "requests = 2": 'requests = 1\nprompts = "own.json"'}
-    owned = scenario_file(tmp_path, "own.toml", own)
-    for arguments, sentence in [
-        ([replayed], "cannot be predicted before it runs"),
-        ([scenario_file(tmp_path, "n.toml", ngram)], "the draft servers differ"),
-        ([given, given], "is given twice"),
-        ([given, "--against", tmp_path / "none.json"], "there is no such file"),
-        ([given, "--timelines", given / "x"], "cannot be made"),
-        ([given, "--set", "workload.new_tokens=1"], "no text has a second token"),
-        ([owned, "--calibrate-on", "own.json"], "none is left to calibrate"),
-        ([owned, "--calibrate-on", "absent.json"], "there is no such file"),
-        ([tmp_path / "absent.toml"], "absent.toml"),
-    ]:
-        assert call(monkeypatch, "validate", *arguments) == 2
-        assert_sentence(capsys.readouterr().err, sentence)
+    scenario_file(terminal.folder, "given.toml", changes)
+    Path("own.json").write_text(json.dumps(["only this"]))
+    terminal.refuses(sentence, "validate", "given.toml", *arguments)

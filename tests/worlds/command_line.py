@@ -115,10 +115,13 @@ class Terminal:
         assert call(self.monkeypatch, *arguments) == 0
         return self.capsys.readouterr().out
 
-    def fails(self, part: str, *arguments: object, code: int = 2) -> None:
-        """The command ends with this code, and with one sentence that holds this part."""
+    def fails(self, part: str, *arguments: object, code: int = 2) -> str:
+        """The command ends with this code, and with one sentence that holds this part; returns
+        what it says besides."""
         assert call(self.monkeypatch, *arguments) == code
-        assert_sentence(self.capsys.readouterr().err, part)
+        shown = self.capsys.readouterr()
+        assert_sentence(shown.err, part)
+        return shown.out
 
     def refuses(self, part: str, *arguments: object) -> None:
         """The same, and no file is made, changed or removed."""
