@@ -15,6 +15,7 @@ import pytest
 from tests.worlds.command_line import Terminal, run_with
 from treepipe import Scenario, simulate
 from treepipe.cli import main as cli
+from treepipe.studies.study import STUDIES
 
 SCENARIOS = sorted((Path(cli.__file__).parents[1] / "studies" / "scenarios").glob("*.toml"))
 SMALL = ["--set", "workload.requests=1", "--set", "workload.new_tokens=6", "--runs", "1"]
@@ -54,7 +55,7 @@ def test_keys_are_shown_below_a_path(terminal: Terminal) -> None:
     [
         (["profiles"], "emulated-20ms"),
         (["profiles", "emulated-20ms"], "stage_ms"),
-        (["study", "--list"], "which-system"),
+        *((["study", "--list"], name) for name in STUDIES),
     ],
 )
 def test_what_there_is_is_listed(arguments: list[str], shown: str, terminal: Terminal) -> None:
@@ -68,6 +69,7 @@ def test_what_there_is_is_listed(arguments: list[str], shown: str, terminal: Ter
         (["profiles", "nothing"], "there is none of that name"),
         (["study", "which-sistem"], "did you mean 'which-system'?"),
         (["study", "which-system", "--measure"], "specpipe-width and starsd-threshold have"),
+        (["study", "xyz"], "there are all-schedules"),
         (["study"], "treepipe study needs a name"),
         (["demo", "--out", "."], "holds something else than an earlier demonstration"),
     ],

@@ -14,23 +14,9 @@ from treepipe.scenario.scenario import Scenario
 tomllib = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
 ROOT = Path(__file__).parents[2]
 COMPILED = {
-    "contourpy",
-    "fonttools",
-    "hf-xet",
-    "kiwisolver",
-    "markupsafe",
-    "matplotlib",
-    "msgspec",
-    "numpy",
-    "pillow",
-    "pydantic-core",
-    "pyyaml",
-    "pyzmq",
-    "regex",
-    "safetensors",
-    "scipy",
-    "tokenizers",
-    "torch",
+    *("contourpy", "fonttools", "hf-xet", "kiwisolver", "markupsafe", "matplotlib", "msgspec"),
+    *("numpy", "pillow", "pydantic-core", "pyyaml", "pyzmq", "regex", "safetensors", "scipy"),
+    *("tokenizers", "torch"),
 }
 """Have wheels for aarch64 and Python 3.10, as an audit found. A further one has to be looked up
 first: the names of wheels cannot be asked for without a network."""

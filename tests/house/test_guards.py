@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -27,10 +28,6 @@ ROOMS = (
 )
 IMPURE = {"time", "random", "threading", "socket", "subprocess", "multiprocessing", "asyncio"}
 """Of the standard library: what a rule may not know."""
-
-
-def _core_files() -> list[Path]:
-    return sorted((ROOT / "treepipe" / "core").rglob("*.py"))
 
 
 @cache
@@ -62,28 +59,37 @@ def _python(code: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def _room_files(room: str) -> list[Path]:
+    folder = ROOT / room if room in LINKED else ROOT / "treepipe" / room
+    return sorted(folder.rglob("*.py"))
+
+
 def test_core_imports_only_numpy_and_itself() -> None:
-    assert _core_files()
+    assert _room_files("core")
     # Only type checkers read typing_extensions, for what typing lacks on the oldest Python.
     allowed = (set(sys.stdlib_module_names) - IMPURE) | {"numpy", "treepipe", "typing_extensions"}
-    strange = {file: _roots(file) - allowed for file in _core_files()}
-    other = {file: _rooms(file) - {"core"} for file in _core_files()}
-    assert not [f"{f.name}: {names}" for f, names in (strange | other).items() if names]
-    assert not [f"{f.name}: {names}" for f, names in strange.items() if names]
+    strange = {
+        file.name: (_roots(file) - allowed) | (_rooms(file) - {"core"})
+        for file in _room_files("core")
+    }
+    assert not {name: found for name, found in strange.items() if found}
 
 
-def test_rooms_form_no_cycle() -> None:
-    """Imports inside functions and for type checkers count, too."""
-    above: dict[str, set[str]] = {}
-    for room in ROOMS:
-        folder = ROOT / room if room in LINKED else ROOT / "treepipe" / room
-        files = list(folder.rglob("*.py"))
-        assert files
-        above[room] = set().union(*map(_rooms, files)) - {room}
-    while above:
-        free = [room for room, needs in above.items() if not needs & set(above)]
-        assert free, f"these rooms import each other: {above}"
-        above = {room: needs for room, needs in above.items() if room not in free}
+def test_rooms_form_no_cycle_and_their_picture_is_true() -> None:
+    """What a room imports, inside functions and for type checkers, too, can be reached from it
+    along the arrows, and no arrow leads back."""
+    (picture,) = re.findall(
+        r"```mermaid\nflowchart BT\n(.*?)```", (ROOT / "docs" / "design.md").read_text(), re.S
+    )
+    assert {name for name, _ in re.findall(r"(\w+)\[\"<b>(\w+)</b>", picture)} == set(ROOMS)
+    below: dict[str, set[str]] = {room: set() for room in ROOMS}
+    for above, needed in re.findall(r"(\w+) --> ([\w &]+)", picture):
+        below[above] |= set(needed.split(" & "))
+    reached: dict[str, set[str]] = {}
+    for room in TopologicalSorter(below).static_order():
+        reached[room] = {room}.union(*(reached[each] for each in below[room]))
+        imported = set().union(*map(_rooms, _room_files(room)))
+        assert imported <= reached[room], (room, imported - reached[room])
 
 
 def _loaded(file: Path) -> set[str]:
@@ -98,13 +104,6 @@ def _for_checkers(node: ast.If) -> bool:
     return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
-def _left_in_cycles(above: dict[str, set[str]]) -> set[str]:
-    """Names that need each other, or need names that do."""
-    while free := {name for name, needs in above.items() if not needs & above.keys() - {name}}:
-        above = {name: needs for name, needs in above.items() if name not in free}
-    return set(above)
-
-
 def test_files_form_no_cycle() -> None:
     """Imports inside functions count. The package's own face is above all of its files."""
     folders = [ROOT / "treepipe", *(ROOT / name for name in LINKED)]
@@ -116,10 +115,8 @@ def test_files_form_no_cycle() -> None:
         if each != ("treepipe", "__init__")
     }
     assert len(named) > 250
-    above = {name: _loaded(file) & named.keys() for name, file in named.items()}
-    assert not _left_in_cycles(above)
-    below = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"d"}}
-    assert _left_in_cycles(below) == {"a", "b", "c"}, "it would be noticed"
+    above = {name: (_loaded(file) & named.keys()) - {name} for name, file in named.items()}
+    TopologicalSorter(above).prepare()  # raises CycleError, which names the files
 
 
 def test_nothing_that_is_installed_imports_the_workshop() -> None:
@@ -127,40 +124,6 @@ def test_nothing_that_is_installed_imports_the_workshop() -> None:
     files = [file for file in _all_files() if not apart & {*file.relative_to(ROOT).parts}]
     assert len(files) > 200
     assert not _named(f for f in files if any(name.startswith(workshop) for name in modules(f)))
-
-
-def test_the_picture_of_the_rooms_is_true() -> None:
-    """What a room imports can be reached from it along the arrows, and no arrow leads back."""
-    (picture,) = re.findall(
-        r"```mermaid\nflowchart BT\n(.*?)```", (ROOT / "docs" / "design.md").read_text(), re.S
-    )
-    below: dict[str, set[str]] = {room: set() for room in ROOMS}
-    for above, needed in re.findall(r"(\w+) --> ([\w &]+)", picture):
-        below[above] |= set(needed.split(" & "))
-    assert {name for name, _ in re.findall(r"(\w+)\[\"<b>(\w+)</b>", picture)} == set(ROOMS)
-
-    def reached(room: str) -> set[str]:
-        return {room}.union(*map(reached, below[room]))
-
-    for room in ROOMS:
-        folder = ROOT / room if room in LINKED else ROOT / "treepipe" / room
-        imported = set().union(*map(_rooms, folder.rglob("*.py")))
-        assert imported <= reached(room), (room, imported - reached(room))
-
-
-@pytest.mark.processes
-def test_core_loads_no_world() -> None:
-    """What the rules load on their own; ``time`` and ``random`` are NumPy's own imports."""
-    names = [
-        ".".join(file.relative_to(ROOT).with_suffix("").parts)
-        for file in _core_files()
-        if file.stem != "__init__"
-    ]
-    _python(
-        f"import sys, {', '.join(names)}\n"
-        "bad = {'simpy', 'torch', 'transformers', 'zmq', 'treepipe.sim', 'treepipe.executor'}\n"
-        "assert not bad & set(sys.modules), bad & set(sys.modules)"
-    )
 
 
 @pytest.mark.processes
@@ -230,42 +193,6 @@ def test_what_is_wrong_is_said_before_pytorch_is_loaded(tmp_path: Path) -> None:
     _python(_refuse(refused))
 
 
-LOAD_ALL = f"""
-import gc, importlib, pkgutil, treepipe
-gc.disable()  # a quarter of the time
-for info in pkgutil.walk_packages(treepipe.__path__, 'treepipe.'):
-    try:
-        importlib.import_module(info.name)
-    except ModuleNotFoundError as missing:  # an optional library is not installed
-        if (missing.name or '').split('.')[0] in ('treepipe', *{LINKED!r}):
-            raise
-"""
-FIND_TWINS = """
-import collections, pathlib, sys
-root = pathlib.Path.cwd().resolve()
-names = collections.defaultdict(set)
-for name, module in list(sys.modules.items()):
-    file = getattr(module, '__file__', None)
-    path = pathlib.Path(file).resolve() if file else None
-    if path and root in path.parents and 'site-packages' not in path.parts:
-        names[path].add(name)
-assert names, 'nothing was loaded'
-twins = [sorted(found) for found in names.values() if len(found) > 1]
-assert not twins, twins
-"""
-
-
-@pytest.mark.processes
-def test_no_module_has_two_names() -> None:
-    _python(LOAD_ALL + FIND_TWINS)
-
-
-@pytest.mark.processes
-def test_a_second_name_would_be_noticed() -> None:
-    with pytest.raises(AssertionError, match=r"\['sim', 'treepipe.sim'\]"):
-        _python("import sim, treepipe.sim" + FIND_TWINS)
-
-
 def test_root_folders_are_imported_through_the_package() -> None:
     assert not _named(file for file in _all_files() if _roots(file) & set(LINKED))
 
@@ -279,8 +206,6 @@ def test_links_are_relative(name: str) -> None:
 
 
 def test_files_say_what_belongs_in_them() -> None:
-    """A file's docstring states its law."""
-
     assert not _named(file for file in _all_files() if not ast.get_docstring(parsed(file)))
 
 

@@ -35,25 +35,17 @@ def found(**changes: object) -> SearchResult:
     return search(Cluster.of(CLUSTER).with_(**changes), say)
 
 
-def test_plain_decoding_is_as_uncertain_as_its_stages() -> None:
-    """Its time is that of the stages, so the wider interval is the profile's own 40 %."""
+def test_plain_decoding_is_as_uncertain_as_its_stages_and_a_ratio_less() -> None:
+    """Its time is that of the stages, so the wider interval is the profile's own 40 %; what both
+    plans rest on cancels out, only a chain's draft does not change with the stages."""
     each = found()
     assert dict(each.cases.inputs) == {Estimated("device", "jetson-agx-orin"): 0.4}
     point = each.best_of_each["pp"].outcome.metrics[METRIC]
     wide = each.cases.widened("pp", point)
     assert wide.low == pytest.approx(point.mean / 1.4, rel=0.03)
     assert wide.high == pytest.approx(point.mean * 1.4, rel=0.03)
-
-
-def test_what_both_plans_rest_on_cancels_out() -> None:
-    """A chain's gain over plain decoding hardly depends on how fast the stages are: only its draft
-    does not change with them."""
-    each = found()
-    one = each.best_of_each["pp"].outcome.metrics[METRIC]
-    alone = each.cases.widened("pp", one)
-    ratio = each.cases.ratio_widened("pp", "chain", one)
-    assert None not in (alone.low, alone.high, ratio.low, ratio.high)
-    assert log(ratio.high / ratio.low) < 0.5 * log(alone.high / alone.low)  # type: ignore[operator]
+    ratio = each.cases.ratio_widened("pp", "chain", point)
+    assert log(ratio.high / ratio.low) < 0.5 * log(wide.high / wide.low)
 
 
 @pytest.mark.long

@@ -71,22 +71,6 @@ def links(found: CriticalPath) -> dict[str, float]:
     return {name: share for name, share in found.places.items() if "->" in name}
 
 
-def test_a_token_of_plain_decoding_passes_each_stage_and_link_once() -> None:
-    """A round is 3 x 19 ms of stages and 4 x 1 ms of links."""
-    found = path(scenario("pp"))
-    stages = [found.places[f"pipeline0.stage{number}"] for number in (1, 2, 3)]
-    assert stages == pytest.approx([19 / 61] * 3)
-    assert links(found) == pytest.approx(
-        {
-            "draft0->pipeline0.stage1": 1 / 61,
-            "pipeline0.stage1->pipeline0.stage2": 1 / 61,
-            "pipeline0.stage2->pipeline0.stage3": 1 / 61,
-            "pipeline0.stage3->draft0": 1 / 61,
-        }
-    )
-    assert found.reasons == pytest.approx({"work": 1.0})
-
-
 def test_a_tree_in_segments_is_drafted_and_its_last_segment_waits() -> None:
     """A round is a pass to catch up and 2 for the tree, of 3 ms each, then 3 x 19 + 4 x 1 ms. The
     tree travels in one segment more than there are stages, so the last one waits for three others,
@@ -95,10 +79,6 @@ def test_a_tree_in_segments_is_drafted_and_its_last_segment_waits() -> None:
     assert found.places["draft0"] == pytest.approx(9 / 127)
     assert sum(links(found).values()) == pytest.approx(4 / 127)
     assert found.reasons == pytest.approx({"work": 70 / 127, "queueing": 57 / 127})
-
-
-def test_no_time_is_spent_on_links_that_take_none() -> None:
-    assert links(path(scenario("flowspec", link={"latency_ms": 0.0}))) == {}
 
 
 @pytest.mark.parametrize("name", ["pp", "naive_pp", "flowspec", "pipedec", "specpipe"])

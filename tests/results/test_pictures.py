@@ -71,11 +71,8 @@ def test_what_a_worker_is_at_differs_in_grey_or_in_hatching() -> None:
     assert alike(figure) == []
 
 
-def test_schedules_of_a_map_differ_in_hatching() -> None:
+def test_schedules_of_a_map_differ_in_hatching_and_lines_in_their_marks() -> None:
     assert len({hatch for _, hatch in STYLES}) == len(STYLES)
-
-
-def test_colours_of_lines_have_marks_of_their_own() -> None:
     assert len({*plots.MARKS.values()}) == len(plots.MARKS)
 
 

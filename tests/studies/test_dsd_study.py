@@ -23,13 +23,14 @@ def test_the_formula_gives_k_everywhere_if_drafting_and_windows_cost_nothing() -
 
 @pytest.mark.processes
 def test_the_expected_gain_is_the_simulated_one_and_below_the_formula() -> None:
-    cell = Cell(4, 1.0, beta=0.6)
-    seen = simulate_cells([cell], 4, 400, say)[cell.label]
-    assert seen.gain.mean == pytest.approx(cell.expected_gain, rel=0.05)
+    """Links that vary are slower for plain decoding, too."""
+    cell, varying = Cell(4, 1.0, beta=0.6), Cell(3, 3.0, beta=0.6, network=Network(jitter=0.5))
+    cells = simulate_cells([cell, varying], 4, 400, say)
+    seen = cells[cell.label]
+    assert seen.gain.low < seen.gain.mean == pytest.approx(cell.expected_gain, rel=0.05)
     assert seen.saving.mean == pytest.approx(1 - 1 / cell.tokens, rel=0.05)
     assert cell.expected_gain < cell.gain
-    assert seen.gain.low is not None
-    assert seen.gain.low < seen.gain.mean
+    assert cells[varying.label].gain.mean == pytest.approx(varying.expected_gain, rel=0.15)
 
 
 def test_only_the_product_of_links_and_latency_matters() -> None:
@@ -41,13 +42,6 @@ def test_only_the_product_of_links_and_latency_matters() -> None:
 def test_acceptance_is_found_from_a_gain() -> None:
     cell = Cell(4, 5.0, beta=0.7)
     assert accepted_for(cell.expected_gain, replace(cell, beta=0.1)) == pytest.approx(0.7, abs=1e-3)
-
-
-@pytest.mark.processes
-def test_varying_links_are_slower_for_plain_decoding_too() -> None:
-    cell = Cell(3, 3.0, beta=0.6, network=Network(jitter=0.5))
-    seen = simulate_cells([cell], 4, 400, say)[cell.label]
-    assert seen.gain.mean == pytest.approx(cell.expected_gain, rel=0.15)
 
 
 def test_table_3_asks_for_windows_of_n_tokens() -> None:

@@ -19,12 +19,6 @@ pytestmark = pytest.mark.processes
 LEVELS = Levels(0.6, (1.6, 0.4), {"specinfer": 120.0, "specpipe": 55.0})
 
 
-@pytest.fixture(scope="module")
-def specpipe() -> StudyResult:
-    settings = specpipe_width.Settings(Effort(2, 24), (8, 64, 80), (4,), (1, 2), 8, LEVELS)
-    return specpipe_width.study(settings, say)
-
-
 def keys_of(result: StudyResult) -> dict[str, float]:
     """The predicted figures; every key is there once, and every plot on the page."""
     found = {row.key: row.predicted or 0.0 for row in result.rows}
@@ -33,8 +27,10 @@ def keys_of(result: StudyResult) -> dict[str, float]:
     return found
 
 
-def test_specpipe_is_faster_than_a_static_tree_and_that_than_none(specpipe: StudyResult) -> None:
-    found = keys_of(specpipe)
+def test_specpipe_is_faster_than_a_static_tree_and_that_than_none() -> None:
+    settings = specpipe_width.Settings(Effort(2, 24), (8, 64, 80), (4,), (1, 2), 8, LEVELS)
+    result = specpipe_width.study(settings, say)
+    found = keys_of(result)
     for server in ("one-server", "two-server"):
         names = ("specpipe", "specinfer", "pp")
         times = [found[f"{server}/{name}/time_between_tokens_ms"] for name in names]
@@ -43,24 +39,23 @@ def test_specpipe_is_faster_than_a_static_tree_and_that_than_none(specpipe: Stud
     assert found["width=64/hit_rate"] > found["width=8/hit_rate"]
     alone = found["one-server/specpipe/time_between_tokens_ms"]
     assert found["batch=2/specpipe_db/throughput_tokens_s"] > 1e3 / alone / 2
+    rows = {row.key.removesuffix("/time_between_tokens_ms"): row for row in result.rows}
+    row = rows["one-server/eagle"]
+    logs = np.log([120.0 / 117.92, 55.0 / 54.67])  # what was left out, and its prediction
+    half = 4.303 * np.sqrt(np.mean(logs**2))  # Student's t, two degrees of freedom
+    assert np.log(row.high / row.predicted) >= half * 0.999
+    assert np.log(row.predicted / row.low) >= half * 0.999
+    assert {rows[f"one-server/{name}"].role for name in ("specinfer", "pp")} == {"calibrated"}
 
 
-@pytest.fixture(scope="module")
-def pipedec() -> StudyResult:
+def test_pipedec_serves_one_after_another_and_is_faster_on_more_stages() -> None:
+    """The ends of its intervals are those of the levels."""
     tiny = Effort(2, 24)
     settings = pipedec_stages.Settings(tiny, tiny, (8, 32), (2, 16), (1, 2), 2, 8, LEVELS)
-    return pipedec_stages.study(settings, say)
-
-
-def test_pipedec_serves_one_after_another(pipedec: StudyResult) -> None:
-    found = keys_of(pipedec)
+    found = keys_of(pipedec_stages.study(settings, say))
     alone, two = (found[f"k={k}/pipedec/throughput_tokens_s"] for k in (1, 2))
     assert two == pytest.approx(alone)
     assert found["k=2/pp/throughput_tokens_s"] > 1.8 * found["k=1/pp/throughput_tokens_s"]
-
-
-def test_more_stages_are_faster_and_its_ends_are_those_of_the_levels(pipedec: StudyResult) -> None:
-    found = keys_of(pipedec)
     assert found["14-stage/over_pp/mean"] > found["7-stage/over_pp/mean"]
     for over in ("over_pp", "over_stpp"):
         low, mean, high = (found[f"14-stage/{over}/{which}"] for which in ("low", "mean", "high"))
@@ -68,34 +63,12 @@ def test_more_stages_are_faster_and_its_ends_are_those_of_the_levels(pipedec: St
     assert found["gain_7_to_14"] > 0
 
 
-def test_the_plain_pipeline_is_met() -> None:
+def test_clusters_hold_the_whole_target_and_meet_the_plain_pipeline() -> None:
     assert plain_ms(build("one-server")) == pytest.approx(302.39, rel=1e-3)
-
-
-def test_clusters_hold_the_whole_target() -> None:
-    for name, stages in {
-        "one-server": 8,
-        "two-server": 8,
-        "fourteen": 14,
-        "twenty-one": 21,
-    }.items():
+    clusters = {"one-server": 8, "two-server": 8, "fourteen": 14, "twenty-one": 21}
+    for name, stages in clusters.items():
         assert sum(card.layers for card in cards(name)) == 80
         assert len(cards(name)) == stages
-
-
-def test_a_predicted_time_s_interval_holds_what_was_left_out(specpipe: StudyResult) -> None:
-    rows = {row.key: row for row in specpipe.rows}
-    row = rows["one-server/eagle/time_between_tokens_ms"]
-    assert row.low is not None
-    assert row.high is not None
-    assert row.predicted is not None
-    logs = np.log([120.0 / 117.92, 55.0 / 54.67])
-    half = 4.303 * np.sqrt(np.mean(logs**2))  # Student's t, two degrees of freedom
-    assert np.log(row.high / row.predicted) >= half * 0.999
-    assert np.log(row.predicted / row.low) >= half * 0.999
-    assert {rows[f"one-server/{n}/time_between_tokens_ms"].role for n in ("specinfer", "pp")} == {
-        "calibrated"
-    }
 
 
 def test_a_level_between_two_curves_serves_both() -> None:

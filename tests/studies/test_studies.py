@@ -12,14 +12,7 @@ from treepipe.core.errors import RunError, UserError
 from treepipe.results.sheet import Column, Sheet
 from treepipe.scenario.schema import ScheduleName
 from treepipe.studies import all_schedules, study
-from treepipe.studies.study import (
-    STUDIES,
-    StudyRequest,
-    StudyResult,
-    find_study,
-    perform,
-    show_studies,
-)
+from treepipe.studies.study import StudyRequest, StudyResult, perform
 from treepipe.validation import demo
 from treepipe.validation.cells import SYSTEMS, Cell, Size, cases_of
 from treepipe.validation.comparison import _prepare
@@ -110,20 +103,7 @@ def test_a_foreign_folder_is_not_touched(made_study: study.Study, tmp_path: Path
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(UserError, match="holds something else than an earlier result"):
         perform(made_study, StudyRequest(tmp_path, quiet=True))
-    with pytest.raises(UserError, match="is a file"):
-        perform(made_study, StudyRequest(tmp_path / "other.json", quiet=True))
     assert [path.name for path in tmp_path.iterdir()] == ["other.json"]
-
-
-def test_studies_are_found_by_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert find_study("which-system") is STUDIES["which-system"]
-    with pytest.raises(UserError, match="did you mean 'which-system'"):
-        find_study("which-systems")
-    with pytest.raises(UserError, match="there are all-schedules"):
-        find_study("xyz")
-    show_studies()
-    shown = capsys.readouterr().out
-    assert all(name in shown for name in STUDIES)
 
 
 def test_a_sheet_wants_a_cell_per_column() -> None:

@@ -113,18 +113,6 @@ def test_a_dask_cluster_finds_the_same(tmp_path: Path, expected: Any, dask_addre
     assert found.table().equals(expected)
 
 
-def test_a_search_on_a_dask_cluster_finds_the_same(
-    tmp_path: Path, dask_address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "here"))
-    here = search(Cluster.of(CLUSTER), say).best
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "there"))
-    monkeypatch.setattr("treepipe.sim.points.ALONE_S", 0.0)
-    with engine("dask", address=dask_address):
-        there = search(Cluster.of(CLUSTER), say).best
-    assert there.outcome == here.outcome
-
-
 def test_a_dask_cluster_that_loses_its_workers_is_a_failed_run(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed", reason="needs the extra 'dask'")
     with distributed.LocalCluster(n_workers=0, dashboard_address=":0") as cluster:
