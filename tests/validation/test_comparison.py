@@ -26,6 +26,7 @@ from treepipe.validation.comparison import (
     predict_case,
 )
 from treepipe.validation.judgement import METRIC, overruns
+from treepipe.validation.validation import entry
 
 
 def test_a_run_with_the_predicted_durations_has_no_duration_error() -> None:
@@ -36,6 +37,8 @@ def test_a_run_with_the_predicted_durations_has_no_duration_error() -> None:
     assert row.warnings == ()
     assert row.predicted.low is not None
     assert row.measured_over_requests.mean == pytest.approx(row.measured)
+    share = entry(row)["utilization"]["draft0"]
+    assert share["replayed"] == pytest.approx(share["measured"])
 
 
 def test_slower_links_are_a_duration_error() -> None:

@@ -47,15 +47,6 @@ def test_the_parts_of_an_error_add_up() -> None:
     assert found["metrics"]["tokens_per_round"]["duration_error"] == 0
 
 
-def test_replayed_acceptance_leaves_no_error_where_durations_are_right() -> None:
-    found = entry(judged(made_deployment()))
-    time = found["metrics"][METRIC]
-    assert time["duration_error"] == pytest.approx(0, abs=1e-12)
-    assert time["acceptance_error"] == pytest.approx(time["error"]) != 0
-    share = found["utilization"]["draft0"]
-    assert share["replayed"] == pytest.approx(share["measured"])
-
-
 def test_the_explanation_names_the_work_that_took_longer() -> None:
     slow = "drafts.0.device={ draft_ms = 6.0, evaluate_ms = 1.0, decide_ms = 2.0, prune_ms = 0.5 }"
     slow = slow.replace("draft_ms = 6.0", "draft_ms = { 1 = 6.0 }")
