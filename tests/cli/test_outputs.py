@@ -15,9 +15,8 @@ from matplotlib.figure import Figure
 
 from tests.worlds.command_line import ARGUMENTS, ROOT, WORK, Terminal, commands
 from treepipe.cli.main import app
-from treepipe.core.errors import RunError, UserError
-from treepipe.executor.measure.profile_file import claim
-from treepipe.files.outputs import Failures, WriteError, check_outputs, claim_folder, write_file
+from treepipe.core.errors import RunError
+from treepipe.files.outputs import Failures, WriteError, check_outputs, write_file
 from treepipe.results.plots import save_figure
 
 
@@ -203,13 +202,3 @@ def test_faults_are_told_together_and_hide_nothing_else() -> None:
         several(RunError("three"))
     with pytest.raises(ValueError, match="other"):
         several(ValueError("other"))
-
-
-def test_folders_and_profiles_are_checked_alike(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(UserError, match=r"--out .*file: is a file, not a folder"):
-        claim_folder(tmp_path / "file", "--out")
-    with pytest.raises(UserError, match="there is such a file already; --force overwrites it"):
-        claim(tmp_path / "file", force=False)
-    claim(tmp_path / "file", force=True)
-    assert (tmp_path / "file").read_text() == "mine"

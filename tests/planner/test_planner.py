@@ -92,10 +92,16 @@ def found(*settings: str, text: str = CLUSTER) -> SearchResult:
 # --- the search -------------------------------------------------------------------------------
 
 
-@pytest.mark.processes
-def test_the_best_is_that_of_an_exhaustive_search() -> None:
-    halved = found("search.keep=2")
-    assert [(rung.candidates, rung.runs) for rung in halved.rungs] == [(7, 2), (4, 4), (3, 6)]
+NEAREST = ("search.limits.time_between_tokens_ms=2", "search.goal=time_to_first_token_ms")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("settings", [("search.keep=2",), NEAREST], ids=["best", "nearest"])
+def test_the_best_is_that_of_an_exhaustive_search(settings: tuple[str, ...]) -> None:
+    """Where no plan keeps the limit that is the nearest one, in every rung, whatever the goal."""
+    halved = found(*settings)
+    if settings != NEAREST:
+        assert [(rung.candidates, rung.runs) for rung in halved.rungs] == [(7, 2), (4, 4), (3, 6)]
     candidates, refused = find_candidates(halved.cluster)
     assert not refused
     values = {}
@@ -104,8 +110,7 @@ def test_the_best_is_that_of_an_exhaustive_search() -> None:
         values[each.label] = metrics[METRIC].mean
     best = min(values, key=lambda label: values[label])
     assert halved.best.candidate.label == best
-    mean = halved.best.outcome.metrics[METRIC].mean
-    assert mean == pytest.approx(values[best])
+    assert halved.best.outcome.metrics[METRIC].mean == pytest.approx(values[best])
     assert {each.candidate.schedule for each in halved.ranking} == {"pp", "chain", "specpipe"}
 
 
@@ -270,16 +275,6 @@ def test_where_no_plan_keeps_the_limits_the_nearest_is_first(
         assert first["excess"] == pytest.approx(first["value"] / first["bound"] - 1)
     assert {plan["schedule"] for plan in content["ranking"]} == {"pp", "chain", "specpipe"}
     assert content["ranking"][-1]["misses"][1]["limit"] == "throughput_tokens_s"
-
-
-@pytest.mark.long
-def test_the_nearest_plan_survives_whatever_the_goal() -> None:
-    """Nearness counts in every rung, not only in the last one."""
-    limits = ("search.limits.time_between_tokens_ms=2", "search.goal=time_to_first_token_ms")
-    limited = found(*limits)
-    candidates, _ = find_candidates(limited.cluster)
-    nearest = min(observe(predict(each.scenario)).intervals[0][METRIC].mean for each in candidates)
-    assert limited.best.outcome.metrics[METRIC].mean == pytest.approx(nearest)
 
 
 def test_what_is_too_dear_by_the_hour_is_refused_and_of_all_such_the_cheapest_is_named() -> None:

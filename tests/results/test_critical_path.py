@@ -151,7 +151,7 @@ def test_causes_of_requests_that_are_over_are_forgotten(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is kept does not grow with the run; the paths are those of a clock that keeps all."""
-    many = {"requests": 24, "concurrency": 3, "prompt_tokens": 1, "new_tokens": 12}
+    many = {"requests": 18, "concurrency": 3, "prompt_tokens": 1, "new_tokens": 8}
     given = scenario(
         name, UNLIKE, workload=many, links={"default": {**LINK, "bandwidth_mbit_s": 9}}
     )
@@ -166,7 +166,7 @@ def test_causes_of_requests_that_are_over_are_forgotten(
 
     monkeypatch.setattr(ListeningClock, "forget", counted)
     found = path(given)
-    assert len(kept) == 24
-    assert max(kept[12:]) < 2 * max(kept[4:12])
+    assert len(kept) == 18
+    assert max(kept[10:]) < 2 * max(kept[4:10])
     monkeypatch.setattr(ListeningClock, "forget", lambda self, before_ms: None)
     assert path(given) == found

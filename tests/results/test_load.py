@@ -22,8 +22,9 @@ def poisson(rate_per_s: float) -> str:
     return f'workload.arrivals={{process="poisson",rate_per_s={rate_per_s}}}'
 
 
-def load_of(written: Written) -> ResourceLoad:
-    found = bottleneck(written.scenario, deployment_of(written), written.simulated())
+def load_of(written: Written, traces: list[Trace] | None = None) -> ResourceLoad:
+    traces = traces or written.simulated()
+    found = bottleneck(written.scenario, deployment_of(written), traces)
     assert found is not None
     return found
 
@@ -39,20 +40,22 @@ def overload(traces: list[Trace]) -> list[str]:
 @pytest.mark.parametrize("rate", [0.1, 0.6])
 def test_one_place_is_as_loaded_as_the_closed_form_says(rate: float) -> None:
     written = Written("pp", *ONE_PLACE, poisson(rate))
-    found = load_of(written)
+    traces = written.simulated()
+    found = load_of(written, traces)
     assert found.load == pytest.approx(written.expected().terms["load"])
     assert found.at == "the 1 place for open requests"
-    assert overload(written.simulated()) == []
+    assert overload(traces) == []
 
 
 def test_where_the_closed_form_refuses_the_simulation_warns_once() -> None:
     written = Written("chain", *ONE_PLACE, poisson(4.0), "runs=3")
     with pytest.raises(UserError, match=r"load 2\.") as refused:
         written.expected()
-    (sentence,) = overload(written.simulated())
+    traces = written.simulated()
+    (sentence,) = overload(traces)
     assert sentence.startswith("load 2.")
     expected = float(str(refused.value).split("load ")[1].split(":")[0])
-    assert load_of(written).load == pytest.approx(expected, rel=0.03), "acceptance is drawn"
+    assert load_of(written, traces).load == pytest.approx(expected, rel=0.03), "acceptance is drawn"
 
 
 def test_without_places_the_busiest_device_or_link_decides() -> None:
