@@ -18,6 +18,7 @@ import treepipe
 import treepipe.validation.validation
 from tests.worlds.command_line import Terminal
 from treepipe.core.errors import UserError
+from treepipe.results.statistics import Interval
 
 ROOT = Path(__file__).parents[2]
 TUTORIAL = ROOT / "docs" / "tutorial.md"
@@ -83,6 +84,12 @@ def test_without_pandas_it_says_so(
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(UserError, match="pip install pandas"):
         treepipe.simulate(loaded, runs=1).to_pandas()
+
+
+def test_common_random_numbers_leave_no_difference(loaded: treepipe.Scenario) -> None:
+    found = treepipe.compare(loaded, loaded.with_(seed=99, name="again"), runs=2)
+    assert found.differences[METRIC].difference == Interval(0.0, 0.0, 0.0)
+    assert found.to_json()["schema"] == "treepipe.versus/1"
 
 
 def test_a_closed_form_has_no_timeline(loaded: treepipe.Scenario) -> None:

@@ -154,6 +154,7 @@ def test_documented_comparisons_work(
         (["--runs", 1, "--versus-set", "workload.requests=5"], "key workload.requests is 2 in"),
         (["--versus-set", "schedule.tree_sise=3"], "did you mean 'tree_size'?"),
         (["--versus-set", "tree_size"], "setting 'tree_size': must look like key=value"),
+        (["--versus-set", "seed=4", "--where-time-goes"], "--where-time-goes shows one scenario"),
         (["--versus", "nowhere.toml"], "nowhere.toml: there is no such file"),
         (["--set", "workload.warmup_requests=2"], "leaves nothing of workload.requests = 2"),
         (["--set", "workload.warmup_requests=-1"], "key workload.warmup_requests = -1"),

@@ -33,8 +33,3 @@ def test_the_simulator_names_what_a_profile_has(scenario: Path, terminal: Termin
     for parts in workers.values():
         assert sum(parts.values()) == pytest.approx(1.0)
         assert set(parts) <= {"compute", "draft", "evaluate", "decide", "prune", "idle"}
-
-
-def test_two_scenarios_are_not_told_apart(scenario: Path, terminal: Terminal) -> None:
-    asked = ["--where-time-goes", "--versus-set", "seed=4"]
-    terminal.refuses("--where-time-goes shows one scenario", "simulate", scenario, *asked)

@@ -78,7 +78,7 @@ def made_study(monkeypatch: pytest.MonkeyPatch) -> study.Study:
     return study.Study("made", "a made one", "treepipe.studies.all_schedules")
 
 
-def test_perform_writes_and_prints(
+def test_perform_writes_and_prints_and_fails_for_a_fault_after_all_is_written(
     made_study: study.Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "new" / "folder"
@@ -89,14 +89,9 @@ def test_perform_writes_and_prints(
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     known = {"key": "a", "unit": "ms", "predicted": 1.0, "measured": 2.0, "role": "predicted"}
     assert row == {**dict.fromkeys(("low", "high", "published")), **known}
-
-
-def test_a_fault_is_a_failed_run_after_all_is_written(
-    made_study: study.Study, tmp_path: Path
-) -> None:
     with pytest.raises(RunError, match="no"):
-        perform(made_study, StudyRequest(tmp_path / "out", full=True, quiet=True))
-    assert "NO" in (tmp_path / "out" / "made.md").read_text()
+        perform(made_study, StudyRequest(out, full=True, quiet=True))
+    assert "NO" in (out / "made.md").read_text()
 
 
 def test_a_foreign_folder_is_not_touched(made_study: study.Study, tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import treepipe
 from tests.worlds.command_line import Terminal
@@ -73,29 +75,30 @@ def rows(found: SweepResult) -> list[dict[str, Any]]:
 # --- which scenarios ------------------------------------------------------------------------------
 
 
+SAMPLES = st.integers(1, 40)
+
+
 def test_a_grid_is_all_combinations() -> None:
     sweep = sweep_of(grid=SIZES)
     found = [tuple(sweep.changes(index).values()) for index in range(len(sweep))]
     assert found == list(itertools.product(*SIZES.values()))
 
 
-@pytest.mark.parametrize("scale", ["linear", "log"])
-def test_a_hypercube_has_a_sample_in_each_part_of_every_range(scale: str) -> None:
-    ranges = {
-        "links.default.latency_ms": {"low": 0.1, "high": 50.0, "scale": scale},
-        "acceptance.beta": {"low": 0.2, "high": 0.9, "scale": scale},
-    }
-    sweep = sweep_of(latin_hypercube=ranges, samples=40)
+@given(st.floats(0.01, 0.4), st.floats(0.5, 1.0), st.sampled_from(["linear", "log"]), SAMPLES)
+def test_a_hypercube_has_a_sample_in_each_part_of_every_range(
+    low: float, high: float, scale: str, samples: int
+) -> None:
+    ends = {"low": low, "high": high, "scale": scale}
+    keys = ("scale.latency", "acceptance.beta")
+    sweep = sweep_of(latin_hypercube=dict.fromkeys(keys, ends), samples=samples)
+    measure = math.log if scale == "log" else float
+    width = measure(high) - measure(low)
     orders = []
-    for key, ends in ranges.items():
-        low, high = float(str(ends["low"])), float(str(ends["high"]))
+    for key in keys:
         values = [sweep.changes(index)[key] for index in range(len(sweep))]
-        if scale == "log":
-            low, high, values = math.log(low), math.log(high), [math.log(v) for v in values]
-        parts = [math.floor(40 * (value - low) / (high - low)) for value in values]
-        assert sorted(parts) == list(range(40))
-        orders.append(parts)
-    assert orders[0] != orders[1]
+        orders.append([samples * (measure(value) - measure(low)) // width for value in values])
+        assert sorted(orders[-1]) == list(range(samples))
+    assert samples < 10 or orders[0] != orders[1]
 
 
 def test_a_key_of_whole_numbers_gets_whole_numbers_each_as_often() -> None:
