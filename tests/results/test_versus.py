@@ -47,7 +47,17 @@ def test_difference_of_two_files_over_runs(scenario: Path, terminal: Terminal) -
     Path("other.toml").write_text(SCENARIO.replace("seed = 3", "seed = 8"))
     slower = ["--versus-set", "name=slow", "--versus-set", "drafts.0.device.draft_ms={1=9.0}"]
     device = ["--set", "drafts.0.device={draft_ms={1=3.0}}", "--runs", 6]
-    asked = ["--versus", "other.toml", *device, *slower, "--json", "-", "--quiet"]
+    asked = [
+        "--versus",
+        "other.toml",
+        *device,
+        *slower,
+        "--json",
+        "-",
+        "--plot",
+        "p.png",
+        "--quiet",
+    ]
     content = json.loads(terminal.succeeds("simulate", scenario, *asked))
     assert (content["a"]["scenario"], content["b"]["scenario"]) == ("small", "slow")
     assert content["a"]["seed"] == content["b"]["seed"] == 3  # A's: common random numbers
@@ -62,6 +72,7 @@ def test_difference_of_two_files_over_runs(scenario: Path, terminal: Terminal) -
     width = each["difference"]["high"] - each["difference"]["low"]
     plain = content["a"]["metrics"][METRIC]
     assert width < plain["high"] - plain["low"]
+    assert Path("p.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_one_run_each_is_compared_in_batches_of_the_same_requests(scenario: Path) -> None:
@@ -114,11 +125,11 @@ def test_nothing_in_common_is_refused(scenario: Path) -> None:
     ],
 )
 @pytest.mark.usefixtures("scenario")
-def test_table_trace_and_picture_show_both_by_names_of_their_own(
+def test_table_and_trace_show_both_by_names_of_their_own(
     options: list[str], name: str, terminal: Terminal
 ) -> None:
     Path("twin.toml").write_text(SCENARIO.replace("tree_size = 20", "tree_size = 8"))
-    files = ["--json", "v.json", "--trace", "t.json", "--plot", "p.png"]
+    files = ["--json", "v.json", "--trace", "t.json"]
     shown = terminal.succeeds("simulate", "small.toml", *options, *files)
     assert f"A: small, B: {name} (simulation, 2 runs)" in shown
     assert all(metric.removesuffix("_ms") in shown for metric in USUAL_METRICS)
@@ -127,7 +138,6 @@ def test_table_trace_and_picture_show_both_by_names_of_their_own(
     events = json.loads(Path("t.json").read_text())["traceEvents"]
     processes = [each["args"]["name"] for each in events if each["name"] == "process_name"]
     assert processes == ["A: small", f"B: {name}"]
-    assert Path("p.png").read_bytes().startswith(b"\x89PNG")
 
 
 ROOT = Path(__file__).parents[2]
