@@ -11,6 +11,7 @@ from tests.worlds.theory_scenarios import CONSTANT, Written
 from treepipe.core.errors import UserError
 from treepipe.results.load import ResourceLoad, bottleneck, overload_warnings
 from treepipe.results.trace import Trace
+from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.resolve import deploy
 from treepipe.scenario.workload import effort_warnings
 
