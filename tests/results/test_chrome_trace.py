@@ -1,4 +1,4 @@
-"""The trace file for viewers: nothing overlaps partly, no time is lost, arrows follow segments."""
+"""The trace file for viewers: nothing overlaps partly and no time is lost."""
 
 from __future__ import annotations
 
@@ -102,52 +102,3 @@ def test_processes_and_tracks_are_named_and_in_order(tmp_path: Path) -> None:
     ids = [event[key] for event in events for key in ("pid", "tid")]
     assert all(type(number) is int for number in ids)
     assert not set(processes) & set(names)  # a thread with its process's id is its main thread
-
-
-def _arrows(events: list[Event]) -> list[tuple[str, float, str, float]]:
-    """(track, start in ms of the slice) an arrow leaves, and the same where it ends."""
-    names = _names(events, "thread_name")
-
-    def bound(flow: Event) -> tuple[str, float]:
-        (holder,) = (
-            e
-            for e in _slices(events)
-            if e["tid"] == flow["tid"] and e["ts"] <= flow["ts"] < e["ts"] + e["dur"]
-        )
-        assert events.index(holder) < events.index(flow)
-        return names[flow["tid"]], holder["ts"] / 1e3
-
-    tails = {e["id"]: bound(e) for e in events if e["ph"] == "s"}
-    heads = {e["id"]: bound(e) for e in events if e["ph"] == "f"}
-    assert tails.keys() == heads.keys()
-    return sorted((*tails[number], *heads[number]) for number in tails)
-
-
-def test_arrows_follow_a_segment_and_leave_out_what_was_pruned_away(tmp_path: Path) -> None:
-    draft, stage = DEVICES[:2]
-    there, back = f"{draft}->{stage}", f"{stage}->{draft}"
-    spans = [
-        Span(draft, "draft", 0.0, 3.0, 1, 8),
-        Span(there, "transfer", 3.0, 4.0, 1, 4),  # computed at once
-        Span(there, "transfer", 3.0, 4.5, 1, 4),  # waits, and is pruned away
-        Span(there, "transfer", 3.0, 4.6, 1, 0),  # a word
-        Span(stage, "compute", 4.0, 9.0, 1, 4),
-        Span(back, "transfer", 9.0, 10.0, 1, 4),
-        Span(draft, "evaluate", 10.0, 11.0, 1, 4),
-        Span(there, "transfer", 11.0, 12.0, 1, 0),  # the word
-        Span(draft, "draft", 11.0, 14.0, 1, 8),
-        Span(there, "transfer", 14.0, 15.0, 1, 6),
-        Span(stage, "compute", 15.0, 20.0, 1, 5),  # a row less by now
-    ]
-    trace = Trace((draft, stage), spans)
-    assert _arrows(_write(tmp_path / "t.json", ("run", trace))) == sorted(
-        [
-            (draft, 0.0, there, 3.0),
-            (draft, 0.0, f"{there} (2)", 3.0),
-            (there, 3.0, stage, 4.0),
-            (stage, 4.0, back, 9.0),
-            (back, 9.0, draft, 10.0),
-            (draft, 11.0, there, 14.0),
-            (there, 14.0, stage, 15.0),
-        ]
-    )

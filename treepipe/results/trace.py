@@ -9,8 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import harmonic_mean
@@ -115,34 +114,6 @@ def gauges_ms(spans: Iterable[Span]) -> list[float]:
 # --- Chrome and Perfetto trace events ---------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Slice:
-    """A span in whole nanoseconds, and its track (thread) in the drawing."""
-
-    span: Span
-    start: int
-    end: int
-    pid: int
-    tid: int
-
-    def event(self) -> dict[str, Any]:
-        args = {"session": self.span.session, "tokens": self.span.tokens}
-        return {
-            **self._at("X", self.span.kind, self.span.kind, self.start),
-            "dur": _microseconds(self.end - self.start),
-            "args": args,
-        }
-
-    def flow(self, phase: Literal["s", "f"], number: int) -> dict[str, Any]:
-        """Return an arrow's tail or head; viewers bind it to the slice that encloses its time."""
-        at = self.end - 1 if phase == "s" else self.start
-        return {**self._at(phase, "segment", "flow", at), "id": number, "bp": "e"}
-
-    def _at(self, phase: str, name: str, category: str, ns: int) -> dict[str, Any]:
-        place = {"pid": self.pid, "tid": self.tid, "ts": _microseconds(ns)}
-        return {"name": name, "cat": category, "ph": phase, **place}
-
-
 def chrome_events(trace: Trace, process: str, numbers: Iterator[int]) -> list[dict[str, Any]]:
     """Return the trace as Chrome/Perfetto trace events (microseconds): one process, a thread per
     device in the order of ``trace.devices``, the links' threads below.
@@ -156,22 +127,15 @@ def chrome_events(trace: Trace, process: str, numbers: Iterator[int]) -> list[di
         _metadata("process_name", pid, 0, name=process),
         _metadata("process_sort_index", pid, 0, sort_index=pid),
     ]
-    slices = list[_Slice]()
+    slices = list[dict[str, Any]]()
     for name, spans in _by_track(trace).items():
         for lane, members in enumerate(_lanes(spans) or [[]], start=1):
             tid = next(numbers)
             shown = name if lane == 1 else f"{name} ({lane})"
             events.append(_metadata("thread_name", pid, tid, name=shown))
             events.append(_metadata("thread_sort_index", pid, tid, sort_index=tid))
-            slices += [_Slice(span, start, end, pid, tid) for start, end, span in members]
-    slices.sort(key=lambda each: each.start)
-    flows = [
-        event
-        for number, (sent, taken) in enumerate(_hops(slices), start=1)
-        for event in (sent.flow("s", pid << 32 | number), taken.flow("f", pid << 32 | number))
-    ]
-    # A viewer that reads in this order knows a slice before the arrows that are bound to it.
-    return events + sorted([each.event() for each in slices] + flows, key=lambda e: e["ts"])
+            slices += [_slice(pid, tid, *member) for member in members]
+    return events + sorted(slices, key=lambda each: float(each["ts"]))
 
 
 def write_chrome_trace(traces: Iterable[tuple[str, Trace]], path: Path, option: str = "") -> None:
@@ -185,6 +149,13 @@ def write_chrome_trace(traces: Iterable[tuple[str, Trace]], path: Path, option: 
 
 def _metadata(what: str, pid: int, tid: int, **args: object) -> dict[str, Any]:
     return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": args}
+
+
+def _slice(pid: int, tid: int, start_ns: int, end_ns: int, span: Span) -> dict[str, Any]:
+    times = {"ts": _microseconds(start_ns), "dur": _microseconds(end_ns - start_ns)}
+    args = {"session": span.session, "tokens": span.tokens}
+    kind = {"name": span.kind, "cat": span.kind, "ph": "X"}
+    return {**kind, "pid": pid, "tid": tid, **times, "args": args}
 
 
 def _microseconds(ns: int) -> float:
@@ -216,87 +187,3 @@ def _lanes(spans: Iterable[Span]) -> list[list[tuple[int, int, Span]]]:
         else:
             free.append(each)
     return lanes
-
-
-def _hops(slices: Sequence[_Slice]) -> Iterator[tuple[_Slice, _Slice]]:
-    """Pair work with the transfer of its result, and each transfer with the work on its segment.
-
-    Spans do not say which segment they concern, so this follows from the order, which links and
-    stages keep. A pair is omitted where no work fits, or where it is too short to hold an arrow.
-    The slices are in the order of their starts.
-    """
-    work: dict[tuple[str, int], list[_Slice]] = {}
-    sent: dict[tuple[str, int], list[_Slice]] = {}
-    arrived: dict[tuple[str, int], list[_Slice]] = {}
-    for each in slices:
-        span = each.span
-        if span.kind != "transfer":
-            work.setdefault((span.device, span.session), []).append(each)
-        elif span.tokens:  # the others are words and empty segments
-            sender, _, receiver = span.device.partition("->")
-            sent.setdefault((sender, span.session), []).append(each)
-            arrived.setdefault((receiver, span.session), []).append(each)
-    pairs = [pair for key, each in sent.items() for pair in _senders(work.get(key, []), each)]
-    pairs += [pair for key, each in arrived.items() for pair in _takers(each, work.get(key, []))]
-    for tail, head in pairs:
-        if tail.end > tail.start and head.end > head.start:
-            yield tail, head
-
-
-def _senders(work: Sequence[_Slice], sent: Sequence[_Slice]) -> Iterator[tuple[_Slice, _Slice]]:
-    """Pair work with its transfer: a stage sends each result in order; a draft server sends after
-    its newest work."""
-    computed = [each for each in work if each.span.kind == "compute"]
-    if computed:
-        pairs = zip(computed, sent, strict=False)
-        yield from ((tail, head) for tail, head in pairs if tail.end <= head.start + 1)
-        return
-    ends = [each.end for each in work]
-    for head in sent:
-        if before := bisect_right(ends, head.start + 1):
-            yield work[before - 1], head
-
-
-def _takers(arrived: Sequence[_Slice], work: Sequence[_Slice]) -> Iterator[tuple[_Slice, _Slice]]:
-    """Pair arrivals with passes. Each pass takes one segment, in order, but segments whose rows
-    were all pruned while they waited are never computed. A pair is
-    kept only if the earliest and the latest assignment agree on it."""
-    arrived = sorted(arrived, key=lambda each: each.end)
-    passes = [each for each in work if each.span.kind in ("compute", "evaluate")]
-    ends = [each.end for each in arrived]
-    sure = [_arrival(ends, head.start) for head in passes]
-    first = _in_order(arrived, passes, sure, 1)
-    last = _in_order(arrived, passes, sure, -1)
-    for head, tail, other in zip(passes, first, last, strict=True):
-        if tail is not None and tail == other:
-            yield arrived[tail], head
-
-
-def _arrival(ends: Sequence[int], start: int) -> int | None:
-    """Return the one arrival at a pass's start; None if there is none or there are several."""
-    low, high = bisect_left(ends, start - 1), bisect_right(ends, start + 1)
-    return low if high - low == 1 else None
-
-
-def _in_order(
-    arrived: Sequence[_Slice], passes: Sequence[_Slice], sure: Sequence[int | None], step: int
-) -> list[int | None]:
-    """Assign to each pass the next possible segment's index; ``step`` -1: from the end."""
-    taken: list[int | None] = []
-    place = 0 if step > 0 else len(arrived) - 1
-    for head, begun_with in list(zip(passes, sure, strict=True))[::step]:
-        if begun_with is not None and _fits(arrived[begun_with], head):
-            place = begun_with
-        while 0 <= place < len(arrived) and not _fits(arrived[place], head):
-            if step > 0 and arrived[place].end > head.start + 1:
-                break  # so are all after it, which later passes may take
-            place += step
-        found = 0 <= place < len(arrived) and _fits(arrived[place], head)
-        taken.append(place if found else None)
-        place += step if found else 0
-    return taken[::step]
-
-
-def _fits(arrived: _Slice, head: _Slice) -> bool:
-    """Return whether a pass fits an arrival (rows pruned, times rounded by a nanosecond)."""
-    return arrived.end <= head.start + 1 and arrived.span.tokens >= head.span.tokens
