@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from treepipe.progress import Progress
 from treepipe.results.metrics import METRIC
 from treepipe.results.statistics import Interval
+from treepipe.studies import reproduction
 from treepipe.studies.flowspec import fit as fitting
 from treepipe.studies.flowspec import testbed
 from treepipe.studies.flowspec.fit import FITTED_MODEL, ROWS, Cells, Curve, Fit, Rows, Surrogate
@@ -33,17 +34,6 @@ from treepipe.studies.flowspec.testbed import (
     size_of,
 )
 from treepipe.studies.plots import Panel, line_figure, published_figure, shaded
-from treepipe.studies.reproduction import (
-    Reproduction,
-    Score,
-    predicted,
-    published,
-    relative_error,
-    score,
-    score_sheet,
-    simulated,
-    t_spread,
-)
 from treepipe.studies.study import Entry, StudyResult
 
 NAME = "flowspec-table"
@@ -119,7 +109,7 @@ class Predictor:
     ) -> list[Entry]:
         """Predict every method's cells from naive_pp's, which ``known`` must contain."""
         return [
-            predicted(
+            reproduction.predicted(
                 f"{key}/{method}/{dataset}",
                 "tokens/s",
                 self.interval(model, method, naive, dataset),
@@ -133,7 +123,7 @@ class Predictor:
 
 def study(settings: Settings, say: Progress) -> StudyResult:
     """Fit, predict and report."""
-    facts = published()["flowspec"]
+    facts = reproduction.published()["flowspec"]
     table: Rows = facts["table1"]
     predictor, crossed = _fitted(settings, table, say)
     main, ablation, third = _tables(predictor, facts)
@@ -142,13 +132,13 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     larger = [e for e in main if "13b" in e.key]
     known = [e for e in (*larger, *ablation, *third) if e.published is not None]
     scores = _scores(crossed, known, table)
-    made = Reproduction(NAME, PAGE)
+    made = reproduction.Reproduction(NAME, PAGE)
     made.add(main, "cells", "Table 1: tokens per second (prefill included)")
     made.add([*ablation, *third])
     title = "Llama 2 Chat 7B, MT-bench, temperature 0: link bandwidth in Mbit/s"
     made.add(sweep, "bandwidth", title)
     made.add([*_grid_entries(grid), *_parameters(predictor)])
-    made.tables.append(score_sheet(f"{NAME}-scores", scores.items()))
+    made.tables.append(reproduction.score_sheet(f"{NAME}-scores", scores.items()))
     title = "Vicuna 7B, temperature 0: each dataset predicted from a fit to the other five"
     made.show(crossed, "cross-validation", title)
     title = (
@@ -211,7 +201,7 @@ def _fitted(settings: Settings, table: Rows, say: Progress) -> tuple[Predictor, 
     }
     rows = fitting.fitted_rows(table)
     crossed = [
-        predicted(
+        reproduction.predicted(
             f"left-out/{FITTED_MODEL}/t0/{m}/{d}", "tokens/s", rows[m][d] * (1 + e), rows[m][d]
         )
         for (m, d), e in left_out.items()
@@ -224,7 +214,8 @@ def _spread(left_out: Cells) -> dict[str, float]:
     samples' noise as well as the model's error. Pruned PP and the ablation's FlowSpec take
     FlowSpec's, PipeDec without the slip takes PipeDec's."""
     halves = {
-        method: t_spread([e for (m, _), e in left_out.items() if m == method]) for method in DRAFTED
+        method: reproduction.t_spread([e for (m, _), e in left_out.items() if m == method])
+        for method in DRAFTED
     }
     others = {m: halves["flowspec"] for m in METHODS if m not in ("naive_pp", *halves)}
     return {**halves, **others, WITHOUT_SLIP: halves["pipedec"]}
@@ -242,7 +233,7 @@ def _spread_13b(
                 naive = table[f"{model}/t0/naive_pp"][dataset]
                 value, _ = cluster.cell(method, naive, prompt_tokens(model, dataset))
                 errors.append(value / fact - 1)
-    return {method: max(half, t_spread(errors)) for method, half in spread.items()}
+    return {method: max(half, reproduction.t_spread(errors)) for method, half in spread.items()}
 
 
 def _swept_cells(predictor: Predictor, table: Rows) -> dict[str, tuple[float, float]]:
@@ -266,7 +257,7 @@ def _sweep(settings: Settings, predictor: Predictor, table: Rows, say: Progress)
         extra = {"links.default.bandwidth_mbit_s": rate, "workload.prompt_tokens": prompt}
         case = Case(method, "7b", times, loss, settings.sweep_requests, extra)
         scenarios[f"bandwidth={rate}/{method}"] = case.scenario(_reachable(base[method][1]))
-    outcomes = simulated(scenarios, say, "link bandwidths")
+    outcomes = reproduction.simulated(scenarios, say, "link bandwidths")
     reached = {key: o.metrics["throughput_tokens_s"].mean for key, o in outcomes.items()}
     entries = []
     for rate, method in product(BANDWIDTHS, ROWS):
@@ -275,7 +266,7 @@ def _sweep(settings: Settings, predictor: Predictor, table: Rows, say: Progress)
         )
         spread = predictor.spreads["7b"].get(method)
         value = Interval.within_factor(base[method][0] * ratio, spread)
-        entries.append(predicted(f"bandwidth={rate}/{method}", "tokens/s", value))
+        entries.append(reproduction.predicted(f"bandwidth={rate}/{method}", "tokens/s", value))
     return entries
 
 
@@ -289,7 +280,7 @@ def _map(
         extra = {"schedule.tree_depth": d0, "schedule.expand_depth": d_exp}
         case = Case("flowspec", "7b", fit.times, fit.depth_loss, settings.map_requests, extra)
         scenarios[d0, d_exp] = case.scenario(_reachable(top1))
-    outcomes = simulated(
+    outcomes = reproduction.simulated(
         {str(k): each for k, each in scenarios.items()}, say, "depths of the trees"
     )
     tbt = {pair: outcomes[str(pair)].metrics[METRIC].mean for pair in scenarios}
@@ -304,16 +295,16 @@ def _map(
 
 def _grid_entries(grid: Mapping[tuple[int, int], float]) -> list[Entry]:
     return [
-        predicted(f"d0={d0}/d_exp={d_exp}/flowspec", "tokens/s", value)
+        reproduction.predicted(f"d0={d0}/d_exp={d_exp}/flowspec", "tokens/s", value)
         for (d0, d_exp), value in sorted(grid.items())
     ]
 
 
 def _parameters(predictor: Predictor) -> list[Entry]:
     return [
-        predicted("fit/depth_loss", "1", predictor.forms[0].depth_loss),
+        reproduction.predicted("fit/depth_loss", "1", predictor.forms[0].depth_loss),
         *(
-            predicted(f"fit/{size}/{name}", "ms", ms)
+            reproduction.predicted(f"fit/{size}/{name}", "ms", ms)
             for size, cluster in predictor.clusters.items()
             for name, ms in cluster.times._asdict().items()
         ),
@@ -322,9 +313,9 @@ def _parameters(predictor: Predictor) -> list[Entry]:
 
 def _scores(
     crossed: Sequence[Entry], known: Sequence[Entry], rows: Rows
-) -> dict[str, Score | None]:
+) -> dict[str, reproduction.Score | None]:
     """Score the simulation beside a constant ratio to naive_pp (Vicuna 7B, temperature 0)."""
-    fitted, scores = fitting.fitted_rows(rows), dict[str, Score | None]()
+    fitted, scores = fitting.fitted_rows(rows), dict[str, reproduction.Score | None]()
     ratios = {m: {d: log(v / fitted["naive_pp"][d]) for d, v in fitted[m].items()} for m in DRAFTED}
     for method in DRAFTED:
         mine, guesses = [e for e in crossed if f"/{method}/" in e.key], {}
@@ -332,23 +323,23 @@ def _scores(
             left = entry.key.split("/")[-1]
             mean = fmean(value for d, value in ratios[method].items() if d != left)
             guesses[entry.key] = fitted["naive_pp"][left] * exp(mean)
-        scores[f"{method}, dataset left out"] = score(mine)
-        scores[f"{method}, dataset left out: trivial"] = score(mine, guesses)
+        scores[f"{method}, dataset left out"] = reproduction.score(mine)
+        scores[f"{method}, dataset left out: trivial"] = reproduction.score(mine, guesses)
     naive = {e.key: e.published or 0.0 for e in known if "/naive_pp/" in e.key}
     methods = dict.fromkeys(e.key.split("/")[-2] for e in known)
     for (part, name), method in product(KNOWN.items(), methods):
         mine = [e for e in known if part in e.key and f"/{method}/" in e.key]
-        scores[f"{method}, {name}"] = score(mine)
+        scores[f"{method}, {name}"] = reproduction.score(mine)
         if method in DRAFTED:
             ratio = exp(fmean(ratios[method].values()))
             same = {e.key: e.key.replace(f"/{method}/", "/naive_pp/") for e in mine}
             guesses = {key: ratio * naive[other] for key, other in same.items()}
-            scores[f"{method}, {name}: trivial"] = score(mine, guesses)
+            scores[f"{method}, {name}: trivial"] = reproduction.score(mine, guesses)
     return scores
 
 
 def _errors(entries: Iterable[Entry]) -> str:
-    return " and ".join(f"{relative_error(e):+.1%}" for e in entries if e.published)
+    return " and ".join(f"{reproduction.relative_error(e):+.1%}" for e in entries if e.published)
 
 
 def _ahead(entries: Sequence[Entry], figure: str = "predicted") -> dict[str, bool]:

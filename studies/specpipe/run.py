@@ -22,14 +22,6 @@ from treepipe.scenario.scenario import Scenario
 from treepipe.sim.points import Outcome
 from treepipe.sim.theory.layered import specpipe_even_tbt_ms
 from treepipe.studies import layered, reproduction
-from treepipe.studies.layered import (
-    LEAP,
-    SPECINFER,
-    SPECPIPE,
-    CardCluster,
-    Levels,
-    acceptance,
-)
 from treepipe.studies.plots import Line, Panel, line_figure, published_figure
 from treepipe.studies.reproduction import Reproduction, metric_entries, predicted, published
 from treepipe.studies.study import Entry, Measuring, StudyResult
@@ -84,7 +76,7 @@ class Settings:
     children: Sequence[int] = (2, 4, 8)
     batches: Sequence[int] = (1, 2, 4, 8, 16, 32)
     batch_tokens: int = 48
-    levels: Levels | None = None
+    levels: layered.Levels | None = None
     measuring: Measuring | None = None
 
 
@@ -104,8 +96,8 @@ class Found:
     """
 
     settings: Settings
-    levels: Levels
-    cluster: CardCluster
+    levels: layered.Levels
+    cluster: layered.CardCluster
     plain_ms: Mapping[str, float]
     outcomes: Mapping[str, Outcome]
     changed: Mapping[str, Interval]
@@ -163,7 +155,7 @@ def study(settings: Settings, say: Progress) -> StudyResult:
 
 def measure_widths(
     study: StudyResult,
-    cluster: CardCluster,
+    cluster: layered.CardCluster,
     widths: Sequence[int],
     measuring: Measuring,
     say: Progress,
@@ -171,7 +163,7 @@ def measure_widths(
     """Measure the widths, and add the column to the study's page."""
     from treepipe.studies.measured import Axis, measure  # needs the executor
 
-    base = cluster.scenario(**SPECPIPE)
+    base = cluster.scenario(**layered.SPECPIPE)
     axis = Axis("width", "width w: most nodes of a tree layer", log=True)
     scenarios = {width: base.with_(**{"schedule.width": width}) for width in widths}
     metrics = {METRIC: "time between tokens", "hit_rate": "hit rate"}
@@ -191,7 +183,7 @@ def find(settings: Settings, say: Progress) -> Found:
     levels = settings.levels or layered.find_levels(settings.effort, say)
     clusters = {name: layered.build(name) for name in SERVERS}
     one = clusters["one-server"]
-    base = one.scenario(**SPECPIPE, **acceptance(fmean(levels.six)))
+    base = one.scenario(**layered.SPECPIPE, **layered.acceptance(fmean(levels.six)))
     scenarios = {
         f"{key}={value}": base.with_(**{f"schedule.{key}": value})
         for key, values in (("width", settings.widths), ("children", settings.children))
@@ -203,62 +195,64 @@ def find(settings: Settings, say: Progress) -> Found:
     changed = _changed(one, levels.humaneval_x)
     effort = settings.effort.changes()
     scenarios = {label: each.with_(**effort) for label, each in {**scenarios, **changed}.items()}
-    scenarios |= _batches(one, settings, acceptance(levels.humaneval_x))
+    scenarios |= _batches(one, settings, layered.acceptance(levels.humaneval_x))
     outcomes = reproduction.simulated(scenarios, say)
     plain = {name: layered.plain_ms(cluster) for name, cluster in clusters.items()}
     times = {label: outcomes[label].metrics[METRIC] for label in changed}
     return Found(settings, levels, one, plain, outcomes, times)
 
 
-def _on(cluster: CardCluster, levels: Levels) -> dict[str, Scenario]:
+def _on(cluster: layered.CardCluster, levels: layered.Levels) -> dict[str, Scenario]:
     """Make scenarios of every schedule on HumanEval-X, and of two trees at the six levels."""
-    code, whole = acceptance(levels.humaneval_x), layered.plain_ms(cluster)
+    code, whole = layered.acceptance(levels.humaneval_x), layered.plain_ms(cluster)
     head_ms = layered.pass_ms("rtx-3090", 1, True)[1]  # a layer and the output projection
     hidden, through, beside = (
         replace(cluster, draft_ms={1: ms}) for ms in (0.0, whole / EAGLE_PASSES, head_ms)
     )
-    in_sequence = {**SPECINFER, "schedule.draft_ahead": False}
+    in_sequence = {**layered.SPECINFER, "schedule.draft_ahead": False}
     found = {
-        "specpipe": cluster.scenario(**SPECPIPE, **code),
-        "specinfer": cluster.scenario(**SPECINFER, **code),
+        "specpipe": cluster.scenario(**layered.SPECPIPE, **code),
+        "specinfer": cluster.scenario(**layered.SPECINFER, **code),
         "specinfer_draft_in_sequence": cluster.scenario(**in_sequence, **code),
-        "specinfer_hidden_draft": hidden.scenario(**SPECINFER, **code),
+        "specinfer_hidden_draft": hidden.scenario(**layered.SPECINFER, **code),
         "eagle": through.scenario(**EAGLE),
         "eagle_own_device": beside.scenario(**EAGLE),
     }
     for number, level in enumerate(levels.six):
-        for schedule in (SPECPIPE, SPECINFER):
+        for schedule in (layered.SPECPIPE, layered.SPECINFER):
             label = f"{schedule['schedule.name']}/{number}"
-            found[label] = cluster.scenario(**schedule, **acceptance(level))
+            found[label] = cluster.scenario(**schedule, **layered.acceptance(level))
     return found
 
 
-def _changed(cluster: CardCluster, level: float) -> dict[str, Scenario]:
+def _changed(cluster: layered.CardCluster, level: float) -> dict[str, Scenario]:
     found = {}
     for name, guessing in GUESSING.items():
         first = {"hit_ratio": {1: layered.right(level)}} if "hit_ratio" in guessing else {}
-        for schedule in (SPECINFER, SPECPIPE):
+        for schedule in (layered.SPECINFER, layered.SPECPIPE):
             label = f"{schedule['schedule.name']}, {name}"
-            found[label] = cluster.scenario(**schedule, **acceptance(level, **guessing | first))
-    code = acceptance(level)
+            found[label] = cluster.scenario(
+                **schedule, **layered.acceptance(level, **guessing | first)
+            )
+    code = layered.acceptance(level)
     larger_ms = published()["specpipe"]["draft_tbt_ms"]["llama-3.1-8b"]
     free, slow = replace(cluster, prune_ms=0.0), replace(cluster, draft_ms={1: larger_ms})
-    tree = {**SPECINFER, "schedule.branching": (1, 1, 3, 1)}
-    narrow = {**SPECPIPE, "schedule.width": 32}
+    tree = {**layered.SPECINFER, "schedule.branching": (1, 1, 3, 1)}
+    narrow = {**layered.SPECPIPE, "schedule.width": 32}
     return {
         **found,
         "specinfer, a tree of 4 levels": cluster.scenario(**tree, **code),
         "specpipe, width 32": cluster.scenario(**narrow, **code),
-        "specpipe, pruning costs nothing": free.scenario(**SPECPIPE, **code),
-        f"specpipe, {LARGER_DRAFT}": slow.scenario(**SPECPIPE, **code),
+        "specpipe, pruning costs nothing": free.scenario(**layered.SPECPIPE, **code),
+        f"specpipe, {LARGER_DRAFT}": slow.scenario(**layered.SPECPIPE, **code),
     }
 
 
 def _batches(
-    cluster: CardCluster, settings: Settings, level: dict[str, Any]
+    cluster: layered.CardCluster, settings: Settings, level: dict[str, Any]
 ) -> dict[str, Scenario]:
     """Make scenarios of SpecPipe-DB with as many clients as places and three requests each."""
-    base = cluster.scenario(**{**SPECPIPE, **level, "schedule.name": "specpipe_db"})
+    base = cluster.scenario(**{**layered.SPECPIPE, **level, "schedule.name": "specpipe_db"})
     return {
         f"batch={count}": base.with_(
             **{
@@ -344,7 +338,7 @@ def _fields(found: Found) -> dict[str, Any]:
     best, slowest_ms = found.best_width, found.cluster.slowest_ms
     losses = {w: found.time_ms(w) / found.time_ms(best) for w in found.settings.widths}
     rates = {w: found.outcomes[f"width={w}"].metrics["hit_rate"].mean for w in losses}
-    wider = min((w for w in losses if w > LEAP), default=best)
+    wider = min((w for w in losses if w > layered.LEAP), default=best)
     layer_ms = layered.pass_ms("rtx-3090", 1, False)
     hump = [ms / layer_ms[1] - 1 for n, ms in layer_ms.items() if HUMP[0] <= n <= HUMP[1]]
     return {
@@ -354,7 +348,7 @@ def _fields(found: Found) -> dict[str, Any]:
         "level": ", ".join(f"{width}" for width, loss in losses.items() if loss <= 1 + FLAT),
         "losses": ", ".join(f"at {width}: {loss - 1:+.0%}" for width, loss in losses.items()),
         "stage_1_ms": slowest_ms(1),
-        "stage_leap_ms": slowest_ms(LEAP),
+        "stage_leap_ms": slowest_ms(layered.LEAP),
         "wider": wider,
         "stage_wider_ms": slowest_ms(wider),
         "narrow": min(rates),
@@ -378,7 +372,7 @@ def _fields(found: Found) -> dict[str, Any]:
 def _figures(found: Found, entries: Sequence[Entry]) -> dict[str, Figure]:
     simulated = {"color": BLUE, "label": "simulated"}
     equation = {"color": ORANGE, "ls": "--", "label": "equation 2, N - 1 steps lost by a miss"}
-    widths, batches = found.settings.widths, found.settings.batches
+    widths, batches, leap = found.settings.widths, found.settings.batches, layered.LEAP
 
     def line(key: str, values: Sequence[int], metric: str = METRIC) -> Line:
         return Line({n: found.outcomes[f"{key}={n}"].metrics[metric] for n in values}, simulated)
@@ -396,15 +390,15 @@ def _figures(found: Found, entries: Sequence[Entry]) -> dict[str, Figure]:
     }
     return {
         NAME: line_figure(
-            f"SpecPipe on 8 RTX 3090: wide is nearly free up to {LEAP} rows, then it is not",
-            f"width w: most nodes of a tree layer (dotted: {LEAP} rows, where times leap)",
+            f"SpecPipe on 8 RTX 3090: wide is nearly free up to {leap} rows, then it is not",
+            f"width w: most nodes of a tree layer (dotted: {leap} rows, where times leap)",
             [
                 Panel("time between tokens (ms)", [line("width", widths), formula], zero=False),
                 Panel("hit rate P(w)", [line("width", widths, "hit_rate")], zero=False),
                 Panel("slowest stage (ms)", [stages]),
             ],
             log=True,
-            at=LEAP,
+            at=leap,
         ),
         "specpipe-schedules": published_figure(
             "SpecPipe against plain decoding and static trees",

@@ -20,16 +20,7 @@ from treepipe.results.sheet import Sheet
 from treepipe.results.statistics import Interval
 from treepipe.studies.plots import PUBLISHED, Line, Panel, line_figure
 from treepipe.studies.reproduction import Reproduction, predicted, published, score, score_sheet
-from treepipe.studies.starsd import testbed
-from treepipe.studies.starsd.fit import (
-    UNITS,
-    Calibration,
-    Column,
-    Effort,
-    calibrate,
-    columns,
-    linear,
-)
+from treepipe.studies.starsd import fit, testbed
 from treepipe.studies.starsd.testbed import BESIDE, Testbed, simulate, simulate_columns
 from treepipe.studies.study import Entry, Measuring, StudyResult
 
@@ -50,7 +41,7 @@ class Settings:
     runs: int = 3
     left_out: Sequence[int] = (1, 2, 3, 4)
     turns: int = 2000
-    effort: Effort = field(default_factory=Effort)
+    effort: fit.Effort = field(default_factory=fit.Effort)
     measuring: Measuring | None = None
 
 
@@ -63,8 +54,8 @@ Values: TypeAlias = dict[int, dict[str, Interval]]
 
 def study(settings: Settings, say: Progress) -> StudyResult:
     """Calibrate, predict, leave columns out, and report."""
-    given = columns()
-    calibration = calibrate(list(given.values()), say, settings.effort)
+    given = fit.columns()
+    calibration = fit.calibrate(list(given.values()), say, settings.effort)
     values, loads = _predict(calibration, given, settings, say)
     left_out, trivial = _leave_out(given, settings, say)
     tests = _entries("left-out/", left_out, given, fitted=False)
@@ -125,7 +116,7 @@ def fewest(loads: Mapping[int, float]) -> int | None:
 # --- predictions ---------------------------------------------------------------------------------
 
 
-def slowing(given: Mapping[int, Column], targets: int) -> tuple[float, float, float]:
+def slowing(given: Mapping[int, fit.Column], targets: int) -> tuple[float, float, float]:
     """Return factors on the draft's times with more targets than in the last published column.
 
     Its step grows from N = 3 to 4, either with its load or with the targets behind the network,
@@ -139,7 +130,7 @@ def slowing(given: Mapping[int, Column], targets: int) -> tuple[float, float, fl
 
 
 def _predict(
-    calibration: Calibration, given: Mapping[int, Column], settings: Settings, say: Progress
+    calibration: fit.Calibration, given: Mapping[int, fit.Column], settings: Settings, say: Progress
 ) -> tuple[Values, dict[int, float]]:
     """Simulate the calibrated testbed, beyond the published columns with all slowings; returns
     figures, and the draft's load by N."""
@@ -154,7 +145,7 @@ def _predict(
     values: Values = {}
     for n, own in beds.items():
         counted = [calibration.counted(seen[f"{n}/{i}"]) for i in range(len(own))]
-        values[n] = {m: _envelope([each[m] for each in counted]) for m in UNITS}
+        values[n] = {m: _envelope([each[m] for each in counted]) for m in fit.UNITS}
     return values, {n: seen[f"{n}/0"].load.mean for n in beds}
 
 
@@ -166,18 +157,18 @@ def _envelope(values: Sequence[Interval]) -> Interval:
 
 
 def _leave_out(
-    given: Mapping[int, Column], settings: Settings, say: Progress
+    given: Mapping[int, fit.Column], settings: Settings, say: Progress
 ) -> tuple[Values, dict[str, float]]:
     """Predict each column from the others of N = 1..3 (N = 4 does not help them). Also returns the
     trivial predictor's figures by their entries' keys."""
     found, trivial = Values(), dict[str, float]()
     for n in settings.left_out:
         rest = [column for column in given.values() if column.n != n and column.n <= BESIDE]
-        calibration = calibrate(rest, say, settings.effort)
+        calibration = fit.calibrate(rest, say, settings.effort)
         bed = replace(calibration.bed, turns=settings.turns)
         seen = simulate_columns(bed, [n], settings.runs, say, f"leaving out N = {n}")[n]
         found[n] = calibration.counted(seen)
-        trivial |= {f"left-out/n={n}/{metric}": v for metric, v in linear(rest, n).items()}
+        trivial |= {f"left-out/n={n}/{metric}": v for metric, v in fit.linear(rest, n).items()}
     return found, trivial
 
 
@@ -189,7 +180,7 @@ def alone_tokens_s() -> float:
     token take equally long if reading the weights dominates.
     """
     eagle = published()["starsd"]["table1"]["eagle_colocated"]
-    near = [column for column in columns().values() if 1 < column.n <= BESIDE]
+    near = [column for column in fit.columns().values() if 1 < column.n <= BESIDE]
     steps = sum(column.service_ms / column.t_s_ms for column in near) / len(near)
     return float(1e3 / (1e3 / eagle["rounds_s"] - steps * eagle["t_s_ms"]))
 
@@ -212,12 +203,12 @@ def n_max(values: Values) -> Interval:
 def _entries(
     prefix: str,
     values: Values,
-    given: Mapping[int, Column],
+    given: Mapping[int, fit.Column],
     fitted: bool,
 ) -> list[Entry]:
     facts = {n: column.figures for n, column in given.items()}
     return [
-        predicted(f"{prefix}n={n}/{m}", UNITS[m], value, facts.get(n, {}).get(m), fitted)
+        predicted(f"{prefix}n={n}/{m}", fit.UNITS[m], value, facts.get(n, {}).get(m), fitted)
         for n, own in values.items()
         for m, value in own.items()
     ]
@@ -238,7 +229,7 @@ def _scores(left_out: Sequence[int], tests: Sequence[Entry], trivial: Mapping[st
 
 
 def _fields(
-    calibration: Calibration, values: Values, given: Mapping[int, Column]
+    calibration: fit.Calibration, values: Values, given: Mapping[int, fit.Column]
 ) -> dict[str, Any]:
     rates = {n: each["throughput_tokens_s"].mean for n, each in values.items()}
     missed = [1 - column.attended for column in given.values() if column.n > 1]
@@ -257,7 +248,7 @@ def _fields(
     }
 
 
-def _targets_figure(values: Values, given: Mapping[int, Column]) -> Figure:
+def _targets_figure(values: Values, given: Mapping[int, fit.Column]) -> Figure:
     labels = {
         "throughput_tokens_s": "throughput of all targets (tokens/s)",
         "per_target_tokens_s": "throughput of a target (tokens/s)",

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from treepipe.report.background import background, file_chapter
 from treepipe.report.page import Chapter, Picture, Report
+from treepipe.results import show
 from treepipe.results.metrics import METRIC
 from treepipe.results.result import MetricValue, Result
-from treepipe.results.show import (
-    NOT_LOSSLESS,
-    number,
-    result_tables,
-    shares_table,
-    terms_table,
-    versus_table,
-    versus_warnings,
-)
 from treepipe.results.statistics import CONFIDENCE
 from treepipe.results.timeline import timelines_figure
 from treepipe.results.versus import Comparison
@@ -29,15 +21,15 @@ SECOND = "throughput_tokens_s"
 def result_report(result: Result, scenario: Scenario, command: str = "") -> Report:
     """Make the report of a result; ``command`` is the shell command that it quotes."""
     asks = "was measured of" if result.source == "execution" else "is predicted of"
-    losses = () if result.lossless else (NOT_LOSSLESS,)
+    losses = () if result.lossless else (show.NOT_LOSSLESS,)
     path, form = result.critical_path, result.closed_form
     return Report(
         f"{result.source.capitalize()}: {result.scenario}",
         [f"What {asks} {scenario.schedule.name} in the scenario {result.scenario!r}?"],
         _answer(result),
         [
-            Chapter("Figures", tables=result_tables(result)),
-            Chapter("Closed form", tables=[] if form is None else [terms_table(form)]),
+            Chapter("Figures", tables=show.result_tables(result)),
+            Chapter("Closed form", tables=[] if form is None else [show.terms_table(form)]),
             Chapter("What binds", [] if path is None else path.sentences),
             _timeline([result]),
             _where(result),
@@ -49,7 +41,7 @@ def result_report(result: Result, scenario: Scenario, command: str = "") -> Repo
 def comparison_report(found: Comparison, a: Scenario, b: Scenario, command: str = "") -> Report:
     """Make the report of a comparison of scenarios ``a`` and ``b``."""
     names = f"{found.a.scenario!r} (A) and {found.b.scenario!r} (B)"
-    chapters = background(a, versus_warnings(found), command, [a, b])
+    chapters = background(a, show.versus_warnings(found), command, [a, b])
     if b.path != a.path:
         chapters.append(file_chapter(b))
     return Report(
@@ -57,7 +49,7 @@ def comparison_report(found: Comparison, a: Scenario, b: Scenario, command: str 
         [f"By how much do {names} differ on common random numbers?"],
         _difference(found),
         [
-            Chapter("Figures", tables=[versus_table(found)]),
+            Chapter("Figures", tables=[show.versus_table(found)]),
             _timeline([found.a, found.b]),
             *chapters,
         ],
@@ -77,9 +69,9 @@ def _answer(result: Result) -> list[str]:
 def _said(metric: MetricValue, over: str) -> str:
     ends = ""
     if metric.low is not None and metric.high is not None:
-        between = f"{number(metric.low)} … {number(metric.high)}"
+        between = f"{show.number(metric.low)} … {show.number(metric.high)}"
         ends = f" ({CONFIDENCE:.0%} interval {over}: {between})"
-    return f"{number(metric.mean)} {metric.unit}{ends}"
+    return f"{show.number(metric.mean)} {metric.unit}{ends}"
 
 
 def _difference(found: Comparison) -> list[str]:
@@ -87,11 +79,11 @@ def _difference(found: Comparison) -> list[str]:
     if each is None:
         return [f"They share no {METRIC}; the table has what both have."]
     low, high = each.difference.low, each.difference.high
-    means = f"{METRIC} is {number(each.a)} ms in A and {number(each.b)} ms in B."
+    means = f"{METRIC} is {show.number(each.a)} ms in A and {show.number(each.b)} ms in B."
     if low is None or high is None:
         return [means, "One pair of observations leaves the difference without an interval."]
     sure = "B cannot be told from A" if low <= 0 <= high else "the two differ beyond doubt"
-    between = f"{number(low)} … {number(high)} ms"
+    between = f"{show.number(low)} … {show.number(high)} ms"
     return [means, f"The difference B - A lies in {between} ({CONFIDENCE:.0%} interval): {sure}."]
 
 
@@ -113,4 +105,4 @@ def _where(result: Result) -> Chapter:
     picture = Picture(
         shares_figure(found, result.scenario), "a stacked bar per worker: what its time went to"
     )
-    return Chapter("Where time goes", tables=[shares_table(found)], pictures=[picture])
+    return Chapter("Where time goes", tables=[show.shares_table(found)], pictures=[picture])

@@ -17,20 +17,9 @@ from matplotlib.ticker import LogLocator, NullLocator
 from scipy.optimize import isotonic_regression
 
 from treepipe.profiles.curves import Curve, Shown
-from treepipe.results.plots import (
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    LEGEND,
-    MIST,
-    ORANGE,
-    PURPLE,
-    clean,
-    save_figure,
-)
+from treepipe.results import plots
 
-COLORS = (BLUE, ORANGE, GREEN, PURPLE)
+COLORS = (plots.BLUE, plots.ORANGE, plots.GREEN, plots.PURPLE)
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
 MARKED = 32
 """Longest table whose points have marks; more of them would overlap."""
@@ -44,7 +33,7 @@ LINE = 0.036
 
 def draw_curves(shown: Shown, title: str, path: Path) -> None:
     """Write the picture to a file. Raises ``WriteError`` if it cannot be written."""
-    save_figure(curves_figure(shown, title), path, 120, "--plot")
+    plots.save_figure(curves_figure(shown, title), path, 120, "--plot")
 
 
 def curves_figure(shown: Shown, title: str) -> Figure:
@@ -60,7 +49,7 @@ def curves_figure(shown: Shown, title: str) -> Figure:
     for panel, (_, curves) in zip(axes[0], groups, strict=True):
         _label_ends(panel, curves, _sizes(shown)[-1])
     figure.legend(
-        handles=_explanation(shown), loc="outside lower center", ncols=3, fontsize=9, **LEGEND
+        handles=_explanation(shown), loc="outside lower center", ncols=3, fontsize=9, **plots.LEGEND
     )
     figure.suptitle(title)
     return figure
@@ -90,8 +79,8 @@ def _draw_panel(panel: Any, curves: Sequence[Curve], shown: Shown) -> None:
     sizes = np.array(_sizes(shown))
     ends = [curve.known[1] for curve in curves if curve.known is not None]
     if ends and max(ends) < 0.7 * sizes[-1]:
-        panel.axvspan(max(ends), sizes[-1], color=MIST, lw=0, zorder=0)
-        text = {"ha": "right", "va": "bottom", "fontsize": 9, "color": GREY}
+        panel.axvspan(max(ends), sizes[-1], color=plots.MIST, lw=0, zorder=0)
+        text = {"ha": "right", "va": "bottom", "fontsize": 9, "color": plots.GREY}
         panel.text(0.99, 0.01, f"not {shown.basis}", transform=panel.transAxes, **text)
     for curve, style in zip(curves, _styles(curves), strict=True):
         times = np.array([curve.ms(int(size)) for size in sizes])
@@ -118,7 +107,7 @@ def _draw_panel(panel: Any, curves: Sequence[Curve], shown: Shown) -> None:
     panel.xaxis.set_minor_locator(NullLocator())
     panel.set_xlim(sizes[0], sizes[-1])
     panel.set_xlabel(shown.unit)
-    clean(panel, "both")
+    plots.clean(panel, "both")
 
 
 def _label_ends(panel: Any, curves: Sequence[Curve], last: int) -> None:
@@ -136,7 +125,7 @@ def _label_ends(panel: Any, curves: Sequence[Curve], last: int) -> None:
             textcoords="axes fraction",
             va="center",
             fontsize=9,
-            color=BLACK,
+            color=plots.BLACK,
             annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": style["color"], "lw": 1.2, **JOINED},
         )
@@ -159,11 +148,11 @@ def _explanation(shown: Shown) -> list[Line2D]:
     """Make a legend of the marks and dashes in use."""
     curves = [curve for group in shown.curves.values() for curve in group]
     dots: Any = {"ls": "none", "marker": "o", "label": f"points that are {shown.basis}"}
-    handles = [Line2D([], [], color=BLACK, label=shown.basis)]
+    handles = [Line2D([], [], color=plots.BLACK, label=shown.basis)]
     if any(0 < len(curve.points) <= MARKED for curve in curves):
         handles[0].set_label("between them")
-        handles.insert(0, Line2D([], [], color=BLACK, **dots))
+        handles.insert(0, Line2D([], [], color=plots.BLACK, **dots))
     if shown.unmeasured:
         dashed: Any = {"ls": (0, (4, 2)), "alpha": 0.6, "label": shown.unmeasured}
-        handles.append(Line2D([], [], color=BLACK, **dashed))
+        handles.append(Line2D([], [], color=plots.BLACK, **dashed))
     return handles

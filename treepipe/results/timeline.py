@@ -11,27 +11,16 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 
 from treepipe.core.requests import RequestTrace
-from treepipe.results.plots import (
-    AMBER,
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    IDLE,
-    ORANGE,
-    PURPLE,
-    SILVER,
-    save_figure,
-)
+from treepipe.results import plots
 from treepipe.results.trace import Kind, Span, Trace
 
 COLORS: Mapping[str, str] = {
-    "compute": BLUE,
-    "draft": AMBER,
-    "evaluate": PURPLE,
-    "decide": BLACK,
-    "prune": ORANGE,
-    "transfer": GREEN,
+    "compute": plots.BLUE,
+    "draft": plots.AMBER,
+    "evaluate": plots.PURPLE,
+    "decide": plots.BLACK,
+    "prune": plots.ORANGE,
+    "transfer": plots.GREEN,
 }
 PLACES: Mapping[Kind, tuple[float, float]] = {
     "prune": (-0.4, 0.8),
@@ -54,7 +43,7 @@ def draw_timelines(
     traces: Sequence[tuple[str, Trace]], title: str, path: Path, option: str = ""
 ) -> None:
     """Write ``timelines_figure`` to a file. Raises ``WriteError``; ``option`` asked for it."""
-    save_figure(timelines_figure(traces, title), path, 110, option)
+    plots.save_figure(timelines_figure(traces, title), path, 110, option)
 
 
 def timelines_figure(
@@ -79,7 +68,7 @@ def timelines_figure(
         panel.set_title(heading, loc="left", fontsize=10)
     panels[-1].set_xlabel("milliseconds since the first request's first token (+n: its later ones)")
     handles = [Patch(color=color, label=kind) for kind, color in COLORS.items()]
-    handles.append(Patch(color=IDLE, label="idle"))
+    handles.append(Patch(color=plots.IDLE, label="idle"))
     if title:
         figure.suptitle(title)
     figure.legend(handles=handles, ncols=len(handles), loc="outside lower center", frameon=False)
@@ -104,7 +93,7 @@ def _draw_panel(panel: Any, trace: Trace, period: tuple[float, float], shown_ms:
     start, end = period
     rows = {name: place for place, name in enumerate(trace.devices)}
     for place in rows.values():
-        panel.broken_barh([(0, end - start)], (place - 0.4, 0.8), color=IDLE, lw=0, zorder=1)
+        panel.broken_barh([(0, end - start)], (place - 0.4, 0.8), color=plots.IDLE, lw=0, zorder=1)
     bars: dict[tuple[Kind, int], list[tuple[float, float]]] = {}
     for span in trace.spans:
         low, high = max(span.start_ms, start), min(span.end_ms, end)
@@ -126,14 +115,14 @@ def _draw_panel(panel: Any, trace: Trace, period: tuple[float, float], shown_ms:
     top, labels = -0.55, list(_labels(trace, period, shown_ms))
     for time, label, rank in labels:
         y = top - 0.3 * rank
-        panel.plot([time, time], [len(rows) - 0.5, y], color=GREY, lw=0.6, ls=":", zorder=4)
+        panel.plot([time, time], [len(rows) - 0.5, y], color=plots.GREY, lw=0.6, ls=":", zorder=4)
         aligned = {"ha": _alignment(time / shown_ms), "va": "bottom", "fontsize": 7}
-        panel.text(time, y, label, color=BLACK, **aligned)
+        panel.text(time, y, label, color=plots.BLACK, **aligned)
     panel.set_yticks(range(len(rows)), list(rows))
     panel.set_ylim(len(rows) - 0.5, top - 0.3 * (1 + max([rank for *_, rank in labels], default=0)))
     panel.set_xlim(0, shown_ms)
     panel.spines[["top", "right"]].set_visible(False)
-    panel.spines["bottom"].set_color(SILVER)
+    panel.spines["bottom"].set_color(plots.SILVER)
 
 
 def _labels(

@@ -8,32 +8,20 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from treepipe.results import timeline
-from treepipe.results.plots import (
-    BROWN,
-    DEEP,
-    GREY,
-    IDLE,
-    PALE,
-    SILVER,
-    SKY,
-    YELLOW,
-    clean,
-    save_figure,
-)
+from treepipe.results import plots, timeline
 from treepipe.results.where import IDLE_NAME, NAMES, UNNAMED, Shares
 
 COLORS: Mapping[str, str] = {
     **timeline.COLORS,
-    "mask": YELLOW,
-    "receive": DEEP,
+    "mask": plots.YELLOW,
+    "receive": plots.DEEP,
     "send": timeline.COLORS["transfer"],
-    "desk": GREY,
-    "control": PALE,
-    "wake": SKY,
-    "gauge": BROWN,
-    "wait": SILVER,
-    IDLE_NAME: IDLE,
+    "desk": plots.GREY,
+    "control": plots.PALE,
+    "wake": plots.SKY,
+    "gauge": plots.BROWN,
+    "wait": plots.SILVER,
+    IDLE_NAME: plots.IDLE,
     UNNAMED: "white",
 }
 
@@ -57,7 +45,7 @@ LIGHT = frozenset({"mask", "control", "wait", IDLE_NAME, UNNAMED})
 
 def draw_shares(found: Shares, title: str, path: Path, option: str = "") -> None:
     """Write the stacked bars. Raises ``WriteError``; ``option`` asked for the picture."""
-    save_figure(shares_figure(found, title), path, 110, option)
+    plots.save_figure(shares_figure(found, title), path, 110, option)
 
 
 def shares_figure(found: Shares, title: str) -> Figure:
@@ -74,7 +62,7 @@ def shares_figure(found: Shares, title: str) -> Figure:
                 left=list(left.values()),
                 color=COLORS[kind],
                 hatch=HATCHES.get(kind, ""),
-                edgecolor=GREY if kind in LIGHT else "white",
+                edgecolor=plots.GREY if kind in LIGHT else "white",
                 lw=0,
                 label=label,
                 height=0.7,
@@ -84,6 +72,6 @@ def shares_figure(found: Shares, title: str) -> Figure:
     panel.set_xlim(0, 100)
     panel.set_xlabel("share of the wall time (%)")
     panel.set_title(title, loc="left", fontsize=10)
-    clean(panel, "x")
+    plots.clean(panel, "x")
     figure.legend(loc="outside lower center", ncols=5, frameon=False)
     return figure
