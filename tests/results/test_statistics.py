@@ -66,11 +66,11 @@ def recorded_runs(rng: np.random.Generator, common: float) -> Interval:
 
 def recorded_batches(rng: np.random.Generator, common: float) -> Interval:
     texts = recorded_and_drawn(rng, resampled=False).ravel()[:20]
-    return Interval.over_batches(texts, common=common)
+    return Interval.over(texts, common=common, batches=True)
 
 
 def correlated(rng: np.random.Generator) -> Interval:
-    return Interval.over_batches(batch_means(autoregressive(rng, 3000, 0.8, 5.0), 30))
+    return Interval.over(batch_means(autoregressive(rng, 3000, 0.8, 5.0), 30), batches=True)
 
 
 def latencies(rng: np.random.Generator) -> Interval:
@@ -99,7 +99,7 @@ def differences(rng: np.random.Generator) -> Interval:
     ("estimate", "truth", "seed"),
     [
         (lambda rng: Interval.over(rng.normal(5.0, 1.0, 8)), 5.0, 8),
-        (lambda rng: Interval.over_batches(rng.normal(5.0, 1.0, 20)), 5.0, 20),
+        (lambda rng: Interval.over(rng.normal(5.0, 1.0, 20), batches=True), 5.0, 20),
         (lambda rng: recorded_runs(rng, 10 / 22), 5.0, 8),
         (lambda rng: recorded_batches(rng, 20 / 12), 5.0, 9),
         (correlated, 5.0, 3),
@@ -137,7 +137,7 @@ def test_short_correlated_series_are_merged_and_widened() -> None:
         return batch_means(autoregressive(rng, 300, 0.9, 5.0), 30)
 
     plain = covered(lambda rng: Interval.over(batches(rng)), 5.0, seed=4)
-    widened = covered(lambda rng: Interval.over_batches(batches(rng)), 5.0, seed=4)
+    widened = covered(lambda rng: Interval.over(batches(rng), batches=True), 5.0, seed=4)
     assert plain < 0.85 * TRIALS
     assert widened > plain + 0.08 * TRIALS
 
@@ -288,7 +288,7 @@ def test_warm_up_removal_mends_the_mean() -> None:
         series = autoregressive(rng, 2000, 0.5, 5.0) + 20 * np.exp(-np.arange(2000) / 40)
         rest = series[mser5(series) :]
         count = batch_count(len(rest))
-        interval = Interval.over_batches(batch_means(rest[len(rest) % count :], count))
+        interval = Interval.over(batch_means(rest[len(rest) % count :], count), batches=True)
         hits += interval.low <= 5.0 <= interval.high
         whole.append(series.mean())
         kept.append(rest.mean())

@@ -78,9 +78,10 @@ def show_profile(name: str, plot: Path | None, console: Console) -> None:
     if plot is not None:
         if not shown.curves:
             raise UserError(f"--plot {plot}: a profile of {kind} holds no times to draw")
-        from treepipe.results.profile_picture import draw_curves
+        from treepipe.results.plots import save_figure
+        from treepipe.results.profile_picture import curves_figure
 
-        draw_curves(shown, f"{path.stem}{_doubt(shown)}", plot)
+        save_figure(curves_figure(shown, f"{path.stem}{_doubt(shown)}"), plot, 120, "--plot")
 
 
 def check_profiles(name: str | None, console: Console) -> None:

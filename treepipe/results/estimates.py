@@ -28,6 +28,7 @@ from treepipe.results.statistics import (
     MSER_BATCH,
     SHARE,
     Interval,
+    Range,
     batch_count,
     mser5,
     ratio_observations,
@@ -97,12 +98,11 @@ class Estimates:
         return self._intervals(1.0)[0]
 
     def _intervals(self, common: float) -> tuple[dict[str, Interval], dict[str, Interval]]:
-        estimate = Interval.over_batches if self.over == "batches" else Interval.over
-        metrics = {
-            name: estimate(v, METRICS[name].range, common) for name, v in self.metrics.items()
-        }
-        shares = {name: estimate(v, SHARE, common) for name, v in self.utilization.items()}
-        return metrics, shares
+        def estimate(values: Floats, within: Range) -> Interval:
+            return Interval.over(values, within, common, batches=self.over == "batches")
+
+        metrics = {name: estimate(v, METRICS[name].range) for name, v in self.metrics.items()}
+        return metrics, {name: estimate(v, SHARE) for name, v in self.utilization.items()}
 
     @property
     def warnings(self) -> list[str]:

@@ -7,7 +7,6 @@ at its end, so that nothing depends on colour alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,11 +28,6 @@ JOINED = {"shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5)}
 """Style of the line from a label's left end to its curve."""
 LINE = 0.036
 """Height of a label, relative to the panel's."""
-
-
-def draw_curves(shown: Shown, title: str, path: Path) -> None:
-    """Write the picture to a file. Raises ``WriteError`` if it cannot be written."""
-    plots.save_figure(curves_figure(shown, title), path, 120, "--plot")
 
 
 def curves_figure(shown: Shown, title: str) -> Figure:

@@ -174,11 +174,11 @@ def show_result(
             content["where_time_goes"] = {"unit": "1", "workers": found}
         failures.attempt(_write_files, content, json, first, trace, plot)
         if where and plot is not None:
-            from treepipe.results.where_plot import draw_shares
+            from treepipe.results.plots import save_figure
+            from treepipe.results.where_plot import shares_figure
 
-            failures.attempt(
-                draw_shares, found, result.scenario, picture_beside(plot), "--where-time-goes"
-            )
+            figure, path = shares_figure(found, result.scenario), picture_beside(plot)
+            failures.attempt(save_figure, figure, path, 110, "--where-time-goes")
         if not quiet and json != "-":
             print_result(result, console())
             if where:

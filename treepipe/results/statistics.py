@@ -97,43 +97,37 @@ class Interval:
 
     @classmethod
     def over(
-        cls, values: Values, within: Range = ANYWHERE, common: float = 0.0, together: int = 1
+        cls,
+        values: Values,
+        within: Range = ANYWHERE,
+        common: float = 0.0,
+        together: int = 1,
+        batches: bool = False,
     ) -> Interval:
-        """Estimate the mean of independent observations (at least one), by Student's t.
+        """Estimate the mean of independent observations (at least one), by Student's t, or of
+        successive batches of one run.
+
+        If neighbouring batches are correlated, they are merged in pairs (where at least
+        ``LEAST_BATCHES`` are left); a remaining correlation r widens the interval by sqrt((1 + r) /
+        (1 - r)), as for the mean of a first-order autoregressive series.
 
         Args:
             within: range of the mean.
             common: share of the observations' variance that more of them do not average away (each
                 had its own resample of the same few data). With 1, the interval is that of one
-                further observation: Student's prediction interval.
+                further observation: Student's prediction interval. Of batches: variance that all of
+                them share, as a multiple of their mean's.
             together: number of intervals that hold jointly (Bonferroni).
 
         >>> Interval.over([2.0])
         Interval(mean=2.0, low=None, high=None)
         """
-        return cls._around(values, sqrt(1 + common * len(values)), within, together)
-
-    @classmethod
-    def over_batches(
-        cls, values: Values, within: Range = ANYWHERE, common: float = 0.0, together: int = 1
-    ) -> Interval:
-        """Estimate the mean of successive batches of one run.
-
-        If neighbours are correlated, they are merged in pairs (where at least ``LEAST_BATCHES`` are
-        left); a remaining correlation r widens the interval by sqrt((1 + r) / (1 - r)), as for the
-        mean of a first-order autoregressive series.
-
-        Args: ``within``, ``together``: as in ``over``; ``common``: variance that all batches share,
-        as a multiple of their mean's.
-        """
-        merged, factor = _merged(values), sqrt(1 + common)
-        if not is_correlated(merged):
-            return cls._around(merged, factor, within, together)
-        r = min(lag_one(merged), _STRONGEST)
-        return cls._around(merged, factor * sqrt((1 + r) / (1 - r)), within, together)
-
-    @classmethod
-    def _around(cls, values: Values, factor: float, within: Range, together: int) -> Interval:
+        factor = sqrt(1 + common * (1 if batches else len(values)))
+        if batches:
+            values = _merged(values)
+            if is_correlated(values):
+                r = min(lag_one(values), _STRONGEST)
+                factor *= sqrt((1 + r) / (1 - r))
         mean = within.clear_of_rounding(float(np.mean(values)))
         if len(values) < 2:
             return cls(mean, None, None)
@@ -323,24 +317,24 @@ class Paired:
         Args:
             batches: observations are successive batches of one run, not runs.
             within: range of both, which also bounds differences.
-            common, together: as in ``Interval.over`` and ``over_batches``.
+            common, together: as in ``Interval.over``.
         """
         first, second = np.asarray(a, float), np.asarray(b, float)
         smallest = ROUNDING * max(abs(first).max(), abs(second).max())
         apart = second - first
         apart[abs(apart) <= smallest] = 0.0
-        estimate = Interval.over_batches if batches else Interval.over
         relative = None
         if first.mean():
             # The second is at least 0, so it is below the first by no more than the first's value.
             least = Range(-1.0) if within.low >= 0 else ANYWHERE
-            relative = estimate(ratio_observations(apart, first), least, common, together)
+            shares = ratio_observations(apart, first)
+            relative = Interval.over(shares, least, common, together, batches)
         unpaired = float(first.var() + second.var())
         reduction = None
         if unpaired > smallest**2:
             reduction = 1 - float(apart.var()) / unpaired
         width = within.high - within.low
-        difference = estimate(apart, Range(-width, width), common, together)
+        difference = Interval.over(apart, Range(-width, width), common, together, batches)
         return cls(difference, relative, reduction)
 
 

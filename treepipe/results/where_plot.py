@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -11,41 +10,26 @@ from matplotlib.figure import Figure
 from treepipe.results import plots, timeline
 from treepipe.results.where import IDLE_NAME, NAMES, UNNAMED, Shares
 
-COLORS: Mapping[str, str] = {
-    **timeline.COLORS,
-    "mask": plots.YELLOW,
-    "receive": plots.DEEP,
-    "send": timeline.COLORS["transfer"],
-    "desk": plots.GREY,
-    "control": plots.PALE,
-    "wake": plots.SKY,
-    "gauge": plots.BROWN,
-    "wait": plots.SILVER,
-    IDLE_NAME: plots.IDLE,
-    UNNAMED: "white",
+STYLES: Mapping[str, tuple[str, str]] = {
+    "compute": (timeline.COLORS["compute"], ""),
+    "draft": (timeline.COLORS["draft"], ""),
+    "evaluate": (timeline.COLORS["evaluate"], "///"),
+    "decide": (timeline.COLORS["decide"], ""),
+    "prune": (timeline.COLORS["prune"], "xxx"),
+    "mask": (plots.YELLOW, "xxx"),
+    "receive": (plots.DEEP, "///"),
+    "send": (timeline.COLORS["transfer"], "\\\\\\"),
+    "desk": (plots.GREY, "---"),
+    "control": (plots.PALE, "///"),
+    "wake": (plots.SKY, "\\\\\\"),
+    "gauge": (plots.BROWN, "+++"),
+    "wait": (plots.SILVER, "\\\\\\"),
+    IDLE_NAME: (plots.IDLE, ""),
+    UNNAMED: ("white", "---"),
 }
-
-HATCHES: Mapping[str, str] = {
-    "evaluate": "///",
-    "prune": "xxx",
-    "mask": "xxx",
-    "receive": "///",
-    "send": "\\\\\\",
-    "desk": "---",
-    "control": "///",
-    "wake": "\\\\\\",
-    "gauge": "+++",
-    "wait": "\\\\\\",
-    UNNAMED: "---",
-}
-"""Hatching of kinds whose colours are similar in grey."""
-LIGHT = frozenset({"mask", "control", "wait", IDLE_NAME, UNNAMED})
-"""Kinds with grey hatching and edges, as white would not show."""
-
-
-def draw_shares(found: Shares, title: str, path: Path, option: str = "") -> None:
-    """Write the stacked bars. Raises ``WriteError``; ``option`` asked for the picture."""
-    plots.save_figure(shares_figure(found, title), path, 110, option)
+"""Colour and hatching of each kind; colours that are similar in grey differ by their hatching."""
+LIGHT = frozenset({plots.YELLOW, plots.PALE, plots.SILVER, plots.IDLE, "white"})
+"""Colours with grey hatching and edges, as white would not show."""
 
 
 def shares_figure(found: Shares, title: str) -> Figure:
@@ -56,16 +40,11 @@ def shares_figure(found: Shares, title: str) -> Figure:
     for kind, label in NAMES.items():
         widths = [100 * parts.get(kind, 0.0) for parts in found.values()]
         if any(widths):
+            color, hatch = STYLES[kind]
+            edge = plots.GREY if color in LIGHT else "white"
+            style: dict[str, Any] = {"color": color, "hatch": hatch, "edgecolor": edge, "lw": 0}
             panel.barh(
-                list(found),
-                widths,
-                left=list(left.values()),
-                color=COLORS[kind],
-                hatch=HATCHES.get(kind, ""),
-                edgecolor=plots.GREY if kind in LIGHT else "white",
-                lw=0,
-                label=label,
-                height=0.7,
+                list(found), widths, left=list(left.values()), label=label, height=0.7, **style
             )
             left = {d: left[d] + w for d, w in zip(found, widths, strict=True)}
     panel.invert_yaxis()
