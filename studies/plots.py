@@ -22,8 +22,7 @@ from treepipe.studies.study import Entry
 
 SHADES = (BLUE, ORANGE, plots.GREEN, plots.PURPLE, GREY, plots.SKY, plots.AMBER)
 """Colours of lines and bars, each with its mark (``MARKS``)."""
-_CIRCLE = {"marker": "o", "ls": "none", "ms": 7, "mec": "white"}
-PUBLISHED = {"color": ORANGE, "label": "published", **_CIRCLE}
+PUBLISHED = {**plots.CIRCLE, "label": "published"}
 
 
 @dataclass(frozen=True, slots=True)

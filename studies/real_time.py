@@ -73,12 +73,6 @@ class Pair:
     times: int
     draft_times: int
 
-    @property
-    def aims(self) -> Mapping[str, float]:
-        """Upper bounds of errors, by the keys of the summary."""
-        aims: Mapping[str, float] = _FILE["aims"][self.name]
-        return aims
-
 
 HEAVY, LIGHT = Pair("heavy", 12, 4), Pair("light", 1, 1)
 
@@ -133,11 +127,7 @@ class Repeated:
 
     @property
     def predicted(self) -> Interval:
-        known = [row.predicted for row in self.rows]
-        lows = [each.low for each in known if each.low is not None]
-        highs = [each.high for each in known if each.high is not None]
-        mean = fmean(each.mean for each in known)
-        return Interval(mean, fmean(lows), fmean(highs)) if lows else Interval.over([mean])
+        return Interval.averaged([row.predicted for row in self.rows])
 
     @property
     def measured(self) -> float:
@@ -344,21 +334,21 @@ def _errors(held: Mapping[str, Repeated]) -> dict[str, dict[str, Any]]:
     """Return the ``spread`` of each kind of error: the prediction's over cases, all others over
     single turns; of busy shares that of the device farthest off."""
     turns = _turns(held)
-    by_turn = {
+    found = {
+        "error": {key: each.error for key, each in held.items()},
         "duration_error": {key: row.duration_error for key, row in turns.items()},
         ERRORS[2]: {key: row.drift_corrected_duration_error for key, row in turns.items()},
         "utilization_error": {
             key: max(_shares_apart(row).values(), key=abs) for key, row in turns.items()
         },
     }
-    every = {"error": {key: each.error for key, each in held.items()}, **by_turn}
-    return {what: spread(errors) for what, errors in every.items()}
+    return {what: spread(errors) for what, errors in found.items()}
 
 
 def _summary(pair: Pair, rows: Mapping[str, Repeated]) -> list[Entry]:
-    held = _held(pair, rows)
+    held, aims = _held(pair, rows), _FILE["aims"][pair.name]
     return [
-        Entry(f"{pair.name}/{what}/{end}", "1", found[of], published=pair.aims.get(f"{what}/{end}"))
+        Entry(f"{pair.name}/{what}/{end}", "1", found[of], published=aims.get(f"{what}/{end}"))
         for what, found in (_errors(held) if held else {}).items()
         for end, of in (("median", "median"), ("worst", "worst"), ("mean", "bias"))
     ]

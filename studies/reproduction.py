@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from scipy import stats
 
 from treepipe.files.sentences import sentences
 from treepipe.files.toml_file import read_toml
@@ -28,7 +27,7 @@ from treepipe.profiles.service import ServedModel, ServiceTimes
 from treepipe.progress import Progress
 from treepipe.results.metrics import METRICS
 from treepipe.results.sheet import CellValue, Sheet, columns
-from treepipe.results.statistics import Interval
+from treepipe.results.statistics import Interval, student_t
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.points import Outcome, Point, simulate_points
 from treepipe.studies.study import Entry, StudyResult
@@ -89,7 +88,7 @@ def t_spread(errors: Sequence[float]) -> float:
     """Return the half-width of a 95 % interval of a prediction's logarithm, from relative errors of
     left-out figures (Student's t around 0, as many degrees of freedom as figures)."""
     logs = np.log1p(errors)
-    return float(stats.t.ppf(0.975, len(logs)) * np.sqrt(np.mean(np.square(logs))))
+    return float(student_t(len(logs), 0.975) * np.sqrt(np.mean(np.square(logs))))
 
 
 def widened(entry: Entry, spread: float) -> Entry:

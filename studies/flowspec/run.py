@@ -137,7 +137,9 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     made.add([*ablation, *third])
     title = "Llama 2 Chat 7B, MT-bench, temperature 0: link bandwidth in Mbit/s"
     made.add(sweep, "bandwidth", title)
-    made.add([*_grid_entries(grid), *_parameters(predictor)])
+    depths = {f"d0={d0}/d_exp={d_exp}/flowspec": rate for (d0, d_exp), rate in sorted(grid.items())}
+    made.add([reproduction.predicted(key, "tokens/s", rate) for key, rate in depths.items()])
+    made.add(_parameters(predictor))
     made.tables.append(reproduction.score_sheet(f"{NAME}-scores", scores.items()))
     title = "Vicuna 7B, temperature 0: each dataset predicted from a fit to the other five"
     made.show(crossed, "cross-validation", title)
@@ -291,13 +293,6 @@ def _map(
 
 
 # --- entries, scores, fields and plots -----------------------------------------------------------
-
-
-def _grid_entries(grid: Mapping[tuple[int, int], float]) -> list[Entry]:
-    return [
-        reproduction.predicted(f"d0={d0}/d_exp={d_exp}/flowspec", "tokens/s", value)
-        for (d0, d_exp), value in sorted(grid.items())
-    ]
 
 
 def _parameters(predictor: Predictor) -> list[Entry]:

@@ -6,12 +6,13 @@ assumed what they leave open.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from treepipe.files.toml_file import read_toml
 from treepipe.physics.timing import TimeTable
 from treepipe.scenario.scenario import Scenario
 from treepipe.studies.reproduction import device_times, model_profile
@@ -31,30 +32,16 @@ UNPACKING = (0.5 + 2 + 2) / 2
 a byte, writes two of float16, and the product reads these two. Passes of few tokens are bound by
 memory."""
 
-MODELS = ("vicuna-7b-v1.3", "vicuna-13b-v1.3", "llama2-chat-7b", "llama2-chat-13b")
-"""Models of the tables; Llama 2 Chat has the same sizes as Vicuna."""
-TEMPLATE_TOKENS = {"vicuna": 40, "llama2": 150}
-"""Lengths of the families' system prompts (assumed)."""
-PROMPT_TOKENS = {
-    **{"mt_bench": 85, "humaneval": 150, "gsm8k": 80},
-    **{"alpaca": 35, "cnn_dm": 850, "natural_questions": 15},
-}
-"""Mean lengths of the tasks without the template (assumed)."""
-
+_TABLES = read_toml(Path(__file__).with_name("tables.toml"))
+MODELS: Sequence[str] = _TABLES["models"]
+TEMPLATE_TOKENS: Mapping[str, int] = _TABLES["template_tokens"]
+PROMPT_TOKENS: Mapping[str, int] = _TABLES["prompt_tokens"]
+"""Assumed lengths of system prompts by family, and of the datasets' tasks."""
+METHODS: Mapping[str, Mapping[str, Any]] = _TABLES["methods"]
+"""Keys of the schedule by method."""
 TEMPERATURES = ("t0", "t1")
 """Sampling temperatures, as keys name them."""
 WITHOUT_SLIP = "pipedec_without_slip"
-"""PipeDec as in its paper, without the index slip of FlowSpec's code."""
-METHODS: dict[str, dict[str, Any]] = {
-    "naive_pp": {"name": "naive_pp"},
-    "pipedec": {"name": "pipedec"},
-    WITHOUT_SLIP: {"name": "pipedec", "index_slip": False},
-    "flowspec": {"name": "flowspec"},
-    "pruned_pp": {"name": "pruned_pp"},
-    "flowspec_without_score_segmentation": {"name": "flowspec", "score_order": False},
-    "flowspec_with_score_expansion": {"name": "flowspec", "score_aware": True},
-}
-"""Keys of the schedule by method."""
 
 
 class Times(NamedTuple):

@@ -94,16 +94,13 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     found = find(settings, say)
     made = Reproduction(NAME, PAGE)
     made.add(layered.with_model([*_speed_ups(found), *_single(found)], found.levels))
+    grid = "14 stages, mean of the six levels: width and candidates per node"
     parts = {
-        "parameters": (
-            "width=",
-            "14 stages, mean of the six levels: width and candidates per node",
-        ),
-        "throughput": ("k=", "Throughput of k requests side by side on 14 cards"),
+        "parameters": ("width=", grid, (METRIC, "hit_rate")),
+        "throughput": ("k=", "Throughput of k requests side by side on 14 cards", (THROUGHPUT,)),
     }
-    for part, (begins, title) in parts.items():
+    for part, (begins, title, metrics) in parts.items():
         own = {label: each for label, each in found.outcomes.items() if label.startswith(begins)}
-        metrics = (METRIC, "hit_rate") if part == "parameters" else (THROUGHPUT,)
         made.add(layered.with_model(metric_entries(own, *metrics), found.levels), part, title)
     layered.add_errors(made, TRIVIAL, _trivial())
     return made.result(_fields(found, made.now), _figures(found))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from statistics import fmean
 from typing import TypeAlias
@@ -96,8 +96,7 @@ class Column:
     @property
     def figures(self) -> dict[str, float]:
         """The column by metric."""
-        values = asdict(self)
-        return {metric: values[metric] for metric in UNITS}
+        return {metric: getattr(self, metric) for metric in UNITS}
 
 
 def _place(targets: int) -> int:

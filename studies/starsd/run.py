@@ -201,10 +201,7 @@ def n_max(values: Values) -> Interval:
 
 
 def _entries(
-    prefix: str,
-    values: Values,
-    given: Mapping[int, fit.Column],
-    fitted: bool,
+    prefix: str, values: Values, given: Mapping[int, fit.Column], fitted: bool
 ) -> list[Entry]:
     facts = {n: column.figures for n, column in given.items()}
     return [

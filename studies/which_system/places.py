@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from treepipe.core.schedules import systems
+from treepipe.files.toml_file import read_toml
 from treepipe.planner.cluster import Cluster
 from treepipe.results.metrics import METRIC
 from treepipe.scenario.schema import ScheduleName
@@ -19,17 +20,6 @@ METRICS: Mapping[Goal, str] = {"latency": METRIC, "throughput": "throughput_toke
 PLAIN: ScheduleName = "pp"
 EAGLE_FILE = "five-jetsons"
 """Cluster file whose acceptance all EAGLE heads here have."""
-SMALL_HITS = {1: 0.7, 8: 0.95}
-"""Hit ratios of a draft of 1B: only {32 = 0.99} is published; these are assumed."""
-SMALL_MODEL = {
-    "drafts.0.model": {"profile": "llama-3.2-1b"},
-    "acceptance": {
-        "source": "pool",
-        "file": "../../profiles/acceptance/reference-model.json.gz",
-        "hit_ratio": SMALL_HITS,
-        "uncertainty": 0.5,
-    },
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +31,11 @@ class Place:
     changes: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
-PLACES = (
-    Place("5 Jetsons", "five-jetsons"),
-    Place("8 RTX 3090 in one server", "eight-3090-one-server"),
-    Place("8 RTX 3090 with a 1B draft", "eight-3090-one-server", SMALL_MODEL),
-    Place("8 RTX 3090 in two servers", "eight-3090-two-servers"),
-    Place("14 RTX 3090", "fourteen-3090"),
-    Place("4 A100 on a WAN", "four-nodes-wan"),
-    Place("1 draft for 4 targets", "one-draft-four-targets"),
+PLACES = tuple(
+    Place(**each) for each in read_toml(Path(__file__).with_name("places.toml"))["place"]
 )
+(SMALL_DRAFT,) = (place for place in PLACES if place.changes)
+"""The place with a draft of 1B."""
 
 
 class Amount(NamedTuple):

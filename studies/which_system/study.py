@@ -6,9 +6,8 @@ Each paper has a testbed of its own, so none compares all systems. The planner
 
 from __future__ import annotations
 
-from math import exp, log
 from pathlib import Path
-from statistics import fmean
+from statistics import geometric_mean
 from typing import Any, TypeAlias
 
 from matplotlib.figure import Figure
@@ -85,15 +84,6 @@ def shares_of(found: Results, schedule: ScheduleName, goal: Goal) -> list[float]
         for (_, its), each in found.items()
         if its == goal and schedule in each.best_of_each
     ]
-
-
-def geometric_mean(shares: list[float]) -> float:
-    """Return the geometric mean.
-
-    >>> round(geometric_mean([0.5, 2.0]), 6)
-    1.0
-    """
-    return exp(fmean(map(log, shares)))
 
 
 def best_in(found: SearchResult) -> float | None:
@@ -219,7 +209,7 @@ def _fields(settings: Settings, found: Results) -> dict[str, Any]:
         "uncertain": "; ".join(sorted(uncertain)),
         "cases": settings.cases,
         "hits": [*hit_ratios["llama-3.1-8b -> llama-3.1-70b"].values()],
-        "small_hits": places.SMALL_HITS,
+        "small_hits": [*places.SMALL_DRAFT.changes["acceptance"]["hit_ratio"].values()],
         "eagle_hits": heads.hit_ratio,
         "prompts": " or ".join(map(str, sorted(prompts))),
         "requests": settings.amounts["throughput"].requests,

@@ -8,10 +8,11 @@ the same answer to the same path.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from math import inf
 from pathlib import Path
+from typing import Any
 
 from treepipe.core.errors import UserError
 from treepipe.core.protocol import Drafted, DraftPass
@@ -95,19 +96,14 @@ def chain_recording(
         request = made.requests[session] = RecordedRequest(prompt)
         read = prompt + 1
         for drafted, accepted in steps:
-            request.answers += _chain_answers(read, drafted, accepted, ended=drafted < longest)
+            for place in range(drafted + (drafted < longest)):
+                on_text = min(place, accepted)
+                path, token = (WRONG,) * (place - on_text), RIGHT if place < accepted else WRONG
+                likely = 0.0 if place < drafted else -inf
+                request.answers.append(Answer(read + on_text, path, (token,), (likely,)))
             read += accepted + 1
         request.text = (RIGHT,) * (read - prompt)
     return made
-
-
-def _chain_answers(read: int, drafted: int, accepted: int, *, ended: bool) -> Iterator[Answer]:
-    """Yield the draft's candidate at each place of one step after ``read`` tokens, and an empty
-    answer at the end if the draft ended there."""
-    for place in range(drafted + ended):
-        on_text = min(place, accepted)
-        path, token = (WRONG,) * (place - on_text), RIGHT if place < accepted else WRONG
-        yield Answer(read + on_text, path, (token,), (0.0 if place < drafted else -inf,))
 
 
 class Recorder:
@@ -142,14 +138,9 @@ class Recorder:
         self._scratch.pop(session, None)
 
 
-def _request(content: dict[str, object]) -> RecordedRequest:
-    answers = content["answers"]
-    assert isinstance(answers, list)
-    return RecordedRequest(
-        int(str(content["prompt_tokens"])),
-        tuple(content["text"]),  # type: ignore[arg-type]
-        [_answer(**answer) for answer in answers],
-    )
+def _request(content: dict[str, Any]) -> RecordedRequest:
+    answers = [_answer(**answer) for answer in content["answers"]]
+    return RecordedRequest(int(str(content["prompt_tokens"])), tuple(content["text"]), answers)
 
 
 def _answer(

@@ -120,13 +120,13 @@ class Result:
     scenario: str
     seed: int
     runs: int
-    intervals_over: str | None
-    warmup_requests: int
-    metrics: Mapping[str, MetricValue]
-    utilization: Mapping[str, Interval]
-    sessions: tuple[Session, ...]
-    lossless: bool
-    warnings: tuple[str, ...]
+    intervals_over: str | None = None
+    warmup_requests: int = 0
+    metrics: Mapping[str, MetricValue] = field(default_factory=dict)
+    utilization: Mapping[str, Interval] = field(default_factory=dict)
+    sessions: tuple[Session, ...] = ()
+    lossless: bool = True
+    warnings: tuple[str, ...] = ()
     complete: bool = True
     memory: Mapping[str, int] | None = None
     closed_form: Terms | None = None
@@ -162,15 +162,10 @@ class Result:
             content["faults"] = faults
         content["warnings"] = list(self.warnings)
         if self.closed_form is not None:
-            content["closed_form"] = {
-                "source": self.closed_form.source,
-                "terms": dict(self.closed_form.terms),
-            }
+            content["closed_form"] = asdict(self.closed_form)
         if self.memory is not None:
-            content["memory"] = {
-                name: {"peak_memory_bytes": size, "unit": "bytes"}
-                for name, size in self.memory.items()
-            }
+            sizes = self.memory.items()
+            content["memory"] = {n: {"peak_memory_bytes": b, "unit": "bytes"} for n, b in sizes}
         return content
 
     @property
@@ -204,7 +199,9 @@ class Result:
 
     def __repr__(self) -> str:
         lines = [f"Result of {self.scenario} ({self.source}, runs: {self.runs})"]
-        lines += [text_row(row) for row in self.rows]
+        for row in self.rows:
+            shown = "" if row["low"] is None else f" [{row['low']:.4g}, {row['high']:.4g}]"
+            lines.append(f"  {row['name']}: {row['mean']:.4g}{shown} {row['unit']}")
         lines += [f"  warning: {warning}" for warning in self.warnings]
         return "\n".join(lines)
 
@@ -222,12 +219,6 @@ def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
             "to_pandas() needs pandas, which is not installed: pip install pandas"
         ) from None
     return pandas.DataFrame(rows).set_index("name")
-
-
-def text_row(row: Mapping[str, Any]) -> str:
-    """Format a figure in one line: name, mean, interval, unit."""
-    shown = "" if row["low"] is None else f" [{row['low']:.4g}, {row['high']:.4g}]"
-    return f"  {row['name']}: {row['mean']:.4g}{shown} {row['unit']}"
 
 
 def html_table(title: str, rows: Sequence[Mapping[str, Any]], notes: Sequence[str]) -> str:
@@ -306,11 +297,7 @@ def make_incomplete_result(
         scenario,
         seed,
         done,
-        None,
-        0,
-        {},
-        {},
-        _sessions(ended, texts=True),
+        sessions=_sessions(ended, texts=True),
         lossless=False,
         warnings=tuple(ended.warnings),
         complete=False,
@@ -329,21 +316,14 @@ def make_theory_result(
     warnings: Sequence[str],
 ) -> Result:
     """Make the result of the closed form ``form``: expected values without intervals."""
+    means = {n: Interval(metrics[n], None, None) for n in METRICS if n in metrics}
     return Result(
         "theory",
         scenario,
         seed,
         0,
-        None,
-        0,
-        {
-            name: MetricValue.of(name, Interval(metrics[name], None, None))
-            for name in METRICS
-            if name in metrics
-        },
-        {name: Interval(share, None, None) for name, share in utilization.items()},
-        (),
-        lossless=True,
+        metrics={name: MetricValue.of(name, mean) for name, mean in means.items()},
+        utilization={name: Interval(share, None, None) for name, share in utilization.items()},
         warnings=tuple(warnings),
         closed_form=Terms(form, terms),
     )

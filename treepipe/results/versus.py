@@ -6,8 +6,9 @@ numbers: a run's seed and a request's number determine the target's tokens).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from treepipe.core.errors import UserError
@@ -171,22 +172,22 @@ def make_comparison(a: Side, b: Side) -> Comparison:
             f"{a.scenario.path} and {b.scenario.path} have no metric in common: no request has a "
             f"token"
         )
-    batched = "batches" in (first.over, second.over)
-    shared = max(first.common, second.common)
+    batched, shared = "batches" in (first.over, second.over), max(first.common, second.common)
+    difference = partial(_difference, batched, shared)
     return Comparison(
         _result(a, first),
         _result(b, second),
         first.over,
         warmup,
         {
-            name: _difference(
-                ours, theirs, batched, METRICS[name].range, METRICS[name].unit, shared
-            )
-            for name, ours, theirs in _common(first.metrics, second.metrics)
+            name: difference(each.range, each.unit, first.metrics[name], second.metrics[name])
+            for name, each in METRICS.items()
+            if name in common
         },
         {
-            name: _difference(ours, theirs, batched, SHARE, None, shared)
-            for name, ours, theirs in _common(first.utilization, second.utilization)
+            name: difference(SHARE, None, ours, second.utilization[name])
+            for name, ours in first.utilization.items()
+            if name in second.utilization
         },
         (*_missing(first, second), *([] if settled and also_settled else [UNSETTLED])),
     )
@@ -207,15 +208,8 @@ def _result(side: Side, estimates: Estimates) -> Result:
     )
 
 
-def _common(
-    ours: Mapping[str, Floats], theirs: Mapping[str, Floats]
-) -> Iterator[tuple[str, Floats, Floats]]:
-    """Yield the observations that both scenarios have."""
-    return ((name, ours[name], theirs[name]) for name in ours if name in theirs)
-
-
 def _difference(
-    a: Floats, b: Floats, batched: bool, within: Range, unit: str | None, common: float
+    batched: bool, common: float, within: Range, unit: str | None, a: Floats, b: Floats
 ) -> Difference:
     """Compare a figure; it has no interval if only one of the two has one."""
     if len(a) != len(b):

@@ -77,9 +77,10 @@ def calibrate(cases: Sequence[Prepared], say: Progress) -> dict[str, CalibratedA
         else:
             warnings = acceptance_warnings(case.scenario)
             found[case.label] = CalibratedAcceptance(*acceptance_pool(case.scenario), warnings)
+    decoded = {request.prompt for case in cases for request in case.launch.deployment.requests}
     for pair, group in groups.items():
         lengths = {case.longest for case in group}
-        recorded = _record(group[0], pair, max(lengths), _decoded(cases), say)
+        recorded = _record(group[0], pair, max(lengths), decoded, say)
         pools = {n: Pool.of(recorded.beginnings(n)) for n in lengths}
         found |= {case.label: CalibratedAcceptance(pools[case.longest]) for case in group}
     return found
@@ -124,10 +125,6 @@ def _pair(case: Prepared) -> _Pair:
         )
     prompts = case.calibrate_on or calibration_prompts(scenario.workload.prompts)
     return case.launch.target.directory, found.pop(), prompts, scenario.path.parent
-
-
-def _decoded(cases: Sequence[Prepared]) -> set[tuple[int, ...]]:
-    return {request.prompt for case in cases for request in case.launch.deployment.requests}
 
 
 def _record(

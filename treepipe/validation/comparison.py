@@ -25,7 +25,6 @@ from treepipe.profiles.library import find_device
 from treepipe.profiles.schema import DeviceProfile
 from treepipe.progress import Progress
 from treepipe.results.estimates import observe
-from treepipe.results.recording import Recording
 from treepipe.results.trace import Trace
 from treepipe.scenario.computing import FULL, ONE_CORE, Compute
 from treepipe.scenario.deployment import Deployment
@@ -70,10 +69,8 @@ def compare(cases: Sequence[Case], say: Progress, cut: Cut = lambda trace: trace
     say("predicting", sum(each.scenario.runs for each in prepared))
     predictions = {}
     for each in prepared:
-        known = acceptance[each.label]
-        predictions[each.label] = predict_case(
-            each.launch.deployment, each.scenario, known, say, cut
-        )
+        settings = each.scenario, acceptance[each.label]
+        predictions[each.label] = predict_case(each.launch.deployment, *settings, say, cut)
     texts = _plain_texts([each for each in prepared if _is_greedy(each)], say)
     for group in _by_cluster(prepared):
         roles = _roles_for(group)
@@ -81,23 +78,13 @@ def compare(cases: Sequence[Case], say: Progress, cut: Cut = lambda trace: trace
         with Controller(roles, group[0].launch.deployment) as controller:
             say("", 1)
             for each in group:
+                scenario, deployment = each.scenario, each.launch.deployment
                 plain = texts[_Plain.of(each)] if _is_greedy(each) else None
-                say(f"running {each.label}", len(each.launch.deployment.requests))
-                _warm_up(controller, each.launch.deployment)
-                run = controller.run(each.launch.deployment, lambda: say("", 1))
-                yield _judged(each, predictions[each.label], run, plain, cut)
-
-
-def _judged(
-    case: Prepared,
-    prediction: Prediction,
-    run: tuple[Trace, Recording],
-    plain: PlainTexts | None,
-    cut: Cut,
-) -> Row:
-    name, deployment = case.scenario.schedule.name, case.launch.deployment
-    timed = _timed(case.scenario)
-    return judge(case.label, name, deployment, prediction, run, plain, cut, timed)
+                say(f"running {each.label}", len(deployment.requests))
+                _warm_up(controller, deployment)
+                run = controller.run(deployment, lambda: say("", 1))
+                case = each.label, scenario.schedule.name, deployment, predictions[each.label]
+                yield judge(*case, run, plain, cut, _timed(scenario))
 
 
 def predict_case(
@@ -154,21 +141,22 @@ class _Plain(NamedTuple):
 def _plain_texts(cases: Sequence[Prepared], say: Progress) -> Mapping[_Plain, PlainTexts]:
     """Decode greedily with each unpartitioned target: the reference for every schedule."""
     targets = {_Plain.of(case): case.launch.target for case in cases}
-    longest: dict[tuple[_Plain, tuple[int, ...], frozenset[int]], int] = {}
+    longest: dict[_Plain, dict[tuple[tuple[int, ...], frozenset[int]], int]] = {}
     for case in cases:
+        wanted = longest.setdefault(_Plain.of(case), {})
         for spec in case.launch.deployment.requests:
-            key = _Plain.of(case), spec.prompt, spec.end_tokens
-            longest[key] = max(longest.get(key, 0), spec.max_new_tokens)
-    say("plain greedy decoding", len(longest))
+            key = spec.prompt, spec.end_tokens
+            wanted[key] = max(wanted.get(key, 0), spec.max_new_tokens)
+    say("plain greedy decoding", sum(map(len, longest.values())))
     texts: dict[_Plain, dict[tuple[tuple[int, ...], frozenset[int]], PlainText]] = {}
-    for plain, target in targets.items():
-        wanted = {key[1:]: length for key, length in longest.items() if key[0] == plain}
-        most = max(len(prompt) + n for (prompt, _), n in wanted.items())
+    for plain, wanted in longest.items():
+        most = max(len(prompt) + length for (prompt, _), length in wanted.items())
         use(plain.compute)  # the workers' settings, for equal sums
-        whole, texts[plain] = WholeModel(target, most, plain.compute), {}
+        whole, texts[plain] = WholeModel(targets[plain], most, plain.compute), {}
         for (prompt, ends), length in wanted.items():
-            logits = whole.decode(prompt, length, ends, plain.chunk)
-            texts[plain][prompt, ends] = _plain_text(logits)
+            texts[plain][prompt, ends] = _plain_text(
+                whole.decode(prompt, length, ends, plain.chunk)
+            )
             say("", 1)
     use(ONE_CORE)
     return texts
@@ -233,10 +221,10 @@ def _timed(scenario: Scenario) -> Timed:
 def _warm_up(controller: Controller, deployment: Deployment) -> None:
     """Decode a few tokens on every pipeline, as a process's first passes take longer."""
     count = max(deployment.service.clients, len(deployment.roles.pipelines))
-    requests = []
-    for request in deployment.requests[:count]:
-        most = min(request.max_new_tokens, WARM_UP_TOKENS)
-        requests.append(replace(request, max_new_tokens=most, arrival_ms=None))
+    requests = (
+        replace(each, max_new_tokens=min(each.max_new_tokens, WARM_UP_TOKENS), arrival_ms=None)
+        for each in deployment.requests[:count]
+    )
     controller.run(deployment.asked(tuple(requests)))
 
 

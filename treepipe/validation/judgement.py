@@ -190,6 +190,11 @@ def judge(
     )
 
 
+def lengths_ms(trace: Trace, kind: str) -> list[float]:
+    """Return the times of all pieces of a kind of work."""
+    return [span.length_ms for span in trace.spans if span.kind == kind]
+
+
 def overruns(executed: Trace, replay: Trace, timed: Timed) -> list[str]:
     """List kinds of work that took longer than the profile says, with possible causes.
 
@@ -199,10 +204,7 @@ def overruns(executed: Trace, replay: Trace, timed: Timed) -> list[str]:
     ends = [span.end_ms for span in executed.spans]
     least = NOTICED * (max(ends) - min(span.start_ms for span in executed.spans)) if ends else 0.0
     for kind in sorted(BUSY):
-        real, profile = (
-            [span.end_ms - span.start_ms for span in trace.spans if span.kind == kind]
-            for trace in (executed, replay)
-        )
+        real, profile = (lengths_ms(trace, kind) for trace in (executed, replay))
         if not real or not profile:
             continue
         took, wanted = statistics.median(real), statistics.median(profile)

@@ -22,7 +22,7 @@ from treepipe.results.estimates import summarize
 from treepipe.results.metrics import METRICS, utilization
 from treepipe.results.statistics import Interval
 from treepipe.results.trace import Trace
-from treepipe.validation.judgement import METRIC, Row
+from treepipe.validation.judgement import METRIC, Row, lengths_ms
 
 SCHEMA = "treepipe.validation/1"
 NOTICEABLE = 0.01
@@ -114,10 +114,7 @@ def work(replay: Trace, execution: Trace) -> dict[str, dict[str, float]]:
     tokens = sum(len(request.tokens) for request in execution.requests)
     found: dict[str, dict[str, float]] = {}
     for kind in sorted({span.kind for span in execution.spans}):
-        ran, simulated = (
-            [span.end_ms - span.start_ms for span in trace.spans if span.kind == kind]
-            for trace in (execution, replay)
-        )
+        ran, simulated = (lengths_ms(trace, kind) for trace in (execution, replay))
         if simulated and tokens:
             found[kind] = {
                 "replayed_ms": statistics.fmean(simulated),
@@ -222,9 +219,5 @@ def _correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
 
 def _change(earlier: float, now: float) -> dict[str, Any]:
     smaller = abs(earlier) - abs(now)
-    verdict = "better" if smaller > 0 else "worse"
-    return {
-        "earlier": earlier,
-        "now": now,
-        "verdict": "same" if abs(smaller) < NOTICEABLE else verdict,
-    }
+    verdict = "same" if abs(smaller) < NOTICEABLE else "better" if smaller > 0 else "worse"
+    return {"earlier": earlier, "now": now, "verdict": verdict}
