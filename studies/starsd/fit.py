@@ -12,13 +12,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from pathlib import Path
 from statistics import fmean
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
+from treepipe.files.toml_file import read_toml
 from treepipe.progress import Progress
 from treepipe.results.statistics import Interval
 from treepipe.studies.reproduction import published
@@ -28,19 +30,8 @@ START_JITTER, START_SECOND = 0.05, (0.05, 0.2)
 """Initial values as shares of the return time: jitter and unevenness; everywhere and behind."""
 FIT_TOKENS = 4.0
 """Tokens per round while fitting; neither rates nor waits depend on them."""
-UNITS = {
-    "throughput_tokens_s": "tokens/s",
-    "per_target_tokens_s": "tokens/s",
-    "draft_rounds_s": "1/s",
-    "target_rounds_s": "1/s",
-    "draft_idle_ms": "ms",
-    "draft_wait_ms": "ms",
-    "draft_load": "1",
-    "t_s_ms": "ms",
-}
-"""Metrics of a column, with their units."""
-GROWING = ("throughput_tokens_s", "draft_rounds_s", "draft_load")
-"""Metrics that the trivial predictor scales with N; it keeps the others."""
+METRICS: Mapping[str, Mapping[str, Any]] = read_toml(Path(__file__).with_name("metrics.toml"))
+"""Metrics of a column, with their units and uses."""
 DEPLOYMENTS = ("one target", "one server", "two servers")
 """Deployments, on which the table's own ratios depend."""
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -96,7 +87,7 @@ class Column:
     @property
     def figures(self) -> dict[str, float]:
         """The column by metric."""
-        return {metric: getattr(self, metric) for metric in UNITS}
+        return {metric: getattr(self, metric) for metric in METRICS}
 
 
 def _place(targets: int) -> int:
@@ -114,8 +105,8 @@ def linear(given: Sequence[Column], n: int) -> dict[str, float]:
     """Predict trivially: scale the rates of the nearest column (the smaller of two) with N."""
     nearest = min(given, key=lambda column: (abs(column.n - n), column.n))
     values = nearest.figures
-    for metric in GROWING:
-        values[metric] *= n / nearest.n
+    for metric, facts in METRICS.items():
+        values[metric] *= n / nearest.n if "grows" in facts else 1.0
     values["draft_load"] = min(1.0, values["draft_load"])
     return values
 

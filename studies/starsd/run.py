@@ -86,11 +86,7 @@ def measure_targets(
 
     slowly = replace(bed, slow_motion=SLOW_MOTION)
     scenarios = {n: slowly.scenario(n, measuring.runs) for n in targets}
-    metrics = {
-        "draft_rounds_s": "draft rounds",
-        "draft_idle_ms": "draft idle per turn",
-        "draft_wait_ms": "waiting for the draft per turn",
-    }
+    metrics = _named("measured")
     axis = Axis("n", "N: targets that share the draft process")
     column = measure(axis, scenarios, metrics, measuring, say, steady)
     expected, seen = {}, {}
@@ -102,6 +98,11 @@ def measure_targets(
     entry = Entry("measured/n_full", "targets", fewest(expected), measured=fewest(seen))
     title = f"One emulated draft for N targets, all times {SLOW_MOTION:g} times as long"
     column.join(study, title, [entry])
+
+
+def _named(use: str) -> dict[str, str]:
+    """Return what ``metrics.toml`` says about a use, for the metrics that have it."""
+    return {metric: facts[use] for metric, facts in fit.METRICS.items() if use in facts}
 
 
 def fewest(loads: Mapping[int, float]) -> int | None:
@@ -145,7 +146,7 @@ def _predict(
     values: Values = {}
     for n, own in beds.items():
         counted = [calibration.counted(seen[f"{n}/{i}"]) for i in range(len(own))]
-        values[n] = {m: _envelope([each[m] for each in counted]) for m in fit.UNITS}
+        values[n] = {m: _envelope([each[m] for each in counted]) for m in fit.METRICS}
     return values, {n: seen[f"{n}/0"].load.mean for n in beds}
 
 
@@ -203,9 +204,9 @@ def n_max(values: Values) -> Interval:
 def _entries(
     prefix: str, values: Values, given: Mapping[int, fit.Column], fitted: bool
 ) -> list[Entry]:
-    facts = {n: column.figures for n, column in given.items()}
+    facts, units = {n: column.figures for n, column in given.items()}, _named("unit")
     return [
-        predicted(f"{prefix}n={n}/{m}", fit.UNITS[m], value, facts.get(n, {}).get(m), fitted)
+        predicted(f"{prefix}n={n}/{m}", units[m], value, facts.get(n, {}).get(m), fitted)
         for n, own in values.items()
         for m, value in own.items()
     ]
@@ -246,16 +247,9 @@ def _fields(
 
 
 def _targets_figure(values: Values, given: Mapping[int, fit.Column]) -> Figure:
-    labels = {
-        "throughput_tokens_s": "throughput of all targets (tokens/s)",
-        "per_target_tokens_s": "throughput of a target (tokens/s)",
-        "draft_rounds_s": "rounds per second of the draft",
-        "draft_idle_ms": "draft idle (ms per turn)",
-        "draft_wait_ms": "waiting for the draft (ms per turn)",
-    }
     alone = {"color": GREY, "ls": ":", "label": "a target that decodes alone"}
     panels = []
-    for metric, label in labels.items():
+    for metric, label in _named("plot").items():
         lines = [
             Line({n: own[metric] for n, own in values.items()}, PREDICTED),
             Line({n: column.figures[metric] for n, column in given.items()}, PUBLISHED),

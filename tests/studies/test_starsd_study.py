@@ -9,7 +9,7 @@ import pytest
 
 from tests.worlds.written_studies import say, written
 from treepipe.studies.starsd import run as threshold
-from treepipe.studies.starsd.fit import UNITS, Column, Effort, calibrate, columns, linear
+from treepipe.studies.starsd.fit import METRICS, Column, Effort, calibrate, columns, linear
 from treepipe.studies.starsd.testbed import SecondServer, Simulated, simulate_columns
 from treepipe.studies.starsd.testbed import Testbed as Bed
 
@@ -82,7 +82,7 @@ def test_end_to_end(tmp_path: Path) -> None:
     settings = threshold.Settings((1, 2, 4, 5), 2, (4,), 120, Effort(1, 120, 1))
     rows = written(threshold.study(settings, say), tmp_path / "out")
     for n in settings.targets:
-        for metric in UNITS:
+        for metric in METRICS:
             row = rows[f"n={n}/{metric}"]
             assert row["predicted"] is not None
             assert (row["published"] is None) == (n > 4)
