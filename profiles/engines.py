@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 from scipy.optimize import brentq
 
 from treepipe.core.errors import UserError
-from treepipe.files.reading import UNREADABLE, read_text, reading_fault
+from treepipe.files.reading import read_text, reading, reading_fault
 
 Steps: TypeAlias = Sequence[tuple[int, int]]
 """(Drafted, accepted) tokens of successive steps of a request."""
@@ -68,12 +68,8 @@ def read_export(kind: str, file: Path, model: str | None = None) -> Imported:
     """Read an export of a kind in ``KINDS``. Raises ``UserError`` if that fails."""
     if kind not in KINDS:
         raise UserError(f"profiles import {kind}: there are {', '.join(KINDS)}")
-    try:
+    with reading(file, "cannot be read"):
         text = read_text(file, "utf-8-sig")
-    except FileNotFoundError:
-        raise UserError(f"{file}: there is no such file") from None
-    except UNREADABLE as error:
-        raise UserError(f"{file}: cannot be read: {reading_fault(error)}") from None
     try:
         return KINDS[kind](text, model)
     except (KeyError, TypeError) as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from treepipe.core.errors import UserError
+from treepipe.files.reading import suggestion
 from treepipe.files.section import Section
 from treepipe.files.toml_file import read_toml, validated
 from treepipe.profiles.model_config import read_config
@@ -77,8 +78,7 @@ def profile_path(kind: str, name: str, asked_by: str, base: Path = Path()) -> Pa
     if kind == "models" and (path / "config.json").is_file():
         return path / "config.json"
     names = profile_names(kind)
-    near = difflib.get_close_matches(name, names, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names) or 'none'}"
+    hint = suggestion(name, names)
     raise UserError(f"{asked_by} = {name!r}: there is no such profile in {kind}; {hint}")
 
 

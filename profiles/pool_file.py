@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from treepipe.core.errors import UserError
 from treepipe.files.outputs import write_file
-from treepipe.files.reading import UNREADABLE, read_bytes, reading_fault
+from treepipe.files.reading import read_bytes, reading
 from treepipe.profiles.hit_ratio import Ranks
 
 SCHEMA = "treepipe.acceptance/1"
@@ -146,19 +145,11 @@ class PoolFile:
     @classmethod
     def load(cls, path: Path) -> PoolFile:
         """Read a file (JSON, or gzipped JSON). Raises ``UserError`` if it is missing or no pool."""
-        try:
+        of_content = TypeError, AttributeError, EOFError, zlib.error
+        with reading(path, "is not an acceptance pool", "acceptance pool", of_content):
             raw = read_bytes(path)
             raw = gzip.decompress(raw) if path.suffix == ".gz" else raw
             return cls.from_content(json.loads(raw.decode("utf-8")))
-        except FileNotFoundError:
-            raise UserError(f"{path}: there is no such acceptance pool") from None
-        except KeyError as missing:
-            raise UserError(
-                f"{path}: is not an acceptance pool: key {missing} is missing"
-            ) from None
-        except (*UNREADABLE, TypeError, AttributeError, EOFError, zlib.error) as error:
-            fault = reading_fault(error)
-            raise UserError(f"{path}: is not an acceptance pool: {fault}") from None
 
     @classmethod
     def from_content(cls, content: Mapping[str, Any]) -> PoolFile:

@@ -97,38 +97,31 @@ def simulate_points(
         RunError: a simulation came to a standstill.
     """
     progress(title, len(points))
-    remembered = _memory().cache(_simulate)
-    jobs = [
-        delayed(remembered)(
-            _content(point.scenario),
-            _fingerprint(point.scenario),
-            point.scenario.path,
-            point.steady,
-            point.paths,
-        )
-        for point in points
-    ]
+    remembered = Memory(cache_folder(), verbose=0).cache(_simulate)
     found = {}
+    jobs = [_job(remembered, point) for point in points]
     for point, outcome in zip(points, _begun_here(jobs), strict=True):
         found[point.label] = outcome
         progress("", 1)
     return found
 
 
+def _job(work: Any, point: Point) -> Any:
+    scenario = point.scenario
+    # Only given keys are passed on, as the simulator warns of those without effect.
+    given, base = scenario.model_dump_json(exclude_unset=True), scenario.path.parent
+    files = fingerprint(scenario.model_dump(exclude_unset=True), base)
+    return delayed(work)(given, files, scenario.path, point.steady, point.paths)
+
+
 def _begun_here(jobs: Sequence[Any]) -> Iterator[Outcome]:
     """Run jobs in their order: here for ``ALONE_S``, the rest on the engine."""
     waiting = iter(jobs)
     while _alone.spent_s < ALONE_S:
-        job = next(waiting, None)
-        if job is None:
+        if (job := next(waiting, None)) is None:
             return
         yield _alone.run_jobs(job)
     yield from run_jobs(waiting)
-
-
-def _content(scenario: Scenario) -> str:
-    """Serialize the given keys only, as the simulator warns of those without effect."""
-    return scenario.model_dump_json(exclude_unset=True)
 
 
 def _simulate(content: str, fingerprint: str, path: Path, cut: bool, paths: bool) -> Outcome:
@@ -142,22 +135,8 @@ def _simulate(content: str, fingerprint: str, path: Path, cut: bool, paths: bool
     warnings = {*(w for trace in traces for w in trace.warnings), *estimates.warnings}
     observations = {name: tuple(values.tolist()) for name, values in estimates.metrics.items()}
     found = critical_path(traces, estimates.warmup) if paths else None
-    return Outcome(
-        *estimates.intervals,
-        tuple(sorted(warnings)),
-        observations,
-        found,
-        estimates.common,
-    )
-
-
-def _memory() -> Memory:
-    return Memory(cache_folder(), verbose=0)
-
-
-def _fingerprint(scenario: Scenario) -> str:
-    """Compute a fingerprint of all sources, and of the files that the scenario names."""
-    return fingerprint(scenario.model_dump(exclude_unset=True), scenario.path.parent)
+    told = tuple(sorted(warnings))
+    return Outcome(*estimates.intervals, told, observations, found, estimates.common)
 
 
 def fingerprint(content: Any, base: Path, rooms: tuple[str, ...] = ROOMS) -> str:
@@ -171,11 +150,8 @@ def fingerprint(content: Any, base: Path, rooms: tuple[str, ...] = ROOMS) -> str
 
 def _named_files(content: Any, base: Path) -> Iterator[Path]:
     """Yield every text in a scenario that is the path of a file (or of a model's folder)."""
-    if isinstance(content, Mapping):
-        for value in content.values():
-            yield from _named_files(value, base)
-    elif isinstance(content, list | tuple):
-        for value in content:
+    if isinstance(content, Mapping | list | tuple):
+        for value in content.values() if isinstance(content, Mapping) else content:
             yield from _named_files(value, base)
     elif isinstance(content, str) and content:
         for path in (base / content, base / content / "config.json"):

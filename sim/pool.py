@@ -33,6 +33,8 @@ class Pool:
         ranks: the target's token per position, as an id; ``candidates`` if it is not among them.
         depths: number of depths beyond 0 with answers of their own.
         made: origin of the recording; None: not recorded.
+        off_path_rows: (first, count) of the rows off the path: one step off, two, ..., the last for
+            all beyond.
         ranks_by_depth: [1 + depths, positions] ranks of the target's token, by the number of
             unverified tokens before it.
     """
@@ -62,9 +64,9 @@ class Pool:
         self._leading: dict[int, Floats] = {}
         self._ids: Tokens | None = self._swapped() if self.depths else None
         first = len(self.ranks) * (1 + self.depths)
-        self._off: list[tuple[int, int]] = []
+        self.off_path_rows: list[tuple[int, int]] = []
         for step in steps:
-            self._off.append((first, len(off_path[step])))
+            self.off_path_rows.append((first, len(off_path[step])))
             first += len(off_path[step])
         # The same few shapes are answered again and again.
         self._tiled: dict[tuple[int, int], Tokens] = {}
@@ -86,7 +88,7 @@ class Pool:
             return self
         pool = copy.copy(self)
         powers = np.full((len(self.vectors), 1), power)
-        powers[self._off[0][0] :] = off_path
+        powers[self.off_path_rows[0][0] :] = off_path
         scaled = self.vectors * powers
         pool.vectors = scaled - np.logaddexp.reduce(scaled, axis=1, keepdims=True)
         pool._leading = {}
@@ -95,11 +97,6 @@ class Pool:
     def row(self, position: int, depth: int) -> int:
         """Return the row of a position when the last ``depth`` tokens are not verified."""
         return position + len(self.ranks) * min(depth, self.depths)
-
-    @property
-    def off_path_rows(self) -> Sequence[tuple[int, int]]:
-        """The off-path rows, as (first, count): one step off, two, ..., the last for all beyond."""
-        return self._off
 
     def leading(self, rows: Sequence[int], count: int) -> Floats:
         """Return [rows, count] log probabilities of the first ``count`` candidates."""

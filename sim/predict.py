@@ -16,7 +16,7 @@ from treepipe.scenario.resolve import input_warnings, resolve
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Replay
 from treepipe.scenario.workload import draw_requests, run_seeds
-from treepipe.sim.acceptance import AcceptanceSource, PoolSource
+from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.acceptance_pool import acceptance_pool, acceptance_warnings
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.theory.admission import resolve_admission
@@ -47,8 +47,9 @@ def predict(
         recording = Recording.load(path.parent / acceptance.file)
         deployment = fit_to_memory(deployment.asked(_recorded_requests(recording, scenario)))
         replay = ReplaySource(recording)
-        traces = [_simulate(deployment, replay, progress, paths=paths)]
+        traces = [simulate(deployment, replay, record_paths=paths)]
         traces[0].warnings += replay.warnings()
+        progress()
     else:
         pool, block, ratio = acceptance_pool(scenario)
         source = PoolSource(pool, block, scenario.seed, ratio)
@@ -56,8 +57,9 @@ def predict(
         for seed in run_seeds(scenario.seed, scenario.runs):
             deployment = fit_to_memory(deployment.asked(draw_requests(scenario, seed), seed))
             own = source.reseeded(seed, resampled=scenario.runs > 1)
-            traces.append(_simulate(deployment, own, progress, paths=paths))
+            traces.append(simulate(deployment, own, record_paths=paths))
             traces[-1].redrawn = own.redrawn(traces[-1])
+            progress()
     for trace in traces:
         trace.warnings += of_acceptance
         _refuse_far(deployment, trace)
@@ -67,23 +69,12 @@ def predict(
     return traces
 
 
-def _simulate(
-    deployment: Deployment,
-    source: AcceptanceSource,
-    progress: Callable[[], None],
-    *,
-    paths: bool,
-) -> Trace:
-    trace = simulate(deployment, source, record_paths=paths)
-    progress()
-    return trace
-
-
 def _recorded_requests(recording: Recording, scenario: Scenario) -> tuple[RequestSpec, ...]:
     """Return requests of the recorded lengths, arriving as in the scenario's first run."""
     (seed,) = run_seeds(scenario.seed, 1)
     asked = draw_requests(scenario, seed)
-    if scenario.workload.arrivals is not None and max(recording.requests, default=0) > len(asked):
+    arrive = scenario.workload.arrivals is not None
+    if arrive and max(recording.requests, default=0) > len(asked):
         raise UserError(
             f"{scenario.path}: the recording has a request {max(recording.requests)}, but only "
             f"{len(asked)} requests arrive (key workload)"
@@ -92,9 +83,7 @@ def _recorded_requests(recording: Recording, scenario: Scenario) -> tuple[Reques
         RequestSpec(
             (0,) * request.prompt_tokens,
             len(request.text),
-            arrival_ms=None
-            if scenario.workload.arrivals is None
-            else asked[session - 1].arrival_ms,
+            arrival_ms=asked[session - 1].arrival_ms if arrive else None,
         )
         for session, request in sorted(recording.requests.items())
     )

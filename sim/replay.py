@@ -34,10 +34,6 @@ class ReplaySource:
         self._requests = [recording.requests[key] for key in sorted(recording.requests)]
         self.asked = self.borrowed = 0
 
-    @property
-    def requests(self) -> list[RecordedRequest]:
-        return self._requests
-
     def open(self, session: int, prompt_tokens: int) -> Oracle:
         """Return the recorded request of the session's number (from 1), cyclically.
 

@@ -6,7 +6,6 @@ that returns a ``StudyResult``. This module depends on no single study.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import re
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from matplotlib.figure import Figure
 
 from treepipe.core.errors import RunError, UserError
 from treepipe.files.outputs import Failures, check_outputs, claim_results, write_file
+from treepipe.files.reading import suggestion
 from treepipe.files.toml_file import read_toml
 from treepipe.progress import Progress
 from treepipe.report.background import made_again, not_modelled
@@ -193,8 +193,7 @@ def _list(sentences: Sequence[str]) -> list[str]:
 def find_study(name: str) -> Study:
     """Return the study of that name; raises ``UserError`` if there is none."""
     if name not in STUDIES:
-        near = difflib.get_close_matches(name, STUDIES, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(STUDIES)}"
+        hint = suggestion(name, STUDIES)
         raise UserError(f"study {name!r}: there is none of that name; {hint}")
     return STUDIES[name]
 

@@ -91,7 +91,7 @@ def simulate(
     """
     from treepipe.results.result import make_result
 
-    chosen = _changed(scenario, runs, seed)
+    chosen = _changed(scenario, runs=runs, seed=seed)
     result = make_result(
         "simulation",
         chosen.name,
@@ -172,7 +172,7 @@ def run(
     from treepipe.results.result import make_result
     from treepipe.sim.theory.admission import resolve_admission
 
-    chosen = resolve_admission(_changed(scenario, runs, seed))
+    chosen = resolve_admission(_changed(scenario, runs=runs, seed=seed))
     import_ahead()
     from treepipe.executor.execute import execute  # with PyTorch: now that all is checked
 
@@ -217,8 +217,8 @@ def compare(
     """
     from treepipe.results.versus import Side, check_pairs, distinct_names, make_comparison
 
-    a = _changed(a, runs, None)
-    b = distinct_names(a, _changed(b, runs, a.seed), changed)
+    a = _changed(a, runs=runs)
+    b = distinct_names(a, _changed(b, runs=runs, seed=a.seed), changed)
     check_pairs(a, b)
     first, second = (_predicted(each, say, paths=False) for each in (a, b))
     return make_comparison(Side(a, first), Side(b, second))
@@ -440,7 +440,7 @@ class Plan:
         from treepipe.planner.break_even import axes_of, regions
 
         across, up = axes_of((x, y), self.found.cluster)
-        return regions(self.found, across, up, say) if self.found.feasible else None
+        return regions(self.found, across, up, say) if self.feasible else None
 
     def capacity(self, say: Progress = silent) -> list[Capacity]:
         """Find the largest arrival rate that the best plan of each schedule serves within the
@@ -653,7 +653,6 @@ def _predicted(scenario: Scenario, say: Progress, *, paths: bool) -> list[Trace]
     return predict(scenario, lambda: say("", 1), paths=paths)
 
 
-def _changed(scenario: Scenario, runs: int | None, seed: int | None) -> Scenario:
-    given = {"runs": runs, "seed": seed}
+def _changed(scenario: Scenario, **given: int | None) -> Scenario:
     changes = {key: value for key, value in given.items() if value is not None}
     return scenario.with_(**changes) if changes else scenario

@@ -49,25 +49,23 @@ def plain(passage: Passage) -> Decoding:
 
 
 def chain(
-    passage: Passage, beta: float | Sequence[float], gamma: int, prompt_tokens: int
-) -> Decoding:
-    """Draft ``gamma`` tokens one by one, verify them in one lap; nothing overlaps. ``beta`` may be
-    by depth (``tokens.acceptances``)."""
-    return _chain(passage, beta, gamma, prompt_tokens, gamma - 1)
-
-
-def _chain(
     passage: Passage,
     beta: float | Sequence[float],
     gamma: int,
     prompt_tokens: int,
-    drafted_from: int,
+    *,
+    ahead: bool = False,
 ) -> Decoding:
-    """Model a chain whose first ``drafted_from`` tokens the draft has fed itself."""
+    """Draft ``gamma`` tokens one by one, verify them in one lap; nothing overlaps.
+
+    Args:
+        beta: acceptance, or by depth (``tokens.acceptances``).
+        ahead: the draft has fed itself the last token, too.
+    """
     draft, rows = passage.draft.times.draft, gamma + 1
     others = 0.0 if passage.draft.one_pass else (gamma - 1) * draft(1)
-    read = passage.draft.times.read
-    unread = [passage.unread(accepted, drafted_from) for accepted in range(rows)]
+    read, fed = passage.draft.times.read, gamma if ahead else gamma - 1
+    unread = [passage.unread(accepted, fed) for accepted in range(rows)]
     drafts = [read(count) + others for count in unread]
     decide = passage.decide_ms(rows)
     outcomes = tuple(
@@ -88,7 +86,7 @@ def chain_ahead(passage: Passage, beta: float, gamma: int, prompt_tokens: int) -
     then the next window leaves at once.
     """
     draft, rows = passage.draft.times.draft, gamma + 1
-    plain_chain = _chain(passage, beta, gamma, prompt_tokens, gamma)
+    plain_chain = chain(passage, beta, gamma, prompt_tokens, ahead=True)
     decide = passage.decide_ms(rows)
     hit = passage.round_ms(rows, 0.0, rows) + decide
     *misses, whole = plain_chain.outcomes
@@ -105,15 +103,32 @@ def chain_ahead(passage: Passage, beta: float, gamma: int, prompt_tokens: int) -
             f"the closed form assumes that drafting hides behind a window's way, but {rows} passes "
             f"take {ahead:.4g} ms and the way {passage.round_ms(rows, 0.0, 1):.4g} ms"
         )
-    most = passage.unread(gamma, gamma)
-    if draft(most) != draft(1):
-        warnings.append(
-            f"the closed form assumes that a draft pass takes as long for {most} tokens as for one"
-        )
+    warnings += passage.bent_reading(gamma, gamma)
     first = plain_chain.first_draft_ms + ahead
     return Decoding(
         rows, plain_chain.first_ms, outcomes, first, drafts, told=True, warnings=tuple(warnings)
     )
+
+
+def request_metrics(
+    prefill_ms: float, decode_ms: float, new_tokens: int, rounds: float
+) -> dict[str, float]:
+    """Return the metrics of requests one after another, each of so many expected ``rounds``."""
+    left, whole_ms = new_tokens - 1, prefill_ms + decode_ms
+    found = {
+        "throughput_tokens_s": 1e3 * new_tokens / whole_ms,
+        "time_to_first_token_ms": prefill_ms,
+        "request_latency_ms": whole_ms,
+    }
+    if not left:
+        return found
+    return found | {
+        "time_between_tokens_ms": decode_ms / left,
+        "per_session_throughput_tokens_s": 1e3 * left / decode_ms,
+        "tokens_per_round": left / rounds,
+        "hit_rate": 1 - rounds / left,
+        "flushes_per_100_tokens": 100 * rounds / left,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,24 +155,12 @@ class Alone:
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of requests one after another."""
-        prefill, decode = self.prefill_ms, self.decoding_ms[0]
-        found = {
-            "throughput_tokens_s": 1e3 * self.new_tokens / (prefill + decode),
-            "time_to_first_token_ms": prefill,
-            "request_latency_ms": prefill + decode,
-        }
         left, rounds = self._left, self.rounds
+        found = request_metrics(self.prefill_ms, self.decoding_ms[0], self.new_tokens, rounds)
         if not left:
             return found
-        return found | {
-            "time_between_tokens_ms": decode / left,
-            "per_session_throughput_tokens_s": 1e3 * left / decode,
-            "tokens_per_round": left / rounds,
-            "tokens_per_step": left / rounds,
-            "hit_rate": 1 - rounds / left,
-            "flushes_per_100_tokens": 100 * rounds / left,
-            "wasted_node_share": 1 - left / (rounds * self.decoding.rows),
-        }
+        wasted = 1 - left / (rounds * self.decoding.rows)
+        return found | {"tokens_per_step": left / rounds, "wasted_node_share": wasted}
 
     def busy_ms(self) -> dict[str, float]:
         """Return the time that each device is busy for a request."""

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
@@ -19,7 +20,7 @@ from treepipe.scenario.distributions import Poisson
 from treepipe.scenario.resolve import deploy, input_warnings
 from treepipe.scenario.scale import scaled_hits
 from treepipe.scenario.scenario import Scenario
-from treepipe.scenario.schema import HitRatio, Replay
+from treepipe.scenario.schema import HitRatio, PoolSection, Replay
 from treepipe.sim.acceptance_pool import acceptance_pool, acceptance_warnings
 from treepipe.sim.blocks import Blocks, blocks_of
 from treepipe.sim.theory import alone, shared, stepped
@@ -57,12 +58,8 @@ def closed_form(scenario: Scenario) -> ClosedForm:
         raise UserError(f"{scenario.path}: key {key}: no closed form applies: {reason}")
     pool = _blocks(scenario)
     found = _form(scenario).evaluate(scenario, deployment, pool)
-    warnings = {
-        *found.warnings,
-        *_bent(scenario, deployment),
-        *input_warnings(scenario, deployment),
-    }
-    return replace(found, warnings=tuple(sorted(warnings)))
+    bent, inputs = _bent(scenario, deployment), input_warnings(scenario, deployment)
+    return replace(found, warnings=tuple(sorted({*found.warnings, *bent, *inputs})))
 
 
 # --- conditions ----------------------------------------------------------------------------------
@@ -154,34 +151,27 @@ def _refused_arrivals(scenario: Scenario, deployment: Deployment) -> Iterator[tu
 
 def _bent(scenario: Scenario, deployment: Deployment) -> list[str]:
     """Return the assumptions of all closed forms that the scenario bends."""
-    found = []
-    links = (deployment.wiring.default, deployment.wiring.local, *deployment.wiring.pairs.values())
-    if any(link.jitter_ms or link.loss for link in links):
-        found.append("the closed form knows the mean of the links' jitter and losses, no spread")
-    if deployment.wiring.shares_links:
-        found.append("the closed form assumes that no transfer waits for another one")
-    if any(len(machine.roles) > 1 for machine in deployment.roles.machines):
-        found.append("the closed form assumes that every role has a device of its own")
-    if any(machine.idle_factor for machine in deployment.roles.machines):
-        found.append("the closed form leaves out the effect of idle gaps")
-    if scenario.faults.model_fields_set:
-        found.append("the closed form assumes that no worker fails; keys of faults have no effect")
-    tables = [
-        table
-        for placed in deployment.roles.placed
-        for table in (placed.times.stage, placed.times.draft)
-    ]
-    if any(table.last_context is not None for table in tables):
-        found.append("the closed form takes times without context")
-    acceptance = scenario.acceptance
-    drafts = scenario.schedule.system.drafts
+    wiring, machines = deployment.wiring, deployment.roles.machines
+    tables = [t for each in deployment.roles.placed for t in (each.times.stage, each.times.draft)]
+    assumed = {
+        "knows the mean of the links' jitter and losses, no spread": any(
+            link.jitter_ms or link.loss for link in wiring.links
+        ),
+        "assumes that no transfer waits for another one": wiring.shares_links,
+        "assumes that every role has a device of its own": any(len(m.roles) > 1 for m in machines),
+        "leaves out the effect of idle gaps": any(machine.idle_factor for machine in machines),
+        "assumes that no worker fails; keys of faults have no effect": bool(
+            scenario.faults.model_fields_set
+        ),
+        "takes times without context": any(table.last_context is not None for table in tables),
+    }
+    found = [f"the closed form {sentence}" for sentence, bent in assumed.items() if bent]
     found += acceptance_warnings(scenario)
-    if acceptance is not None and acceptance.source == "pool" and drafts:
+    if isinstance(scenario.acceptance, PoolSection) and scenario.schedule.system.drafts:
         found.append(
             "the closed form assumes that acceptance at a position does not depend on the last one"
         )
-        depths = acceptance_pool(scenario)[0].depths
-        if depths:
+        if depths := acceptance_pool(scenario)[0].depths:
             found.append(
                 f"the closed form takes the pool's answers right below what is verified, and none "
                 f"of the {depths} depths further down, where the draft hits less often: it "
@@ -203,12 +193,8 @@ def _alone(scenario: Scenario, deployment: Deployment, pool: Blocks | None) -> C
         decoding = alone.plain(passage)
     else:
         assert pool is not None  # it drafts
-        beta = pool.hit_ratio(1)
-        if (by_depth := _by_depth(scenario)) is None:
-            decoding = form.rounds(passage, beta, section.gamma, prompt)
-        else:
-            decoding = alone.chain(passage, by_depth, section.gamma, prompt)
-        terms["acceptance"] = beta
+        beta = terms["acceptance"] = pool.hit_ratio(1)
+        decoding = form.rounds(passage, _by_depth(scenario) or beta, section.gamma, prompt)
         if form.terms is not None:
             terms |= form.terms(passage, beta, section.gamma)
     request = alone.Alone(passage, decoding, chunks, new_tokens)
@@ -254,11 +240,7 @@ def _shared(scenario: Scenario, deployment: Deployment, pool: Blocks | None) -> 
             f"round keeps it busy for {ported_ms:.4g} ms, longer than the draft for "
             f"{cycle.service_ms:.4g} ms"
         )
-    most = passage.unread(gamma, gamma - 1)
-    if passage.draft.times.draft(most) != passage.draft.times.draft(1):
-        warnings.append(
-            f"the closed form assumes that a draft pass takes as long for {most} tokens as for one"
-        )
+    warnings += passage.bent_reading(gamma, gamma - 1)
     return ClosedForm(
         _form(scenario).source,
         shared.shared_metrics(cycle, targets),
@@ -343,7 +325,7 @@ class Form:
 
     source: str
     evaluate: Callable[[Scenario, Deployment, Blocks | None], ClosedForm]
-    rounds: Callable[[Passage, float, int, int], alone.Decoding] | None = None
+    rounds: Callable[[Passage, Any, int, int], alone.Decoding] | None = None
     terms: Callable[[Passage, float, int], dict[str, float]] | None = None
     targets: bool = False
     arrivals: bool = False

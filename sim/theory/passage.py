@@ -33,6 +33,15 @@ class Passage:
         held = 0 if self.deployment.roles.reads_states else min(accepted, drafted)
         return accepted + 1 - held
 
+    def bent_reading(self, accepted: int, drafted: int) -> list[str]:
+        """Return a warning if the draft takes longer to read those tokens than one token."""
+        most, draft = self.unread(accepted, drafted), self.draft.times.draft
+        if draft(most) == draft(1):
+            return []
+        return [
+            f"the closed form assumes that a draft pass takes as long for {most} tokens as for one"
+        ]
+
     @property
     def stages(self) -> tuple[Placed, ...]:
         return self.deployment.roles.pipelines[self.pipeline]

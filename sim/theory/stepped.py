@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 
 from treepipe.core.barrier import group_sizes
+from treepipe.sim.theory.alone import request_metrics
 from treepipe.sim.theory.layered import (
     Broadcast,
     LockStep,
@@ -66,21 +67,7 @@ def stepped_metrics(
     left = new_tokens - 1
     outcomes = [DecisionOutcome(hit, 1, steps.hit_ms), DecisionOutcome(1 - hit, 1, steps.miss_ms)]
     decode = decoding_ms(left, steps.first_ms, outcomes)
-    found = {
-        "throughput_tokens_s": 1e3 * new_tokens / (prefill + decode),
-        "time_to_first_token_ms": prefill,
-        "request_latency_ms": prefill + decode,
-    }
-    if not left:
-        return found
-    rounds = 1 + (1 - hit) * (left - 1)
-    return found | {
-        "time_between_tokens_ms": decode / left,
-        "per_session_throughput_tokens_s": 1e3 * left / decode,
-        "tokens_per_round": left / rounds,
-        "hit_rate": 1 - rounds / left,
-        "flushes_per_100_tokens": 100 * rounds / left,
-    }
+    return request_metrics(prefill, decode, new_tokens, 1 + (1 - hit) * (left - 1))
 
 
 def stepped_terms(steps: LockStep, hit: float) -> dict[str, float]:
@@ -107,32 +94,24 @@ def stepped_terms(steps: LockStep, hit: float) -> dict[str, float]:
 
 def bent(passage: Passage, steps: LockStep, width: int, prefilled: int) -> list[str]:
     """Return the assumptions that the deployment breaks, for prompts of ``prefilled`` chunks."""
-    found = []
+    central, groups = steps.central, steps.groups
+    rippled_ms = MARKER_TURNS * len(groups) * max(lasts for lasts, _ in steps.marker_hops)
+    waits = {
+        "flights inside a group, or while stages prune, may wait for others in the central "
+        "scheduler": central and (steps.overlapped or max(groups) > 1),
+        "the prompt's chunks may wait for each other in the central scheduler": central
+        and prefilled > 1,
+        "words and layers may wait for each other at ports that every message keeps busy (links, "
+        "message_ms)": any(link.message_ms for link in passage.links),
+        "the markers before a text's first layer wait for each other in the central scheduler": (
+            central and len(groups) > 1 and rippled_ms > steps.stage_ms[0]
+        ),
+    }
+    found = [f"the closed form leaves out that {each}" for each, bent in waits.items() if bent]
     if _times(passage, width) != _times(passage, 1):
         found.append(
             f"the closed form assumes that a layer takes as long as one of {width} rows, however "
             f"few are left"
-        )
-    if steps.central and (steps.overlapped or max(steps.groups) > 1):
-        found.append(
-            "the closed form leaves out that flights inside a group, or while stages prune, may "
-            "wait for others in the central scheduler"
-        )
-    if steps.central and prefilled > 1:
-        found.append(
-            "the closed form leaves out that the prompt's chunks may wait for each other in the "
-            "central scheduler"
-        )
-    if any(link.message_ms for link in passage.links):
-        found.append(
-            "the closed form leaves out that words and layers may wait for each other at ports "
-            "that every message keeps busy (links, message_ms)"
-        )
-    rippled_ms = MARKER_TURNS * len(steps.groups) * max(lasts for lasts, _ in steps.marker_hops)
-    if steps.central and len(steps.groups) > 1 and rippled_ms > steps.stage_ms[0]:
-        found.append(
-            "the closed form leaves out that the markers before a text's first layer wait for each "
-            "other in the central scheduler"
         )
     return found
 

@@ -73,10 +73,9 @@ def _analysis_options() -> list[tuple[str, Any, Any]]:
 )
 def plan(asked: PlanOptions) -> None:
     """Search schedules, parameters and partitions for a cluster and a goal."""
+    from treepipe import library
     from treepipe.planner.cluster import Cluster
-    from treepipe.planner.halving import rank, with_cases
     from treepipe.planner.report import (
-        by_inputs,
         check_feasible,
         default_out,
         plan_content,
@@ -90,25 +89,21 @@ def plan(asked: PlanOptions) -> None:
 
     out = default_out(asked.cluster) if asked.out is None else asked.out
     asked.check({"--out": out, "--plot": asked.plot}, asked.cluster, keep=("--out",))
-    wanted = {name: (analyses()[name].finding, given) for name, given in asked.analyses.items()}
     _check(asked)
     loaded = Cluster.load(asked.cluster, asked.changes)
-    for finding, given in wanted.values():
-        finding.check(loaded, given)
+    for name, given in asked.analyses.items():
+        analyses()[name].finding.check(loaded, given)
     shown = None if asked.silent else console()
     done: dict[str, Finding] = {}
     with engine(asked.backend, asked.jobs, asked.address):
         with ProgressBars(asked.quiet) as say:
-            found = rank(loaded, say)
+            answer = library.plan(loaded, say)
+        found = answer.found
         if shown is not None:
             show_plan(found, shown)
-        with ProgressBars(asked.quiet) as say:
-            found = with_cases(found, say)
-        for sentence in by_inputs(found) if shown is not None else ():
-            console().print(sentence, highlight=False)
-        for name, (finding, given) in wanted.items():
+        for name, given in asked.analyses.items():
             with ProgressBars(asked.quiet) as say:  # closed before anything is printed
-                done[name] = finding.run(found, say, given)
+                done[name] = answer.examine(name, *given, say=say)
             if shown is not None:
                 show_finding(found, done[name], shown)
     asked.emit(

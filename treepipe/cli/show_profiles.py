@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -34,9 +35,6 @@ from treepipe.profiles.schema import (
 from treepipe.profiles.shapes import BYTES
 from treepipe.results.sheet import Sheet, figures, words
 from treepipe.results.show import print_sheet
-
-WIDEST = 6
-"""Most columns of times in one table."""
 
 
 def show_profiles(console: Console) -> None:
@@ -135,32 +133,20 @@ def _origin_lines(profile: AnyProfile) -> list[str]:
 
 
 def _curve_tables(shown: Shown) -> Iterator[Sheet]:
-    """Yield a table per model, or one per kind of work where that would be too wide to read."""
+    """Yield a table per kind of work of several contexts, and one for all else of a model; times
+    that were not measured are marked."""
     for title, curves in shown.curves.items():
-        kinds = list(dict.fromkeys(curve.what for curve in curves))
-        by_context = [[c for c in curves if c.what == kind] for kind in kinds]
-        wide = [group for group in by_context if len(group) > 1]
-        if len(curves) <= WIDEST or len(kinds) == 1 or not wide:
-            yield _curve_table(title, [(curve.heading, curve) for curve in curves], shown)
-            continue
-        for group in wide:
-            columns = [(f"context {curve.context:,}", curve) for curve in group]
-            yield _curve_table(f"{title}, {group[0].what}", columns, shown)
-        if single := [(group[0].heading, group[0]) for group in by_context if len(group) == 1]:
-            yield _curve_table(title, single, shown)
-
-
-def _curve_table(title: str, columns: Sequence[tuple[str, Curve]], shown: Shown) -> Sheet:
-    """Make a table of times in which those that were not measured are marked."""
-    title = f"{title}: milliseconds{_doubt(shown)}"
-    sheet = Sheet(title, figures(shown.unit, *(heading for heading, _ in columns)))
-    for size in SIZES if shown.unit == "bytes" else TOKENS:
-        sheet.add(f"{size:,}", *(_cell(curve, size) for _, curve in columns))
-    return sheet
-
-
-def _cell(curve: Curve, size: int) -> str:
-    return f"{'' if curve.measured(size) else '~'}{curve.ms(size):.4g}"
+        several = Counter(curve.what for curve in curves)
+        groups = dict[str, list[Curve]]()
+        for curve in curves:
+            groups.setdefault(curve.what if several[curve.what] > 1 else "", []).append(curve)
+        for _, group in sorted(groups.items(), key=lambda each: not each[0]):
+            headings = (curve.heading for curve in group)
+            sheet = Sheet(f"{title}: milliseconds{_doubt(shown)}", figures(shown.unit, *headings))
+            for size in SIZES if shown.unit == "bytes" else TOKENS:
+                marks = (("" if curve.measured(size) else "~", curve) for curve in group)
+                sheet.add(f"{size:,}", *(f"{mark}{curve.ms(size):.4g}" for mark, curve in marks))
+            yield sheet
 
 
 def _doubt(shown: Shown) -> str:

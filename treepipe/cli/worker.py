@@ -5,66 +5,61 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from treepipe.cli.options import command
 from treepipe.core.errors import UserError
 from treepipe.extras import need_executor
 
-Listen = Annotated[
-    str | None,
-    typer.Option("--listen", metavar="HOST:PORT", help="Serve coordinators at this address."),
-]
-KeyFile = Annotated[
-    Path | None,
-    typer.Option("--key", help="The key that coordinators hold, too; not needed on the loopback."),
-]
-Models = Annotated[
-    Path | None,
-    typer.Option("--models", help="Folder that holds this host's checkpoints by their names."),
-]
-MakeKey = Annotated[
-    Path | None,
-    typer.Option("--make-key", help="Write a new key to this file, and end."),
-]
-StatusOf = Annotated[
-    str | None,
-    typer.Option("--status", metavar="HOST:PORT", help="Show what the worker there is at."),
-]
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """Options of ``treepipe worker``."""
+
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve coordinators at this address.")
+    ] = None
+    key: Annotated[
+        Path | None,
+        typer.Option(help="The key that coordinators hold, too; not needed on the loopback."),
+    ] = None
+    models: Annotated[
+        Path | None, typer.Option(help="Folder that holds this host's checkpoints by their names.")
+    ] = None
+    make_key: Annotated[
+        Path | None, typer.Option(help="Write a new key to this file, and end.")
+    ] = None
+    status: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Show what the worker there is at.")
+    ] = None
 
 
-def worker(
-    listen: Listen = None,
-    key: KeyFile = None,
-    models: Models = None,
-    make_key: MakeKey = None,
-    status: StatusOf = None,
-) -> None:
+@command(WorkerOptions)
+def worker(asked: WorkerOptions) -> None:
     """Serve as a worker on this host, for one coordinator at a time."""
     need_executor("treepipe worker")
-    given = [name for name, value in _asked(listen, make_key, status).items() if value is not None]
+    listen, make_key, status = asked.listen, asked.make_key, asked.status
+    works = {"--listen": listen, "--make-key": make_key, "--status": status}
+    given = [name for name, value in works.items() if value is not None]
     if len(given) != 1:
         raise UserError("treepipe worker takes one of --listen, --make-key and --status")
-    for name, value in (("--models", models), ("--key", key)):
-        if value is not None and not (listen is not None or (status is not None and value is key)):
-            raise UserError(f"treepipe worker {given[0]} takes no {name}")
-    if models is not None and not models.is_dir():
-        raise UserError(f"--models {models}: there is no such folder")
+    if asked.models is not None and listen is None:
+        raise UserError(f"treepipe worker {given[0]} takes no --models")
+    if asked.key is not None and make_key is not None:
+        raise UserError(f"treepipe worker {given[0]} takes no --key")
+    if asked.models is not None and not asked.models.is_dir():
+        raise UserError(f"--models {asked.models}: there is no such folder")
     if make_key is not None:
         _make_key(make_key)
     elif status is not None:
-        _show_status(status, key)
+        _show_status(status, asked.key)
     elif listen is not None:
-        _serve(listen, key, models)
-
-
-def _asked(
-    listen: str | None, make_key: Path | None, status: str | None
-) -> dict[str, str | Path | None]:
-    return {"--listen": listen, "--make-key": make_key, "--status": status}
+        _serve(listen, asked.key, asked.models)
 
 
 def _make_key(path: Path) -> None:

@@ -15,7 +15,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from treepipe.core.errors import RunError, UserError
@@ -23,8 +22,6 @@ from treepipe.core.errors import RunError, UserError
 STANDARD_OUTPUT = "-"
 REPORT, REPORT_PAGE = "--report", "index.html"
 """The option for a folder with a page, and the page's file name."""
-PICTURES = ("--plot",)
-"""Options for a picture, whose file name's ending gives the format."""
 SHOWN = 3
 """Most files that a sentence names."""
 
@@ -54,12 +51,7 @@ class Failures:
     def __enter__(self) -> Failures:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if not self._sentences or not (error is None or isinstance(error, RunError)):
             return
         last = [] if error is None else [str(error)]
@@ -94,7 +86,7 @@ def check_outputs(
         path, name = Path(given), f"{option} {given}"
         if str(path) == STANDARD_OUTPUT:
             raise UserError(f"{name}: only --json can be written to standard output")
-        if option in PICTURES:
+        if option == "--plot":
             _check_format(path, name)
         if option == REPORT:
             path, name = path / REPORT_PAGE, f"{option} {path / REPORT_PAGE}"
@@ -210,24 +202,17 @@ def _check_file(path: Path, name: str, *, new: bool) -> None:
             raise UserError(f"{name}: is a folder, not a file")
         if not place.parent.is_dir():
             raise UserError(f"{name}: there is no folder {path.parent}")
-        if _exists(place):
-            if new:
-                raise UserError(f"{name}: there is such a file already; --force overwrites it")
-            if not os.access(place, os.W_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        else:
+        try:
+            place.stat()  # unlike ``exists``, it refuses too long a name on every Python version
+        except FileNotFoundError:
             _try_folder(place.parent)
+            return
+        if new:
+            raise UserError(f"{name}: there is such a file already; --force overwrites it")
+        if not os.access(place, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise UserError(f"{name}: cannot be written: {error.strerror}") from None
-
-
-def _exists(path: Path) -> bool:
-    """Return ``Path.exists``, with an ``OSError`` for too long a name on every Python version."""
-    try:
-        path.stat()
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def _try_folder(folder: Path) -> None:
@@ -237,25 +222,16 @@ def _try_folder(folder: Path) -> None:
 
 def _place(path: Path, data: bytes) -> None:
     target = Path(os.path.realpath(path))  # a link stays a link
-    if _is_written_in_place(path, target):
-        with path.open("wb") as file:
-            file.write(data)
+    is_device = not path.is_file() or Path("/dev") in path.absolute().parents
+    if path.exists() and (is_device or not os.access(target.parent, os.W_OK)):
+        path.write_bytes(data)
         return
     draft = target.with_name(f".treepipe-{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        with draft.open("xb") as file:
-            file.write(data)
+        draft.write_bytes(data)
         if target.exists():
             shutil.copymode(target, draft)
         draft.replace(target)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
-
-
-def _is_written_in_place(path: Path, target: Path) -> bool:
-    """Return whether to write in place: devices, pipes, and files in a read-only folder."""
-    if not path.exists():
-        return False
-    is_device = not path.is_file() or Path("/dev") in path.absolute().parents
-    return is_device or not os.access(target.parent, os.W_OK)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 import json
 import os
 import re
 import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,14 +71,43 @@ def visible(text: str) -> str:
     return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
+@contextmanager
+def reading(
+    path: Path, fault: str, name: str = "file", also: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
+    """Word the faults of reading and parsing a file, inside, as ``UserError``.
+
+    Args:
+        fault: beginning of the sentence about a file of which something is wrong.
+        name: what a missing file is called.
+        also: faults of its content besides ``UNREADABLE`` and missing keys.
+    """
+    faults: tuple[type[Exception], ...] = (*UNREADABLE, *also)
+    try:
+        yield
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such {name}") from None
+    except KeyError as missing:
+        raise UserError(f"{path}: {fault}: key {missing} is missing") from None
+    except faults as error:
+        raise UserError(f"{path}: {fault}: {reading_fault(error)}") from None
+
+
+def suggestion(name: str, known: Iterable[str], others: str = "there are") -> str:
+    """Return the end of a sentence about an unknown name.
+
+    >>> suggestion("pipedek", ["pp", "pipedec"]), suggestion("x", ["pp", "pipedec"])
+    ("did you mean 'pipedec'?", 'there are pp, pipedec')
+    """
+    names = list(known)
+    near = difflib.get_close_matches(name, names, 1)
+    return f"did you mean {near[0]!r}?" if near else f"{others} {', '.join(names) or 'none'}"
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Read the JSON object in a file. Raises ``UserError`` if there is none."""
-    try:
+    with reading(path, "is not valid JSON"):
         content = json.loads(read_text(path))
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file") from None
-    except UNREADABLE as error:
-        raise UserError(f"{path}: is not valid JSON: {reading_fault(error)}") from None
     if not isinstance(content, dict):
         raise UserError(f"{path}: must hold a JSON object")
     return content

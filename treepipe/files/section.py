@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from types import NoneType
-from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
+    ModelWrapValidatorHandler,
     ValidationError,
     model_validator,
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 MOST = 1_000_000
 """Upper bound on any count that the simulator keeps as objects."""
@@ -74,57 +76,38 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _truth_is_no_number(cls, given: Any) -> Any:
+    def _truth_is_no_number(cls, given: Any, make: ModelWrapValidatorHandler[Self]) -> Self:
         """Refuse conversions that pydantic allows: true to 1, and 1 or "yes" to true."""
-        kinds = _kinds_of(cls)
+        made = make(given)
         for name, value in given.items() if isinstance(given, Mapping) else ():
-            for place, each in _values(value, (name,)):
-                fault: InitErrorDetails
-                if kinds.get(name) == "truth" and not isinstance(each, bool | None):
-                    fault = {"type": "bool_type", "loc": place, "input": each}
-                elif kinds.get(name) == "number" and isinstance(each, bool):
-                    fault = {"type": _TRUE_NUMBER, "loc": place, "input": each}
-                else:
-                    continue
+            for place, each in _converted(value, getattr(made, name), (name,)):
+                kind = _TRUE_NUMBER if isinstance(each, bool) else "bool_type"
+                fault: InitErrorDetails = {"type": kind, "loc": place, "input": each}
                 raise ValidationError.from_exception_data(cls.__name__, [fault])
-        return given
+        return made
 
 
 _TRUE_NUMBER = PydanticCustomError("truth", "must be a number, not true or false")
 
 
-@cache
-def _kinds_of(table: type[Section]) -> dict[str, str]:
-    """Return the keys that are only booleans, and those that are numbers or consist of numbers."""
-    types = {name: {*_types(each.annotation)} for name, each in table.model_fields.items()}
-    truths = {name: "truth" for name, own in types.items() if bool in own <= {bool, NoneType}}
-    numbers = {name for name, own in types.items() if own & {int, float} and bool not in own}
-    return truths | dict.fromkeys(numbers, "number")
-
-
-def _types(annotation: Any) -> Iterator[Any]:
-    """Yield the types in an annotation, except those of a table's own keys."""
-    inner = get_args(annotation)
-    if get_origin(annotation) is Literal:
-        return
-    if not inner:
-        yield annotation
-    for each in inner[1:] if get_origin(annotation) is dict else inner:
-        yield from _types(each)
-
-
-def _values(
-    value: Any, place: tuple[str | int, ...]
+def _converted(
+    given: Any, made: Any, place: tuple[str | int, ...]
 ) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Yield the values in lists and tables with their places, except those of inner sections."""
-    if isinstance(value, Mapping):
-        inner: Any = value.items()
-    elif isinstance(value, list | tuple):
-        inner = enumerate(value)
-    else:
-        yield place, value
-        return
-    for name, each in inner:
-        yield from _values(each, (*place, name))
+    """Yield what became true or false, or was so and became a number, with its place."""
+    if isinstance(given, Mapping) and isinstance(made, Mapping):
+        for (name, value), own in zip(given.items(), made.values(), strict=False):
+            yield from _converted(value, own, (*place, name))
+    elif isinstance(given, list | tuple) and isinstance(made, tuple):
+        for index, (value, own) in enumerate(zip(given, made, strict=False)):
+            yield from _converted(value, own, (*place, index))
+    elif isinstance(given, bool) != isinstance(made, bool):
+        yield place, given
+
+
+def tables_in(annotation: Any) -> list[type[BaseModel]]:
+    """Return the kinds of tables that an annotation allows, itself or as values of a table."""
+    if isinstance(annotation, type) and not get_args(annotation):
+        return [annotation] if issubclass(annotation, BaseModel) else []
+    return [each for part in get_args(annotation) for each in tables_in(part)]

@@ -6,20 +6,26 @@
 from __future__ import annotations
 
 import datetime
-import difflib
 import json
 import re
 import sys
-import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from treepipe.core.errors import UnknownKeyError, UserError
-from treepipe.files.reading import CONTROL, UNREADABLE, read_text, reading_fault, visible
+from treepipe.files.reading import (
+    CONTROL,
+    read_text,
+    reading,
+    suggestion,
+    visible,
+)
+from treepipe.files.section import tables_in
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -30,17 +36,6 @@ Model = TypeVar("Model", bound=BaseModel)
 
 UNITS = ("ms", "mib", "kib", "mbit_s", "gb_s", "w", "usd_per_hour", "tokens")
 """Units at the end of key names, for a better sentence where a unit is missing."""
-
-TAGGED_UNIONS = ("acceptance", "arrivals", "prompt_tokens", "new_tokens")
-"""Keys whose table states its kind in one of its keys."""
-
-UNION_TAGS = {
-    *("device-times", "device-hardware", "device-extended", "device-name"),
-    *("link-times", "link-extended", "link-name"),
-    *("spares-count", "spares-named"),
-    *("str", "float", "[key]"),
-}
-"""Parts of pydantic's locations that are no keys: union members, and "[key]" for a table's key."""
 
 
 MOST_PARTS = 100
@@ -61,14 +56,11 @@ WORDS = {
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a file's content. Raises ``UserError`` if it cannot be read."""
-    try:
-        return _parsed(read_text(path, "utf-8-sig"))  # drops a byte order mark
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path}: is not valid TOML: {error}") from None
-    except UNREADABLE as error:
-        raise UserError(f"{path}: cannot be read: {reading_fault(error)}") from None
+    with reading(path, "cannot be read"):
+        try:
+            return _parsed(read_text(path, "utf-8-sig"))  # drops a byte order mark
+        except tomllib.TOMLDecodeError as error:
+            raise UserError(f"{path}: is not valid TOML: {error}") from None
 
 
 def _parsed(text: str) -> dict[str, Any]:
@@ -108,7 +100,7 @@ def validated(model: type[Model], data: Mapping[str, Any], path: Path | str) -> 
     except ValidationError as error:
         unknown = any(each["type"] == "extra_forbidden" for each in error.errors())
         kind = UnknownKeyError if unknown else UserError
-        raise kind(f"{path}: {_sentence(model, error)}") from None
+        raise kind(f"{path}: {_sentence(model, data, error)}") from None
 
 
 def flattened(
@@ -222,16 +214,16 @@ def _key(name: object) -> str:
     return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else toml_inline(text, 0)
 
 
-def _sentence(model: type[BaseModel], error: ValidationError) -> str:
+def _sentence(model: type[BaseModel], data: Mapping[str, Any], error: ValidationError) -> str:
     """Describe the first fault; an unknown key comes before others, as it may be their cause."""
     errors = error.errors(include_url=False)
     fault = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
-    location = _without_union_tags(fault["loc"])
+    location = _keys_of(fault["loc"], data)
     key = ".".join(str(part) for part in location)
     if fault["type"] == "extra_forbidden":
         return _unknown_key(model, location, key)
     if fault["type"] == "missing":
-        return f"key {key} is missing"
+        return f"key {'.'.join(map(str, [*location, fault['loc'][-1]]))} is missing"
     if fault["type"] == "union_tag_not_found":
         return f"key {key}.{fault['ctx']['discriminator'].strip(chr(39))} is missing"
     if fault["type"] == "union_tag_invalid":
@@ -252,22 +244,17 @@ def _unknown_tag(fault: Any, key: str) -> str:
     known = [each.strip(" '") for each in context["expected_tags"].split(",")]
     if key == "acceptance":
         known.append("profile")
-    near = difflib.get_close_matches(named, known, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-    return f"key {key}.{tag} = {named!r} is unknown; {hint}"
+    return f"key {key}.{tag} = {named!r} is unknown; {suggestion(named, known)}"
 
 
-def _without_union_tags(location: Sequence[Any]) -> list[Any]:
-    """Return only the keys of the file; pydantic also names the union member that it tried."""
-    return [
-        part
-        for before, part in zip((None, *location), location, strict=False)
-        if not (
-            before in TAGGED_UNIONS
-            or part in UNION_TAGS
-            or (isinstance(part, str) and part.startswith(("constrained", "function")))
-        )
-    ]
+def _keys_of(location: Sequence[Any], data: Any) -> list[Any]:
+    """Return the keys that are there; pydantic also names the union members that it tried."""
+    found = []
+    for part in location:
+        with suppress(LookupError, TypeError):
+            data = data[part]
+            found.append(part)
+    return found
 
 
 def _unknown_key(model: type[BaseModel], location: Sequence[Any], key: str) -> str:
@@ -278,14 +265,12 @@ def _unknown_key(model: type[BaseModel], location: Sequence[Any], key: str) -> s
     unit = next((f"{last}_{unit}" for unit in UNITS if f"{last}_{unit}" in names), None)
     if unit is not None:
         return f"key {key} has no unit; it must be {unit!r}"
-    near = difflib.get_close_matches(last, names, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(names)}"
-    return f"key {key} is unknown; {hint}"
+    return f"key {key} is unknown; {suggestion(last, names, 'valid keys:')}"
 
 
 def _names_at(annotation: Any, location: Sequence[Any]) -> set[str]:
     """Return the field names of the models that a location in the file may hold."""
-    models, named = list(models_in(annotation)), list(_values(annotation))
+    models, named = tables_in(annotation), list(_values(annotation))
     if not location:
         return {name for model in models for name in model.model_fields}
     step = location[0]
@@ -293,16 +278,6 @@ def _names_at(annotation: Any, location: Sequence[Any]) -> set[str]:
         return _names_at(annotation, location[1:])
     inner = [m.model_fields[step].annotation for m in models if step in m.model_fields]
     return set().union(*(_names_at(each, location[1:]) for each in (*inner, *named)))
-
-
-def models_in(annotation: Any) -> Iterable[type[BaseModel]]:
-    """Yield the pydantic models that a type annotation allows (in unions, tuples, Annotated)."""
-    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
-        if issubclass(annotation, BaseModel):
-            yield annotation
-    elif typing.get_origin(annotation) is not dict:
-        for argument in typing.get_args(annotation):
-            yield from models_in(argument)
 
 
 def _values(annotation: Any) -> Iterable[Any]:

@@ -169,7 +169,7 @@ def _settings(
 
 def _default_grid(schedule: str, scenario: Scenario) -> Sequence[Block]:
     """Return values of a schedule's parameters that suit the scenario's stages and requests."""
-    stages = tuple(sum(s.count for s in pipeline.stages) for pipeline in scenario.pipelines)
+    stages = tuple(pipeline.length for pipeline in scenario.pipelines)
     workload = scenario.workload
     load = Load(stages, min(workload.concurrency, workload.requests))
     return systems()[schedule].grid(load)

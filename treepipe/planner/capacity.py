@@ -18,17 +18,15 @@ from treepipe.planner.analysis import Finding
 from treepipe.planner.break_even import zero_between
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import SearchResult
+from treepipe.planner.sensitivity import RATE
 from treepipe.progress import Progress
 from treepipe.results.load import OVERLOADED
 from treepipe.results.metrics import in_words, metric
 from treepipe.results.sheet import Sheet, figures, words
 from treepipe.results.show import number
-from treepipe.scenario.distributions import ArrivalTrace
-from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ScheduleName
 from treepipe.sim.points import Outcome, Point, simulate_points
 
-RATE = "workload.arrivals.rate_per_s"
 DOUBLINGS = 8
 """Largest number of doublings or halvings of the stated rate."""
 FARTHER = 4
@@ -70,7 +68,21 @@ class Capacities(Finding):
 
     @classmethod
     def check(cls, cluster: Cluster, given: Sequence[str]) -> None:
-        check_capacity(cluster)
+        """Raise ``UserError`` if there is no arrival rate, or no limit that load breaks."""
+        if cluster.number_at(RATE) is None:
+            raise UserError(f"{cluster.path}: --capacity needs {RATE}, where its search begins")
+        bounds = cluster.search.limits.of_metrics
+        for name in bounds:
+            if not (name.endswith("_ms") or name == "slo_attainment"):  # load does it no harm
+                raise UserError(
+                    f"{cluster.path}: --capacity: search.limits.{name} is no limit that more load "
+                    f"breaks; leave it out"
+                )
+        if not bounds:
+            raise UserError(
+                f"{cluster.path}: --capacity needs a limit to keep, e.g. "
+                f"search.limits.p95_time_to_first_token_ms"
+            )
 
     @classmethod
     def run(cls, result: SearchResult, say: Progress, given: Sequence[str] = ()) -> Capacities:
@@ -94,36 +106,17 @@ class Capacities(Finding):
         return [sheet]
 
 
-def check_capacity(cluster: Cluster) -> None:
-    """Raise ``UserError`` if there is no arrival rate, or no limit that load breaks."""
-    arrivals = cluster.workload.arrivals
-    if arrivals is None or isinstance(arrivals, ArrivalTrace):
-        raise UserError(f"{cluster.path}: --capacity needs {RATE}, where its search begins")
-    bounds = cluster.search.limits.of_metrics
-    helped = [name for name in bounds if not _suffers(name)]
-    if helped:
-        raise UserError(
-            f"{cluster.path}: --capacity: search.limits.{helped[0]} is no limit that more load "
-            f"breaks; leave it out"
-        )
-    if not bounds:
-        raise UserError(
-            f"{cluster.path}: --capacity needs a limit to keep, e.g. "
-            f"search.limits.p95_time_to_first_token_ms"
-        )
-
-
 def capacities(result: SearchResult, say: Progress) -> list[Capacity]:
     """Find the capacity of the best plan of each schedule, the largest first.
 
     Raises:
-        UserError: see ``check_capacity``.
+        UserError: see ``Capacities.check``.
         RunError: see ``simulate_points``.
     """
-    check_capacity(result.cluster)
+    Capacities.check(result.cluster, ())
     best, bounds = result.best_of_each, result.cluster.search.limits.of_metrics
     plans = {name: each.candidate.scenario.with_(runs=result.runs) for name, each in best.items()}
-    stated = {name: _rate_per_s(plan) for name, plan in plans.items()}
+    stated = {name: plan.number_at(RATE) or 0.0 for name, plan in plans.items()}
     searches = {name: _Search(name, bounds).steps(rate) for name, rate in stated.items()}
     rates = {name: next(steps) for name, steps in searches.items()}
     capacities = []
@@ -138,13 +131,6 @@ def capacities(result: SearchResult, say: Progress) -> list[Capacity]:
                 del rates[name]
     order = {name: place for place, name in enumerate(plans)}
     return sorted(capacities, key=lambda each: (-(each.rate_per_s or 0.0), order[each.schedule]))
-
-
-def _rate_per_s(scenario: Scenario) -> float:
-    arrivals = scenario.workload.arrivals
-    assert arrivals is not None
-    assert not isinstance(arrivals, ArrivalTrace)
-    return arrivals.rate_per_s
 
 
 class _Search:
@@ -240,8 +226,3 @@ def _apart(value: float, bound: float) -> float:
     (0.0, -30.0)
     """
     return max(-30.0, math.log(value / bound)) if value > 0 else -30.0
-
-
-def _suffers(metric: str) -> bool:
-    """Return whether load makes a figure worse: times, and the share of requests within the SLO."""
-    return metric.endswith("_ms") or metric == "slo_attainment"

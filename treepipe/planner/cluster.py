@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from pydantic import Field, create_model, field_validator, model_validator
 from treepipe.core.errors import UserError
 from treepipe.core.layers import PartitionRule
 from treepipe.core.schedules import systems
+from treepipe.files.reading import suggestion
 from treepipe.files.section import Count, GridValues, Positive, Section, Several
 from treepipe.files.toml_file import flattened, read_toml
 from treepipe.profiles.library import load_device, profile_path
@@ -187,8 +187,7 @@ class Search(Section):
         for key in self.grid:
             table, _, name = key.partition(".")
             if table == "schedule" and name not in names:
-                near = difflib.get_close_matches(name, names, 1)
-                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+                hint = suggestion(name, names)
                 raise ValueError(f"key search.grid.{key} is unknown; {hint}")
             if table == "search":
                 raise ValueError(f"key search.grid.{key}: the search itself is not searched")

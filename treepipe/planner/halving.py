@@ -146,17 +146,9 @@ def search(cluster: Cluster, say: Progress) -> SearchResult:
     """Find the best plans for a cluster, and vary its uncertain inputs.
 
     Raises:
-        UserError, RunError: see ``rank``.
+        UserError, RunError: see ``rank`` and ``in_cases``.
     """
-    return with_cases(rank(cluster, say), say)
-
-
-def with_cases(result: SearchResult, say: Progress) -> SearchResult:
-    """Simulate the best plan of each schedule in cases drawn from the inputs' uncertainty.
-
-    Raises:
-        UserError, RunError: see ``in_cases``.
-    """
+    result = rank(cluster, say)
     if not result.feasible:
         return result
     plans = {name: each.candidate for name, each in result.best_of_each.items()}

@@ -8,9 +8,9 @@ pipelines are only partitioned evenly.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from treepipe.core.layers import PartitionRule, StageCost, deal
 from treepipe.profiles.library import resolve_device, shape_of
@@ -24,6 +24,9 @@ from treepipe.scenario.schedule_check import ends_of
 from treepipe.scenario.schema import Pipeline
 from treepipe.scenario.workload import draw_requests
 
+Written: TypeAlias = tuple[Device | Hardware, int | None]
+"""A stage as in the file: its device, and its layers if given."""
+
 
 def uneven_partitions(
     scenario: Scenario, rules: Sequence[PartitionRule], share: float
@@ -34,10 +37,8 @@ def uneven_partitions(
     invalid with any partition.
     """
     devices = [_stages(pipeline, scenario.path) for pipeline in scenario.pipelines]
-    hardware = [stage.device for stages in devices for stage in stages]
-    if not all(isinstance(device, Hardware) for device in hardware) or not any(
-        _matters(stages) for stages in devices
-    ):
+    by_layer = all(isinstance(device, Hardware) for stages in devices for device, _ in stages)
+    if not (by_layer and any(map(_matters, devices))):
         return {}
     target = place(scenario, ends_of(scenario)).target
     assert target is not None, "hardware was named"
@@ -45,13 +46,11 @@ def uneven_partitions(
     rooms = most_layers(deployment, memory_needs(deployment), share)
     firsts = [sum(p.count for p in scenario.pipelines[:i]) for i in range(len(devices))]
     placed = [deployment.roles.pipelines[first] for first in firsts]
-    longest = max(len(stages) for stages in deployment.roles.pipelines)
-    section = scenario.schedule
-    tokens = section.system.segment_tokens(section.parameters, longest)
+    tokens = deployment.service.bounds.segment_tokens
     context = cache_entries(deployment, 0) // 2
     costs = [
         [
-            _cost(stage, target, tokens, context, rooms.get(place.name))
+            _cost(*stage, target, tokens, context, rooms.get(place.name))
             for stage, place in zip(stages, places, strict=True)
         ]
         for stages, places in zip(devices, placed, strict=True)
@@ -95,33 +94,30 @@ def with_layers(stages: Sequence[Mapping[str, Any]], counts: Sequence[int]) -> l
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Stage:
-    """A stage as in the file: its device, and its layers if given."""
-
-    device: Device | Hardware
-    layers: int | None
-
-
-def _stages(pipeline: Pipeline, path: Path) -> list[_Stage]:
+def _stages(pipeline: Pipeline, path: Path) -> list[Written]:
     asked_by = f"{path}: a stage's device"
     return [
-        _Stage(resolve_device(stage.device, asked_by, path.parent), stage.layers)
+        (resolve_device(stage.device, asked_by, path.parent), stage.layers)
         for stage in pipeline.stages
         for _ in range(stage.count)
     ]
 
 
-def _matters(stages: Sequence[_Stage]) -> bool:
+def _matters(stages: Sequence[Written]) -> bool:
     """Return whether the pipeline's devices are unequal and its layers are not fixed."""
-    differ = any(stage.device != stages[0].device for stage in stages)
-    return differ and any(stage.layers is None for stage in stages)
+    devices, layers = zip(*stages, strict=True)
+    return None in layers and any(device != devices[0] for device in devices)
 
 
 def _cost(
-    stage: _Stage, target: ServedModel, tokens: int, context: int, most: int | None
+    device: Device | Hardware,
+    layers: int | None,
+    target: ServedModel,
+    tokens: int,
+    context: int,
+    most: int | None,
 ) -> StageCost:
-    assert isinstance(stage.device, Hardware)
-    service = ServiceTimes("of a stage", stage.device, shape_of, [])
+    assert isinstance(device, Hardware)
+    service = ServiceTimes("of a stage", device, shape_of, [])
     one, two = (service.stage(target, count)(tokens, context) for count in (1, 2))
-    return StageCost(2 * one - two, two - one, most, stage.layers)
+    return StageCost(2 * one - two, two - one, most, layers)

@@ -91,7 +91,9 @@ def _entry(ranked: Ranked, goal: str) -> dict[str, Any]:
 def show_plan(result: SearchResult, console: Console) -> None:
     """Print the ranking, the refused plans, and the verdict."""
     print_sheet(console, ranking_table(result))
-    for sentence in [*verdict(result), *prices(result), *binding(result)]:
+    of_inputs = by_inputs(result)  # printed last
+    found = [sentence for sentence in verdict(result) if sentence not in of_inputs]
+    for sentence in [*found, *prices(result), *binding(result)]:
         console.print(sentence, highlight=False)
     if (table := front_table(result.front)) is not None:
         print_sheet(console, table)
@@ -99,6 +101,8 @@ def show_plan(result: SearchResult, console: Console) -> None:
         console.print(f"refused: {sentence}", highlight=False)
     for warning in plan_warnings(result):
         console.print(f"warning, {warning}", highlight=False)
+    for sentence in of_inputs:
+        console.print(sentence, highlight=False)
 
 
 def plan_warnings(result: SearchResult) -> list[str]:

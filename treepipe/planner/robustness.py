@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 from treepipe.planner.analysis import Finding
 from treepipe.planner.gaps import Runs, relative_change, shown, shown_interval
 from treepipe.planner.halving import SearchResult
+from treepipe.planner.sensitivity import RATE
 from treepipe.profiles.library import resolve_link
 from treepipe.progress import Progress
 from treepipe.results.metrics import metric
 from treepipe.results.sheet import Sheet, figures, words
-from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scale import multiplied, named_links
 from treepipe.scenario.scenario import Scenario
@@ -109,9 +109,8 @@ def _simulated(cases: Sequence[Case], runs: int, say: Progress) -> list[Outcome]
 
 def _cases(plan: Scenario, result: SearchResult) -> Iterator[Case]:
     yield "jitter as large as latencies", None, plan.with_(**_jitter(plan))
-    arrivals = plan.workload.arrivals
-    if not isinstance(arrivals, (ArrivalTrace, type(None))):
-        bursty = {"process": "gamma", "rate_per_s": arrivals.rate_per_s, "cv": BURSTY}
+    if (rate := plan.number_at(RATE)) is not None:
+        bursty = {"process": "gamma", "rate_per_s": rate, "cv": BURSTY}
         in_bursts = plan.with_(**{"workload.arrivals": bursty})
         yield f"arrivals in bursts (cv {BURSTY:g})", None, in_bursts
     roles = resolve(plan).roles.devices
@@ -145,7 +144,7 @@ def _jitter(plan: Scenario) -> dict[str, Any]:
 def _halfway_ms(plan: Scenario, result: SearchResult) -> float:
     """Estimate the middle of a run."""
     workload = plan.workload
-    if not isinstance(workload.arrivals, (ArrivalTrace, type(None))):
-        return 500.0 * workload.requests / workload.arrivals.rate_per_s
+    if (rate := plan.number_at(RATE)) is not None:
+        return 500.0 * workload.requests / rate
     rounds = ceil(workload.requests / workload.concurrency)
     return rounds * result.best.outcome.metrics["request_latency_ms"].mean / 2

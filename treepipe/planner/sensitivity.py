@@ -20,7 +20,6 @@ from treepipe.planner.halving import SearchResult
 from treepipe.progress import Progress
 from treepipe.results.sheet import Sheet, figures, words
 from treepipe.results.statistics import ROUNDING, Interval
-from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.scale import multiplied, named_devices
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.points import Point, simulate_points
@@ -33,6 +32,7 @@ STEP = 0.1
 Side: TypeAlias = Literal["down", "up"]
 FACTORS = (1 - STEP, 1 + STEP)
 RATE = "workload.arrivals.rate_per_s"
+"""Key of the arrival rate, which neither a closed loop nor a trace has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,20 +151,17 @@ def input_keys(scenario: Scenario) -> list[str]:
     keys += ["scale.latency", "scale.bandwidth"]
     if scenario.acceptance is not None:
         keys.append("scale.misses")
-    if not isinstance(scenario.workload.arrivals, (ArrivalTrace, type(None))):
+    if scenario.number_at(RATE) is not None:
         keys.append(RATE)
     return keys
 
 
 def with_input(scenario: Scenario, key: str, factor: float) -> Scenario:
     """Multiply an input by ``factor``, on top of the scenario's own factor."""
-    arrivals = scenario.workload.arrivals
-    if key != RATE:
-        table = multiplied(scenario.scale, {key.removeprefix("scale."): factor})
-        return scenario.with_(scale=table)
-    assert arrivals is not None
-    assert not isinstance(arrivals, ArrivalTrace)
-    return scenario.with_(**{RATE: arrivals.rate_per_s * factor})
+    if key == RATE:
+        return scenario.with_(**{RATE: (scenario.number_at(RATE) or 0.0) * factor})
+    table = multiplied(scenario.scale, {key.removeprefix("scale."): factor})
+    return scenario.with_(scale=table)
 
 
 LABELS = {

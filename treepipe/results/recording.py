@@ -14,12 +14,11 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from treepipe.core.errors import UserError
 from treepipe.core.protocol import Drafted, DraftPass
 from treepipe.core.requests import numbered
 from treepipe.core.scratch import Scratch
 from treepipe.files.outputs import write_file
-from treepipe.files.reading import UNREADABLE, read_text, reading_fault
+from treepipe.files.reading import read_text, reading
 
 SCHEMA = "treepipe.recording/1"
 
@@ -59,18 +58,12 @@ class Recording:
     @classmethod
     def load(cls, path: Path) -> Recording:
         """Read a file. Raises ``UserError`` if it is missing or no recording."""
-        try:
+        with reading(path, "is not a recording", "recording", (TypeError, AttributeError)):
             content = json.loads(read_text(path))
             if content["schema"] != SCHEMA:
                 raise ValueError(f"key schema = {content['schema']!r}, not {SCHEMA!r}")
             requests = {int(key): _request(value) for key, value in content["requests"].items()}
             return cls(requests, bool(content.get("complete", True)))
-        except FileNotFoundError:
-            raise UserError(f"{path}: there is no such recording") from None
-        except KeyError as missing:
-            raise UserError(f"{path}: is not a recording: key {missing} is missing") from None
-        except (*UNREADABLE, TypeError, AttributeError) as error:
-            raise UserError(f"{path}: is not a recording: {reading_fault(error)}") from None
 
 
 RIGHT, WRONG = 2, 1

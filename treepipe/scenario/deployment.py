@@ -191,6 +191,10 @@ class Wiring:
     central_transfers: bool = False
     key: Path | None = None
 
+    @property
+    def links(self) -> tuple[LinkTimes, ...]:
+        return self.default, self.local, *self.pairs.values()
+
     def unscheduled(self, message: Message) -> bool:
         """Return whether a message bypasses the central scheduler, which handles only flights:
         transfers from a node to its neighbour (PipeDec, appendix A)."""
@@ -205,9 +209,8 @@ class Wiring:
     def shares_links(self) -> bool:
         """Whether transfers of several links may wait for each other; under the central scheduler
         both directions of a link take turns anyway."""
-        links = (self.default, self.local, *self.pairs.values())
-        turns = any(link.half_duplex for link in links) and not self.central_transfers
-        return turns or any(link.medium is not None for link in links)
+        turns = any(link.half_duplex for link in self.links) and not self.central_transfers
+        return turns or any(link.medium is not None for link in self.links)
 
     def at_spare(self, role: str, spare: str) -> Wiring:
         """Return the wiring with a role at a spare, whose known links it takes."""

@@ -118,24 +118,13 @@ def _serving(deployment: Deployment, **changes: Any) -> Deployment:
 
 def _choice(deployment: Deployment) -> tuple[int, str]:
     """Return the batch and what bounds it."""
-    numbers = range(len(deployment.roles.pipelines))
-    share, most_open, stages = max(
-        (
-            -(-deployment.most_open(n) // len(deployment.roles.pipelines[n])),
-            deployment.most_open(n),
-            -n,
-        )
-        for n in numbers
-    )
-    stages = len(deployment.roles.pipelines[-stages])
+    fill = [(deployment.most_open(n), len(p)) for n, p in enumerate(deployment.roles.pipelines)]
+    most_open, stages = max(fill, key=lambda each: (-(-each[0] // each[1]), each[0]))
+    share = -(-most_open // stages)
     if share <= 1:
         return 1, f"{most_open} open at once for {stages} stages"
-    held = (
-        bisect_left(
-            range(2, share + 1), True, key=lambda n: not _fits(_serving(deployment, batch=n))
-        )
-        + 1
-    )
+    more = range(2, share + 1)
+    held = 1 + bisect_left(more, True, key=lambda n: not _fits(_serving(deployment, batch=n)))
     best = min(range(1, held + 1), key=lambda n: _time_per_request(deployment, n))
     if best < held:
         return best, f"more take the slowest stage no less time each (up to {held} were looked at)"

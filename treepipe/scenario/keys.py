@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
-from treepipe.files.section import MOST, Beside, ReadIf
+from treepipe.files.section import MOST, Beside, ReadIf, tables_in
 from treepipe.files.toml_file import toml_inline
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ProfileAcceptance, ScheduleSection
@@ -130,7 +130,7 @@ def _own(tables: Tables, inside: str) -> Iterator[KeyFacts]:
             (", " if name == tag else " or ").join(values),
             default,
             "; ".join(read),
-            tuple(dict.fromkeys(t for each in every for t in _tables(each.annotation))),
+            tuple(dict.fromkeys(t for each in every for t in tables_in(each.annotation))),
             any(get_origin(each.annotation) is dict for each in every),
         )
 
@@ -142,15 +142,6 @@ def _tag(tables: Tables) -> str | None:
     return next(
         (n for n, kind in kinds.items() if len(kind) == 1 and isinstance(kind[0], str)), None
     )
-
-
-def _tables(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and not get_args(annotation):
-        if issubclass(annotation, BaseModel):
-            yield annotation
-    elif get_origin(annotation) is not Literal:
-        for inner in get_args(annotation):
-            yield from _tables(inner)
 
 
 def _values(annotation: Any, metadata: Sequence[Any] = ()) -> str:

@@ -7,13 +7,13 @@ Each role has its own times there (``placement.py``).
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from treepipe.core.errors import UserError
+from treepipe.files.reading import suggestion
 from treepipe.physics.host import HostTimes
 from treepipe.profiles.schema import Device, Hardware
 from treepipe.scenario.schema import HostSection
@@ -92,18 +92,15 @@ def make_machines(
         groups.setdefault(home.host or home.role, []).append(home)
     for name in hosts:
         if name not in groups:
-            raise UserError(f"{path}: key hosts.{name}: {_nobody(name, homes)}")
+            named = sorted({home.host for home in homes if home.host is not None})
+            hint = suggestion(name, named, "hosts named are")
+            raise UserError(
+                f"{path}: key hosts.{name}: no draft or stage has host = {name!r}; {hint}"
+            )
     return tuple(
         _machine(name, group, hosts.get(name, HostSection()), costs.get(name), path)
         for name, group in groups.items()
     )
-
-
-def _nobody(name: str, homes: Sequence[Home]) -> str:
-    named = sorted({home.host for home in homes if home.host is not None})
-    near = difflib.get_close_matches(name, named, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"hosts named are {', '.join(named) or 'none'}"
-    return f"no draft or stage has host = {name!r}; {hint}"
 
 
 def _machine(

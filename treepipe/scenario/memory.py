@@ -56,8 +56,8 @@ class Need:
 
 def cache_entries(deployment: Deployment, tree_tokens: int) -> int:
     """Return the cache entries per request: the longest prompt and text, and the largest tree."""
-    longest = max(len(request.prompt) + request.max_new_tokens for request in deployment.requests)
-    return longest + tree_tokens
+    lengths = [len(request.prompt) + request.max_new_tokens for request in deployment.requests]
+    return max(lengths, default=0) + tree_tokens
 
 
 def memory_needs(deployment: Deployment) -> list[Need]:
@@ -84,12 +84,12 @@ def _stages(deployment: Deployment, target: Footprint, pipeline: int) -> Iterato
     held = _held(deployment, at_once, entries)
     rows = batch * bounds.pass_tokens
     for number, stage in enumerate(stages, start=1):
-        count, buffers = len(stage.layers), 0.0
-        ends = _stage_ends(deployment, target, pipeline, number)
+        count, buffers, ends = len(stage.layers), 0.0, 0.0
         if target.row_bytes:
             # The mask of a pass has an entry for every row and every request's cache entry.
             buffers = rows * (2 * target.row_bytes + FLOAT_BYTES * entries * batch)
         if deployment.roles.ends == "pipeline":
+            ends = target.stage_ends_bytes(number == 1, number == len(stages))
             buffers += rows * FLOAT_BYTES * target.vocabulary * (number == len(stages))
         yield _need(stage.name, target, count, held, buffers, ends)
 
@@ -101,47 +101,21 @@ def _draft(
     head always borrows embedding and output projection)."""
     bounds = deployment.service.bounds
     entries = cache_entries(deployment, bounds.scratch_tokens)
-    at_once = sum(
-        deployment.most_open(pipeline) for pipeline in range(len(deployment.roles.pipelines))
-    )
-    at_once = -(-at_once // len(deployment.roles.drafts))
+    pipelines = range(len(deployment.roles.pipelines))
+    at_once = -(-sum(map(deployment.most_open, pipelines)) // len(deployment.roles.drafts))
     rows = max(1, min(deployment.service.pass_requests, at_once)) * bounds.pass_tokens
-    ends = _draft_ends(deployment, target, own)
-    judged = target if _borrows(deployment) else own
+    borrows = deployment.roles.ends == "draft" or deployment.roles.reads_states
+    ends = own.ends_bytes + (target.ends_bytes if borrows else 0.0)
+    judged = target if borrows else own
     buffers = rows * (FLOAT_BYTES * judged.vocabulary + 2 * judged.row_bytes)
     return _need(name, own, layers, _held(deployment, at_once, entries), buffers, ends)
 
 
-def _stage_ends(deployment: Deployment, target: Footprint, pipeline: int, number: int) -> float:
-    if deployment.roles.ends == "draft":
-        return 0.0
-    return target.stage_ends_bytes(number == 1, number == len(deployment.roles.pipelines[pipeline]))
-
-
-def _draft_ends(deployment: Deployment, target: Footprint, own: Footprint) -> float:
-    return own.ends_bytes + (target.ends_bytes if _borrows(deployment) else 0.0)
-
-
-def _borrows(deployment: Deployment) -> bool:
-    """Return whether draft servers hold the target's ends."""
-    return deployment.roles.ends == "draft" or deployment.roles.reads_states
-
-
 def most_weights_mib(deployment: Deployment) -> float | None:
     """Return the largest weights on one machine; None if the target's size is unknown."""
-    target = deployment.roles.footprint
-    if target is None:
-        return None
-    held = {
-        name: layers * own.layer_bytes + _draft_ends(deployment, target, own)
-        for name, (own, layers) in deployment.roles.draft_footprints.items()
-    }
-    for pipeline, stages in enumerate(deployment.roles.pipelines):
-        for number, stage in enumerate(stages, start=1):
-            ends = _stage_ends(deployment, target, pipeline, number)
-            held[stage.name] = len(stage.layers) * target.layer_bytes + ends
+    held = {need.role: need.weights + need.ends for need in memory_needs(deployment)}
     machines = [deployment.roles.machine(role).roles for role in held]
-    return max(sum(held.get(role, 0.0) for role in roles) for roles in machines) / MIB
+    return max([sum(held.get(role, 0.0) for role in roles) for roles in machines], default=None)
 
 
 def _held(deployment: Deployment, at_once: int, entries: int) -> tuple[int, int]:

@@ -42,7 +42,7 @@ from treepipe.scenario.computing import FULL, Compute, computed_in
 from treepipe.scenario.deployment import Placed, Roles
 from treepipe.scenario.footprint import Footprint
 from treepipe.scenario.machines import Home, make_machines
-from treepipe.scenario.scale import Estimated, device_factor
+from treepipe.scenario.scale import Estimated, device_factor, written_devices
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import DraftSection, Model, Pipeline, Stage
 
@@ -129,7 +129,7 @@ class _Placing:
     def __init__(self, scenario: Scenario, ends: Ends, layers: int | None) -> None:
         self._scenario, self._path, self._ends = scenario, scenario.path, ends
         self.estimates: dict[Estimated, float] = {}
-        self.hosts = {} if scenario.emulate else host_profiles(scenario)
+        self.hosts = host_profiles(scenario)
         self._remarks: list[Remark] = []
         self._services: dict[str, ServiceTimes] = {}
         self._stages_known: dict[tuple[str, int], TimeTable] = {}
@@ -279,13 +279,8 @@ class _Placing:
 
     def _names_hardware(self) -> bool:
         """Return whether any device states the cost of a layer, so that models must be known."""
-        devices = [
-            (f"drafts.{i}.device", draft.device) for i, draft in enumerate(self._scenario.drafts)
-        ]
-        for i, pipeline in enumerate(self._scenario.pipelines):
-            for j, stage in enumerate(pipeline.stages):
-                devices.append((f"pipelines.{i}.stages.{j}.device", stage.device))
-        return any(isinstance(self._device(device, key), Hardware) for key, device in devices)
+        written = written_devices(self._scenario)
+        return any(isinstance(self._device(device, key), Hardware) for key, device in written)
 
     def _known_target(self, key: str) -> ServedModel:
         if self.target is None:
@@ -343,13 +338,14 @@ class _Placing:
 
 
 def host_profiles(scenario: Scenario) -> dict[str, HostProfile]:
-    """Read the profiles of the scenario's hosts; raises ``UserError`` if one is missing."""
+    """Read the profiles of the scenario's hosts, which emulation does without; raises ``UserError``
+    if one is missing."""
     return {
         name: find_host(
             host.profile, f"{scenario.path}: key hosts.{name}.profile", scenario.path.parent
         )
         for name, host in scenario.hosts.items()
-        if host.profile is not None
+        if host.profile is not None and not scenario.emulate
     }
 
 

@@ -67,11 +67,11 @@ class Redeal:
         )
         alone = self.scenario.model_copy(update={"pipelines": (Pipeline(stages=stages),)})
         (made,) = place(alone, deployment.roles.ends, self.opened).roles.pipelines
-        ends = [*accumulate(counts)]
-        dealt = []
+        ends, path, dealt = [*accumulate(counts)], self.scenario.path, list[Placed]()
         for old, new, section, end in zip(left, made, sections, ends, strict=True):
             times, count = new.times, len(new.layers)
-            if not self._by_layer(section):  # layers have equal shares of a whole role's times
+            device = resolve_device(section.device, f"{path}: a stage's device", path.parent)
+            if not isinstance(device, Hardware):  # layers have equal shares of a whole role's times
                 shares = old.times.stage.scaled(count / len(old.layers))
                 times = replace(times, stage=shares)
             dealt.append(replace(old, times=times, layers=range(end - count, end)))
@@ -82,11 +82,6 @@ class Redeal:
         written = [each for each in self.scenario.pipelines for _ in range(each.count)][pipeline]
         stages = [each for each in written.stages for _ in range(each.count)]
         return stages[int(name.rpartition("stage")[2]) - 1]
-
-    def _by_layer(self, section: Stage) -> bool:
-        path = self.scenario.path
-        device = resolve_device(section.device, f"{path}: a stage's device", path.parent)
-        return isinstance(device, Hardware)
 
 
 def redeal_of(scenario: Scenario, layers: int | None) -> Redeal | None:
@@ -102,7 +97,7 @@ def redeal_of(scenario: Scenario, layers: int | None) -> Redeal | None:
         raise UserError(
             f"{key} does not go with schedule.groups = {list(groups)}, which name every stage"
         )
-    if all(sum(stage.count for stage in each.stages) == 1 for each in scenario.pipelines):
+    if all(each.length == 1 for each in scenario.pipelines):
         raise UserError(f"{key}: every pipeline has one stage, so none could take its layers")
     return Redeal(scenario, layers)
 

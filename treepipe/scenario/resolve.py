@@ -160,10 +160,8 @@ def _check_width(deployment: Deployment) -> None:
 
 def _state_pairs(deployment: Deployment) -> Iterator[tuple[str, str]]:
     """Yield (sender, receiver) of all messages with hidden states."""
-    drafts, outside = (
-        [draft.name for draft in deployment.roles.drafts],
-        deployment.roles.ends == "draft",
-    )
+    drafts = [draft.name for draft in deployment.roles.drafts]
+    outside = deployment.roles.ends == "draft"
     for pipeline in deployment.roles.pipelines:
         stages = [stage.name for stage in pipeline]
         yield from pairwise(stages)
@@ -262,11 +260,9 @@ def _faults(scenario: Scenario, names: set[str], layers: int | None) -> Faults:
 def _stand_in(scenario: Scenario) -> ScheduleSpec | None:
     """Return plain decoding, on the same pipelines, for requests whose draft server is lost; None
     where nothing is drafted or the scenario allows no such replacement."""
-    section = scenario.schedule
-    if not (section.system.drafts and scenario.faults.plain_without_draft):
-        return None
-    if scenario.sampling.rule == "adaptive":  # its share of matches would be lost
-        return None
+    section, adaptive = scenario.schedule, scenario.sampling.rule == "adaptive"
+    if adaptive or not (section.system.drafts and scenario.faults.plain_without_draft):
+        return None  # an adaptive rule's share of matches would be lost
     asked = section.parameters
     return ScheduleSpec(PLAIN.name, PLAIN.parameters(asked.prefill_chunk, asked.ends))
 

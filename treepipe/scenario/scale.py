@@ -73,7 +73,7 @@ def multiplied(scale: ScaleSection, factors: Mapping[str, float]) -> dict[str, A
 
 def named_devices(scenario: Scenario) -> list[str]:
     """Return every device profile that the scenario names, sorted."""
-    names = {profile_name(device) for device in _devices(scenario)}
+    names = {profile_name(device) for _, device in written_devices(scenario)}
     return sorted(name for name in names if name is not None)
 
 
@@ -113,6 +113,10 @@ def named_links(links: Links) -> dict[str, AnyLink]:
     return named | {f"links.pairs.{index}": pair.link for index, pair in enumerate(links.pairs)}
 
 
-def _devices(scenario: Scenario) -> Iterator[AnyDevice]:
-    yield from (draft.device for draft in scenario.drafts)
-    yield from (stage.device for pipeline in scenario.pipelines for stage in pipeline.stages)
+def written_devices(scenario: Scenario) -> Iterator[tuple[str, AnyDevice]]:
+    """Yield every device that a scenario writes, with its key."""
+    for index, draft in enumerate(scenario.drafts):
+        yield f"drafts.{index}.device", draft.device
+    for index, pipeline in enumerate(scenario.pipelines):
+        for place, stage in enumerate(pipeline.stages):
+            yield f"pipelines.{index}.stages.{place}.device", stage.device

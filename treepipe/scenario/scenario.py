@@ -159,17 +159,12 @@ class Scenario(Section):
 
         A key for whole numbers has an ``int``, any other a ``float``.
         """
-        place: Any = self
-        for name in key.split("."):
-            try:
-                if isinstance(place, (list, tuple)):
-                    place = place[int(name)]
-                elif isinstance(place, Mapping):
-                    place = place[name]
-                else:
-                    place = getattr(place, name)
-            except (AttributeError, LookupError, ValueError):
-                return None
+        place: Any = self.model_dump()
+        try:
+            for name in key.split("."):
+                place = place[int(name) if isinstance(place, (list, tuple)) else name]
+        except (LookupError, TypeError, ValueError):
+            return None
         number = isinstance(place, (int, float)) and not isinstance(place, bool)
         return place if number else None
 

@@ -133,29 +133,27 @@ def check_schedule(scenario: Scenario) -> None:
 
 def _check_sizes(scenario: Scenario, path: Path) -> None:
     """Refuse more roles or tree nodes than a simulation can hold, before building any."""
-    stages = [sum(stage.count for stage in pipeline.stages) for pipeline in scenario.pipelines]
-    counts = [pipeline.count for pipeline in scenario.pipelines]
     roles = sum(draft.count for draft in scenario.drafts)
-    roles += sum(count * length for count, length in zip(counts, stages, strict=True))
+    roles += sum(pipeline.count * pipeline.length for pipeline in scenario.pipelines)
     if roles > MOST_ROLES:
         raise UserError(
             f"{path}: keys drafts and pipelines make {roles:,} roles by their count; there may be "
             f"{MOST_ROLES:,}"
         )
     section = scenario.schedule
-    nodes = section.system.tree_tokens(section.parameters, max(stages))
-    scratch = section.system.most_scratch_tokens(section.parameters, max(stages))
-    if max(nodes, scratch) > MOST_NODES:
+    bounds = bounds_of(scenario, max(pipeline.length for pipeline in scenario.pipelines))
+    nodes = max(bounds.tree_tokens, bounds.scratch_tokens)
+    if nodes > MOST_NODES:
         raise UserError(
-            f"{path}: the keys of schedule make trees of up to {max(nodes, scratch):,} nodes on "
-            f"{section.name}; there may be {MOST_NODES:,}"
+            f"{path}: the keys of schedule make trees of up to {nodes:,} nodes on {section.name}; "
+            f"there may be {MOST_NODES:,}"
         )
 
 
 def _check_lock_step(scenario: Scenario, key: str) -> None:
     section, groups = scenario.schedule, scenario.schedule.parameters.groups
     for index, pipeline in enumerate(scenario.pipelines):
-        stages = sum(stage.count for stage in pipeline.stages)
+        stages = pipeline.length
         if isinstance(groups, tuple) and sum(groups) != stages:
             raise UserError(
                 f"{key}.groups = {list(groups)} are groups of {sum(groups)} stages in all, "

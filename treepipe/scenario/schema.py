@@ -7,7 +7,6 @@ is documented by its field's description.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import ipaddress
 import re
 from collections.abc import Callable
@@ -32,6 +31,7 @@ from treepipe.core.drafts import drafters
 from treepipe.core.registry import keys_of
 from treepipe.core.schedules import ScheduleSpec, systems
 from treepipe.core.system import System
+from treepipe.files.reading import suggestion
 from treepipe.files.section import (
     MOST,
     Beside,
@@ -333,12 +333,15 @@ class Pipeline(Section):
     )
     count: Several = Field(1, description="number of equal pipelines")
 
+    @property
+    def length(self) -> int:
+        """Number of its stages, each equal one counted."""
+        return sum(stage.count for stage in self.stages)
+
 
 def _known(name: str) -> str:
     if name not in systems():
-        near = difflib.get_close_matches(name, systems(), 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(systems())}"
-        raise ValueError(f"there is no such system; {hint}")
+        raise ValueError(f"there is no such system; {suggestion(name, systems())}")
     return name
 
 
@@ -362,8 +365,11 @@ class _Schedule(Section):
     @cached_property
     def parameters(self) -> Any:
         """The chosen system's parameters, with its defaults for keys that were not given."""
-        given = {key: getattr(self, key) for key in self.model_fields_set & self.system.keys}
-        return self.system.parameters(**{k: v for k, v in given.items() if v is not None})
+        return self._of(self.system)
+
+    def _of(self, system: System) -> Any:
+        given = {key: getattr(self, key) for key in self.model_fields_set & system.keys}
+        return system.parameters(**{k: v for k, v in given.items() if v is not None})
 
     def choose(self, *, drawn: bool = False, reads_states: bool = False) -> ScheduleSpec:
         """Make the specification from which schedules are built.
@@ -385,9 +391,8 @@ class _Schedule(Section):
     def _agree(self) -> _Schedule:
         """Refuse contradictory keys, including those of systems that were not chosen."""
         for system in systems().values():
-            given = {k: getattr(self, k) for k in self.model_fields_set & system.keys}
             try:
-                system.parameters(**{k: v for k, v in given.items() if v is not None}).check()
+                self._of(system).check()
             except ValueError as error:
                 raise ValueError(f"key schedule.{error}") from None
         return self
@@ -667,7 +672,7 @@ class ScaleSection(Section):
     """What-if factors on inputs; 1 leaves an input unchanged."""
 
     stages: Factor = Field(1.0, description="on the times of all stages")
-    drafts: Annotated[Factor, ReadIf("drafts working")] = Field(
+    drafts: Annotated[Factor, ReadIf("working")] = Field(
         1.0, description="on the times of all draft servers"
     )
     devices: dict[str, Factor] = Field(

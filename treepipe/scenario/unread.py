@@ -21,6 +21,7 @@ from treepipe.scenario.deployment import Deployment, Placed
 from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.machines import Machine
 from treepipe.scenario.placement import host_profiles
+from treepipe.scenario.scale import written_devices
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Pair, Replay, ScheduleSection
 
@@ -67,32 +68,22 @@ class Key:
         return self.scenario.schedule.system.drafts
 
     @property
-    def working(self) -> bool:
-        """Whether the draft servers have any work; also True for a key outside ``[[drafts]]``."""
-        return not self.of_drafts or self.drafted or self.deployment.roles.ends == "draft"
-
-    @property
     def verifying(self) -> bool:
         """Whether the key's role verifies the target's tokens."""
         if self.of_drafts:
             return self.deployment.roles.ends == "draft"
-        return (
-            self.deployment.roles.ends == "pipeline"
-            and self.role
-            == self.deployment.roles.pipelines[_last(self.scenario.pipelines, self.path[1])][-1]
-        )
+        last = self.deployment.roles.pipelines[_last(self.scenario.pipelines, self.path[1])][-1]
+        return self.deployment.roles.ends == "pipeline" and self.role == last
 
     @property
     def timed_by_layers(self) -> bool:
         """Whether the times of the key's roles follow from a model's sizes."""
-        scenario = self.scenario
-        devices = [each.device for each in scenario.drafts]
-        if self.of_drafts:
-            devices = [devices[int(self.path[1])]]
-        else:
-            devices += [stage.device for each in scenario.pipelines for stage in each.stages]
-        base = scenario.path.parent
-        return any(isinstance(resolve_device(each, "", base), Hardware) for each in devices)
+        own, base = f"drafts.{self.path[1]}." if self.of_drafts else "", self.scenario.path.parent
+        return any(
+            isinstance(resolve_device(device, "", base), Hardware)
+            for key, device in written_devices(self.scenario)
+            if key.startswith(own)
+        )
 
     @property
     def needs_profile(self) -> bool:
@@ -108,13 +99,6 @@ class Key:
         return resolve_link(link, "", self.scenario.path.parent)
 
     @property
-    def restart_known(self) -> bool:
-        """Whether the file or a host's profile says how long a restart takes."""
-        hosts = {} if self.scenario.emulate else host_profiles(self.scenario)
-        measured = (each.restart_ms for each in (self.table, *hosts.values()))
-        return any(each is not None for each in measured)
-
-    @property
     def limited(self) -> bool:
         """Whether any device states its memory."""
         return any(each.memory_mib is not None for each in self.deployment.roles.machines)
@@ -122,14 +106,8 @@ class Key:
     @property
     def rated(self) -> bool:
         """Whether the time of a message depends on its size."""
-        deployment = self.deployment
-        links = (
-            deployment.wiring.default,
-            deployment.wiring.local,
-            *deployment.wiring.pairs.values(),
-        )
-        rates = (link.bandwidth_mbit_s or link.transfer_ms for link in links)
-        return any(rates) or any(each.costs for each in deployment.roles.machines)
+        rates = (link.bandwidth_mbit_s or link.transfer_ms for link in self.deployment.wiring.links)
+        return any(rates) or any(each.costs for each in self.deployment.roles.machines)
 
     @property
     def asked(self) -> int:
@@ -146,25 +124,26 @@ class Key:
     @property
     def apart(self) -> bool:
         """Whether any messages take the default link."""
-        deployment = self.deployment
-        default = deployment.wiring.default
-        return any(deployment.link(*each) is default for each in deployment.roles.connections)
+        default, used = self.deployment.wiring.default, self.deployment.roles.connections
+        return any(self.deployment.link(*each) is default for each in used)
 
     @property
-    def more_than_places(self) -> bool:
+    def most_open(self) -> list[int]:
+        """The most requests that each pipeline can have open at once."""
+        pipelines = range(len(self.deployment.roles.pipelines))
+        return [self.deployment.most_open(number) for number in pipelines]
+
+    @property
+    def most_served(self) -> float:
+        """The most requests that a pipeline can have open at once, whatever the file's limit."""
         schedule, pipelines = self.scenario.schedule, len(self.deployment.roles.pipelines)
         own = schedule.system.places(schedule.parameters) or inf
-        return bool(min(-(-self.asked // pipelines), own) > self.value)
+        return min(-(-self.asked // pipelines), own)
 
 
 def _last(sections: Any, index: int | str) -> int:
     """Return the number of the last copy of a section of a list."""
     return sum([int(each.count) for each in sections[: int(index) + 1]]) - 1
-
-
-def _most_open(key: Key) -> list[int]:
-    """Return the most requests that each pipeline can have open at once."""
-    return [key.deployment.most_open(n) for n in range(len(key.deployment.roles.pipelines))]
 
 
 CONDITIONS: Mapping[str, tuple[str, Callable[[Key], bool]]] = {
@@ -189,7 +168,9 @@ CONDITIONS: Mapping[str, tuple[str, Callable[[Key], bool]]] = {
     ),
     "restart unknown": (
         "without restart_ms, of the table and of a host's profile",
-        lambda key: not key.restart_known,
+        lambda key: all(
+            each.restart_ms is None for each in (key.table, *host_profiles(key.scenario).values())
+        ),
     ),
     # --- roles and what they do ---
     "drafted": ("where something is drafted (schedule.name)", lambda key: key.drafted),
@@ -208,11 +189,9 @@ CONDITIONS: Mapping[str, tuple[str, Callable[[Key], bool]]] = {
     ),
     "working": (
         "where draft servers draft or verify (schedule.name, schedule.ends)",
-        lambda key: key.working,
-    ),
-    "drafts working": (
-        "where draft servers draft or verify (schedule.name, schedule.ends)",
-        lambda key: key.drafted or key.deployment.roles.ends == "draft",
+        lambda key: (
+            key.path[0] == "pipelines" or key.drafted or key.deployment.roles.ends == "draft"
+        ),
     ),
     "verifying": (
         "on the device that takes the target's tokens (schedule.ends)",
@@ -235,9 +214,9 @@ CONDITIONS: Mapping[str, tuple[str, Callable[[Key], bool]]] = {
     ),
     "workers": (
         "where a draft, a stage or a spare names a worker",
-        lambda key: (
-            any(each.worker for each in key.deployment.roles.placed)
-            or bool(key.scenario.faults.spare_workers)
+        lambda key: bool(
+            key.scenario.faults.spare_workers
+            or any(each.worker for each in key.deployment.roles.placed)
         ),
     ),
     # --- models and memory ---
@@ -298,21 +277,21 @@ CONDITIONS: Mapping[str, tuple[str, Callable[[Key], bool]]] = {
     ),
     "places": (
         "where more requests than that can be open at once on a pipeline",
-        lambda key: key.more_than_places,
+        lambda key: key.most_served > key.value,
     ),
-    "several": ("where several requests are open at once", lambda key: sum(_most_open(key)) > 1),
+    "several": ("where several requests are open at once", lambda key: sum(key.most_open) > 1),
     "batch": (
         "where several requests are open on a pipeline that is not in lock-step",
         lambda key: (
             not key.scenario.schedule.system.in_lock_step
-            and (key.value == "auto" or max(_most_open(key)) > 1)
+            and (key.value == "auto" or max(key.most_open) > 1)
         ),
     ),
     "ordered": (
         "where several requests share passes (serving.batch), or a pipeline in lock-step",
         lambda key: (
             key.deployment.service.pass_requests > 1
-            or (key.scenario.schedule.system.in_lock_step and max(_most_open(key)) > 1)
+            or (key.scenario.schedule.system.in_lock_step and max(key.most_open) > 1)
         ),
     ),
     "rivals": (

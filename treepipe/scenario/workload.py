@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from treepipe.core.errors import UserError
-from treepipe.files.reading import UNREADABLE, read_text, reading_fault
+from treepipe.files.reading import read_text, reading
 from treepipe.files.section import Section, Several
 from treepipe.files.toml_file import validated
 from treepipe.scenario.deployment import RequestSpec
@@ -59,12 +58,10 @@ def draw_requests(scenario: Scenario, seed: int) -> tuple[RequestSpec, ...]:
             RequestSpec((0,) * row.prompt_tokens, row.new_tokens, arrival_ms=1e3 * row.arrival_s)
             for row in _trace_rows(workload, arrivals, scenario.path)
         )
-    count = workload.requests
-    times, *_ = _streams(seed)
     lengths, wanted = _lengths(workload, scenario.path, seed)
-    asked: list[float | None] = [None] * count
+    asked: list[float | None] = [None] * workload.requests
     if arrivals is not None:
-        at_ms = arrivals.times_ms(times, count)
+        at_ms = arrivals.times_ms(_streams(seed)[0], workload.requests)
         if not np.isfinite(at_ms).all():
             raise UserError(
                 f"{scenario.path}: key workload.arrivals.rate_per_s = {arrivals.rate_per_s:g} is "
@@ -104,21 +101,21 @@ def _trace_rows(workload: Workload, arrivals: ArrivalTrace, path: Path) -> list[
     """Return the rows of the trace that the workload asks for."""
     rows = read_trace(path.parent / arrivals.file)
     if "requests" in workload.model_fields_set:
-        rows = _first(rows, workload.requests, path, arrivals.file)
+        if workload.requests > len(rows):
+            raise UserError(
+                f"{path}: key workload.requests = {workload.requests}, but {arrivals.file} holds "
+                f"{len(rows)} requests"
+            )
+        rows = rows[: workload.requests]
     _check_tokens(sum(row.prompt_tokens + row.new_tokens for row in rows), path)
     return rows
 
 
 def read_trace(file: Path) -> list[TraceRow]:
     """Read the requests of a CSV file, by arrival; ``UserError`` names the file and the line."""
-    try:
+    with reading(file, f"cannot be read as CSV ({KEY})", f"file ({KEY})", (csv.Error,)):
         reader = csv.reader(io.StringIO(read_text(file, "utf-8-sig")))  # drops a byte order mark
         lines = [(reader.line_num, line) for line in reader if line]
-    except FileNotFoundError:
-        raise UserError(f"{file}: there is no such file ({KEY})") from None
-    except (*UNREADABLE, csv.Error) as error:
-        fault = reading_fault(error)
-        raise UserError(f"{file}: cannot be read as CSV ({KEY}): {fault}") from None
     columns = list(TraceRow.model_fields)
     header = [name.strip() for name in lines[0][1]] if lines else []
     if sorted(header) != sorted(columns):
@@ -129,7 +126,9 @@ def read_trace(file: Path) -> list[TraceRow]:
         )
     rows: list[TraceRow] = []
     for number, line in lines[1:]:
-        rows.append(_row(header, line, Path(f"{file}:{number}")))
+        if len(line) != len(header):
+            raise UserError(f"{file}:{number}: has {len(line)} values for {len(header)} columns")
+        rows.append(validated(TraceRow, dict(zip(header, line, strict=True)), f"{file}:{number}"))
         if len(rows) > 1 and rows[-1].arrival_s < rows[-2].arrival_s:
             raise UserError(
                 f"{file}:{number}: key arrival_s = {rows[-1].arrival_s:g} is before the line above "
@@ -160,17 +159,3 @@ def effort_warnings(scenario: Scenario) -> list[str]:
         f"workload.new_tokens, runs): at {TOKENS_PER_S:,} tokens/s, which trees halve or worse, "
         f"that takes {tokens / TOKENS_PER_S / 60:.0f} minutes"
     ]
-
-
-def _row(header: Sequence[str], line: Sequence[str], place: Path) -> TraceRow:
-    if len(line) != len(header):
-        raise UserError(f"{place}: has {len(line)} values for {len(header)} columns")
-    return validated(TraceRow, dict(zip(header, line, strict=True)), place)
-
-
-def _first(rows: list[TraceRow], count: int, path: Path, file: str) -> list[TraceRow]:
-    if count > len(rows):
-        raise UserError(
-            f"{path}: key workload.requests = {count}, but {file} holds {len(rows)} requests"
-        )
-    return rows[:count]

@@ -24,8 +24,6 @@ from treepipe.sim.points import ROOMS, fingerprint
 from treepipe.sweeps.columns import KeyColumns
 from treepipe.sweeps.grid import Sweep
 
-OWN = ("scenario_index", "scenario_hash", "replication", "error", "warnings", "utilization")
-"""Columns that are neither keys nor metrics."""
 SCHEMA = "treepipe.sweep/1"
 MANIFEST = "_sweep.json"
 """Name of the manifest; readers of Parquet folders skip names that begin with "_"."""
@@ -58,15 +56,13 @@ class Store:
         """
         claim_results(out, MANIFEST, "sweep")
         store = cls(out, sweep, _manifest(sweep))
-        fault = store._difference()
-        if fault is not None and not force:
-            raise UserError(
-                f"--out {out}: holds results of {fault}; name another folder, or throw them away "
-                f"with --force"
-            )
-        if fault is not None:
-            (out / MANIFEST).unlink()
-            for file in store.files:
+        if (fault := store._difference()) is not None:
+            if not force:
+                raise UserError(
+                    f"--out {out}: holds results of {fault}; name another folder, or throw them "
+                    f"away with --force"
+                )
+            for file in (out / MANIFEST, *store.files):
                 file.unlink()
         if not (out / MANIFEST).exists():
             text = json.dumps(store.manifest, indent=2) + "\n"
@@ -77,14 +73,11 @@ class Store:
         """Describe the other sweep whose results the folder holds; None if there is no other."""
         if not (self.out / MANIFEST).exists():
             return None
-        there = read_json(self.out / MANIFEST)
-        for key, what in (
-            ("sweep", "another sweep"),
-            ("inputs", "this sweep by another treepipe, or with other profiles or files"),
-        ):
-            if there.get(key) != self.manifest[key]:
-                return what
-        return None
+        there, own = read_json(self.out / MANIFEST), self.manifest
+        if there.get("sweep") != own["sweep"]:
+            return "another sweep"
+        by_others = "this sweep by another treepipe, or with other profiles or files"
+        return by_others if there.get("inputs") != own["inputs"] else None
 
     @property
     def files(self) -> list[Path]:
@@ -125,9 +118,7 @@ def _manifest(sweep: Sweep) -> dict[str, Any]:
         "schema": SCHEMA,
         "name": sweep.base.get("name"),
         "sweep": sweep.digest,
-        "inputs": fingerprint(
-            named, sweep.path.parent, (*ROOMS, "sweeps")
-        ),  # the modules that make the rows
+        "inputs": fingerprint(named, sweep.path.parent, (*ROOMS, "sweeps")),
         "scenarios": len(sweep),
         "batch": min(MOST_TOGETHER, ceil(len(sweep) / BATCHES)),
         "varied": sweep.section.keys,
@@ -143,25 +134,19 @@ def parquet_bytes(keys: KeyColumns, rows: Sequence[Mapping[str, Any]]) -> bytes:
     import pyarrow
     from pyarrow import parquet
 
-    own = {
-        "scenario_index": pyarrow.int64(),
-        "scenario_hash": pyarrow.string(),
-        "replication": pyarrow.int64(),
-        "error": pyarrow.string(),
+    types = {
+        "scenario_index": "int64",
+        "scenario_hash": "string",
+        "replication": "int64",
+        "error": "string",
         "warnings": pyarrow.list_(pyarrow.string()),
         "utilization": pyarrow.map_(pyarrow.string(), pyarrow.float64()),
+        **keys.kinds,
     }
-    types = {
-        "bool": pyarrow.bool_(),
-        "int64": pyarrow.int64(),
-        "double": pyarrow.float64(),
-        "string": pyarrow.string(),
-    }
-    fields = [pyarrow.field(name, own[name]) for name in OWN]
-    fields += [pyarrow.field(name, types[kind]) for name, kind in keys.kinds.items()]
+    fields = [pyarrow.field(name, kind) for name, kind in types.items()]
     fields += [
-        pyarrow.field(name, pyarrow.float64(), metadata={"unit": METRICS[name].unit})
-        for name in METRICS
+        pyarrow.field(name, "double", metadata={"unit": each.unit})
+        for name, each in METRICS.items()
     ]
     table = pyarrow.Table.from_pylist(list(rows), schema=pyarrow.schema(fields))
     file = io.BytesIO()

@@ -95,7 +95,10 @@ def carry_out(
     for batch, data in run_jobs(jobs, ordered=False, together=1):
         store.write(batch, data)
         say("", len(store.scenarios(batch)))
-    return _swept(store, simulated)
+    errors = store.table(["error"])["error"].to_pylist()
+    reasons = Counter(each for each in errors if each is not None)
+    refused = sum(reasons.values())
+    return SweepResult(store, simulated, len(errors), refused, dict(reasons.most_common()))
 
 
 def _batch(
@@ -114,20 +117,13 @@ def _batch(
     return batch, parquet_bytes(keys, rows)
 
 
-def _swept(store: Store, simulated: int) -> SweepResult:
-    errors = store.table(["error"])["error"]
-    reasons = Counter(each for each in errors.to_pylist() if each is not None)
-    refused = sum(reasons.values())
-    return SweepResult(store, simulated, len(errors), refused, dict(reasons.most_common()))
-
-
 def scenario_rows(
     base: Mapping[str, Any], changes: Mapping[str, Any], path: Path
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return a scenario's content, and the rows of its replications without the keys.
 
     A metric is that of one run, as ``treepipe simulate`` computes it, without the warm-up of all
-    runs.
+    runs. The row of a refused scenario has no number of a replication.
     """
     content = dict(base)
     try:
@@ -137,16 +133,11 @@ def scenario_rows(
         warmup = scenario.workload.warmup_requests
         if warmup is None:
             warmup = find_warmup(traces)[0]
-        rows = [_row(trace, warmup) for trace in traces]
+        rows = [{**_row(trace, warmup), "replication": run} for run, trace in enumerate(traces)]
     except (UserError, RunError) as error:
-        rows = [{"error": str(error).removeprefix(f"{path}: ")}]
+        rows = [{"error": str(error).removeprefix(f"{path}: "), "replication": None}]
     about = {"scenario_hash": hashed(content)}
-    return content, [{**about, **row, "replication": run} for run, row in _numbered(rows)]
-
-
-def _numbered(rows: list[dict[str, Any]]) -> list[tuple[int | None, dict[str, Any]]]:
-    """Number rows by replication; the row of a refused scenario has no number."""
-    return [(None if "error" in row else run, row) for run, row in enumerate(rows)]
+    return content, [{**about, **row} for row in rows]
 
 
 def _row(trace: Trace, warmup: int) -> dict[str, Any]:
