@@ -45,8 +45,6 @@ Factor: TypeAlias = Annotated[float, Field(ge=1e-6, le=1e6)]
 Count: TypeAlias = Annotated[int, Field(ge=1)]
 Several: TypeAlias = Annotated[int, Field(ge=1, le=MOST)]
 """A count of objects in memory: requests, their tokens, roles, runs."""
-GridValues: TypeAlias = Annotated[tuple[Any, ...], Field(min_length=1)]
-"""Values to try for one key."""
 TokenTable: TypeAlias = Annotated[dict[Count, Milliseconds], Field(min_length=1)]
 """Milliseconds by number of tokens."""
 

@@ -9,13 +9,12 @@ import datetime
 import json
 import re
 import sys
-import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from treepipe.core.errors import UnknownKeyError, UserError
 from treepipe.files.reading import (
@@ -120,6 +119,13 @@ def flattened(
         else:
             found += flattened(value, is_value, f"{prefix}{key}.")
     return found
+
+
+DottedGrid: TypeAlias = Annotated[
+    dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]],
+    BeforeValidator(lambda grid: dict(flattened(grid)) if isinstance(grid, Mapping) else grid),
+]
+"""Values to try by dotted key; unquoted dotted keys produce nested tables, which are flattened."""
 
 
 def toml_value(text: str) -> Any:
@@ -270,20 +276,10 @@ def _unknown_key(model: type[BaseModel], location: Sequence[Any], key: str) -> s
 
 def _names_at(annotation: Any, location: Sequence[Any]) -> set[str]:
     """Return the field names of the models that a location in the file may hold."""
-    models, named = tables_in(annotation), list(_values(annotation))
+    models = tables_in(annotation)
     if not location:
         return {name for model in models for name in model.model_fields}
-    step = location[0]
-    if isinstance(step, int):
-        return _names_at(annotation, location[1:])
+    step, *rest = location
     inner = [m.model_fields[step].annotation for m in models if step in m.model_fields]
-    return set().union(*(_names_at(each, location[1:]) for each in (*inner, *named)))
-
-
-def _values(annotation: Any) -> Iterable[Any]:
-    """Yield the value types of the tables with free keys that a type annotation allows."""
-    if typing.get_origin(annotation) is dict:
-        yield typing.get_args(annotation)[1]
-    else:
-        for argument in typing.get_args(annotation):
-            yield from _values(argument)
+    names = set[str]().union(*(_names_at(each, rest) for each in inner))
+    return names or _names_at(annotation, rest)  # an index, or a name that the author chose

@@ -15,8 +15,8 @@ from treepipe.core.errors import UserError
 from treepipe.core.layers import PartitionRule
 from treepipe.core.schedules import systems
 from treepipe.files.reading import suggestion
-from treepipe.files.section import Count, GridValues, Positive, Section, Several
-from treepipe.files.toml_file import flattened, read_toml
+from treepipe.files.section import Count, Positive, Section, Several
+from treepipe.files.toml_file import DottedGrid, read_toml
 from treepipe.profiles.library import load_device, profile_path
 from treepipe.profiles.schema import AnyDevice, Price, Share
 from treepipe.results.metrics import GOALS, METRICS, PRICES
@@ -116,7 +116,7 @@ class Search(Section):
     goal: Goal = "time_between_tokens_ms"
     schedules: Annotated[tuple[ScheduleName, ...], Field(min_length=1)] = tuple(systems())
     partitions: Annotated[tuple[PartitionRule, ...], Field(min_length=1)] = get_args(PartitionRule)
-    grid: dict[str, GridValues] = Field({}, description="dotted key -> values, instead of defaults")
+    grid: DottedGrid = Field({}, description="dotted key -> values, instead of defaults")
     limits: Limits = Limits()
     front: tuple[FrontGoal, ...] = Field(
         (), description="plans that no other one beats in all of these survive the rungs, too"
@@ -139,12 +139,6 @@ class Search(Section):
         if cases == 1:
             raise ValueError("one case has no spread; 0 tries none")
         return cases
-
-    @field_validator("grid", mode="before")
-    @classmethod
-    def _dotted(cls, grid: Any) -> Any:
-        """Flatten nested tables, which unquoted dotted keys produce."""
-        return dict(flattened(grid)) if isinstance(grid, Mapping) else grid
 
     @property
     def weighed(self) -> tuple[FrontGoal, ...]:

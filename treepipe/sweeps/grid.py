@@ -22,8 +22,8 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from treepipe.core.errors import UnknownKeyError, UserError
-from treepipe.files.section import GridValues, Section, Seed, Several
-from treepipe.files.toml_file import flattened, read_toml, validated
+from treepipe.files.section import Section, Seed, Several
+from treepipe.files.toml_file import DottedGrid, flattened, read_toml, validated
 from treepipe.results.metric import Floats
 from treepipe.scenario.scenario import (
     Scenario,
@@ -65,15 +65,10 @@ class Dimension(Section):
 class SweepSection(Section):
     """The table ``[sweep]``."""
 
-    grid: dict[str, GridValues] = Field({}, description="dotted key -> values: all combinations")
+    grid: DottedGrid = Field({}, description="dotted key -> values: all combinations")
     latin_hypercube: dict[str, Dimension] = Field({}, description="dotted key -> its range")
     samples: Several | None = Field(None, description="of the hypercube, in each combination")
     seed: Seed = Field(0, description="of the hypercube; the scenario's own is another key")
-
-    @field_validator("grid", mode="before")
-    @classmethod
-    def _dotted(cls, grid: Any) -> Any:
-        return dict(flattened(grid)) if isinstance(grid, Mapping) else grid
 
     @field_validator("latin_hypercube", mode="before")
     @classmethod
