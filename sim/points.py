@@ -19,6 +19,7 @@ from typing import Any
 from joblib import Memory, delayed  # type: ignore[import-untyped]
 
 from treepipe.files.outputs import cache_folder
+from treepipe.files.toml_file import texts_in
 from treepipe.profiles.library import LIBRARY
 from treepipe.results.critical_path import CriticalPath
 from treepipe.results.estimates import critical_path, observe
@@ -150,11 +151,8 @@ def fingerprint(content: Any, base: Path, rooms: tuple[str, ...] = ROOMS) -> str
 
 def _named_files(content: Any, base: Path) -> Iterator[Path]:
     """Yield every text in a scenario that is the path of a file (or of a model's folder)."""
-    if isinstance(content, Mapping | list | tuple):
-        for value in content.values() if isinstance(content, Mapping) else content:
-            yield from _named_files(value, base)
-    elif isinstance(content, str) and content:
-        for path in (base / content, base / content / "config.json"):
+    for text in filter(None, texts_in(content)):
+        for path in (base / text, base / text / "config.json"):
             with contextlib.suppress(OSError, ValueError):  # too long for a name, or not readable
                 if path.is_file():
                     yield path

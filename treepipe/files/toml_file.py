@@ -69,23 +69,20 @@ def _parsed(text: str) -> dict[str, Any]:
     if LONG_KEY.search(text):
         raise ValueError(f"a key has more than {MOST_PARTS} parts")
     found: dict[str, Any] = tomllib.loads(text)
-    for each in _texts(found) if "\\" in text else ():  # TOML allows only escaped ones
+    for each in texts_in(found) if "\\" in text else ():  # TOML allows only escaped ones
         if CONTROL.search(each):
             raise ValueError(f"'{visible(each)}' holds a control character")
     return found
 
 
-def _texts(value: Any) -> Iterator[str]:
+def texts_in(value: Any) -> Iterator[str]:
     """Yield all texts in a value, keys included."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield key
-            yield from _texts(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _texts(inner)
+    elif isinstance(value, Mapping | list | tuple):
+        pairs = value.items() if isinstance(value, Mapping) else value
+        for inner in pairs:
+            yield from texts_in(inner)
 
 
 def validated(model: type[Model], data: Mapping[str, Any], path: Path | str) -> Model:
