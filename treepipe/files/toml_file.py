@@ -11,6 +11,8 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -254,9 +256,11 @@ def _keys_of(location: Sequence[Any], data: Any) -> list[Any]:
     """Return the keys that are there; pydantic also names the union members that it tried."""
     found = []
     for part in location:
-        with suppress(LookupError, TypeError):
-            data = data[part]
-            found.append(part)
+        for steps in ([part], str(part).split(".")):  # nested tables of a grid are dotted keys
+            with suppress(LookupError, TypeError):
+                data = reduce(getitem, steps, data)
+                found.append(part)
+                break
     return found
 
 

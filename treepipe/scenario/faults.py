@@ -99,11 +99,6 @@ class FaultsSection(Section):
         """Addresses of the spares; empty where only their number is given."""
         return () if isinstance(self.spares, int) else self.spares
 
-    @model_validator(mode="before")
-    @classmethod
-    def _short(cls, given: Any) -> Any:
-        return {"inject": given} if _listed(given) else given
-
     def resolved(self, roles: Collection[str], path: object) -> Faults:
         """Resolve the faults, except the time of a restart where that is not given.
 

@@ -129,6 +129,8 @@ class Scenario(Section):
         """
         path, data = Path(path), copy.deepcopy(dict(content))
         resolved = dict(data)
+        if isinstance(faults := data.get("faults"), list | tuple):
+            resolved["faults"] = {"inject": faults}  # what the list is short for
         take_acceptance(resolved, path)
         made = validated(cls, resolved, path)
         made._path, made._content = path, data
