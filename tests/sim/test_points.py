@@ -153,10 +153,13 @@ def test_sources_count_but_those_of_what_changes_no_outcome(
         (tmp_path / room / "rules.py").write_text(room)
     monkeypatch.setattr(points, "PACKAGE", tmp_path)
     scenario = Scenario.load(SCENARIO, SETTINGS)
+    content = scenario.model_dump(exclude_unset=True)
 
     def found(*rooms: str) -> str:
         points._sources.cache_clear()
-        return points._fingerprint(scenario) + points._sources((*points.ROOMS, *rooms))
+        return points.fingerprint(content, scenario.path.parent) + points._sources(
+            (*points.ROOMS, *rooms)
+        )
 
     def change(room: str) -> None:
         (tmp_path / room / "rules.py").write_text("other rules")
@@ -166,10 +169,10 @@ def test_sources_count_but_those_of_what_changes_no_outcome(
     change("sweeps")
     assert found() == own
     assert found("sweeps") != rows
-    before = points._fingerprint(scenario)
+    before = points.fingerprint(content, scenario.path.parent)
     change("core")
     assert found() != own
-    assert points._fingerprint(scenario) != before
+    assert points.fingerprint(content, scenario.path.parent) != before
     points._sources.cache_clear()
 
 

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args
+from functools import cache
+from types import NoneType
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
-    ModelWrapValidatorHandler,
     ValidationError,
     model_validator,
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 MOST = 1_000_000
 """Upper bound on any count that the simulator keeps as objects."""
@@ -74,34 +72,60 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    @model_validator(mode="wrap")
+    @model_validator(mode="before")
     @classmethod
-    def _truth_is_no_number(cls, given: Any, make: ModelWrapValidatorHandler[Self]) -> Self:
+    def _truth_is_no_number(cls, given: Any) -> Any:
         """Refuse conversions that pydantic allows: true to 1, and 1 or "yes" to true."""
-        made = make(given)
+        kinds = _kinds_of(cls)
         for name, value in given.items() if isinstance(given, Mapping) else ():
-            for place, each in _converted(value, getattr(made, name), (name,)):
-                kind = _TRUE_NUMBER if isinstance(each, bool) else "bool_type"
-                fault: InitErrorDetails = {"type": kind, "loc": place, "input": each}
+            for place, each in _values(value, (name,)):
+                fault: InitErrorDetails
+                if kinds.get(name) == "truth" and not isinstance(each, bool | None):
+                    fault = {"type": "bool_type", "loc": place, "input": each}
+                elif kinds.get(name) == "number" and isinstance(each, bool):
+                    fault = {"type": _TRUE_NUMBER, "loc": place, "input": each}
+                else:
+                    continue
                 raise ValidationError.from_exception_data(cls.__name__, [fault])
-        return made
+        return given
 
 
 _TRUE_NUMBER = PydanticCustomError("truth", "must be a number, not true or false")
 
 
-def _converted(
-    given: Any, made: Any, place: tuple[str | int, ...]
+@cache
+def _kinds_of(table: type[Section]) -> dict[str, str]:
+    """Return the keys that are only booleans, and those that are numbers or consist of numbers."""
+    types = {name: {*_types(each.annotation)} for name, each in table.model_fields.items()}
+    truths = {name: "truth" for name, own in types.items() if bool in own <= {bool, NoneType}}
+    numbers = {name for name, own in types.items() if own & {int, float} and bool not in own}
+    return truths | dict.fromkeys(numbers, "number")
+
+
+def _types(annotation: Any) -> Iterator[Any]:
+    """Yield the types in an annotation, except those of a table's own keys."""
+    inner = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return
+    if not inner:
+        yield annotation
+    for each in inner[1:] if get_origin(annotation) is dict else inner:
+        yield from _types(each)
+
+
+def _values(
+    value: Any, place: tuple[str | int, ...]
 ) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Yield what became true or false, or was so and became a number, with its place."""
-    if isinstance(given, Mapping) and isinstance(made, Mapping):
-        for (name, value), own in zip(given.items(), made.values(), strict=False):
-            yield from _converted(value, own, (*place, name))
-    elif isinstance(given, list | tuple) and isinstance(made, tuple):
-        for index, (value, own) in enumerate(zip(given, made, strict=False)):
-            yield from _converted(value, own, (*place, index))
-    elif isinstance(given, bool) != isinstance(made, bool):
-        yield place, given
+    """Yield the values in lists and tables with their places, except those of inner sections."""
+    if isinstance(value, Mapping):
+        inner: Any = value.items()
+    elif isinstance(value, list | tuple):
+        inner = enumerate(value)
+    else:
+        yield place, value
+        return
+    for name, each in inner:
+        yield from _values(each, (*place, name))
 
 
 def tables_in(annotation: Any) -> list[type[BaseModel]]:
