@@ -23,7 +23,7 @@ from treepipe.core.messages import Close
 from treepipe.executor import remote
 from treepipe.executor.addresses import LOOPBACK
 from treepipe.executor.clock import now_ms
-from treepipe.executor.control import ANSWERS, ORDERS, LinkEnd, Measure
+from treepipe.executor.control import ANSWERS, LinkEnd, Measure
 from treepipe.executor.mailbox import TOKEN_BYTES, Outbox, Ping
 from treepipe.executor.measure import calibrate, link
 from treepipe.executor.measure.link import link_profile, round_trips
@@ -235,10 +235,3 @@ def test_ends_that_do_not_hear_each_other_are_named(monkeypatch: pytest.MonkeyPa
         sentence = rf"^link {A} to {B}: no answer within 0.1 s; can the two hosts reach each other"
         with pytest.raises(UserError, match=sentence):
             round_trips(near, "far", Measure(f"link {A} to {B}", 1.0, 0.01))
-
-
-def test_orders_of_a_link_travel_and_show_no_secret() -> None:
-    key = KeyPair.new()
-    for order in (*ends(key), Measure("link", 1.0, 0.0)):
-        assert ORDERS.decoded(ORDERS.encoded(order)) == order
-        assert not any(each in repr(order) for each in (key.public, key.secret, "x01"))

@@ -143,11 +143,13 @@ def test_what_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         ("drafts.0.device.kind='cuda' drafts.0.device.index=77", "of draft0 has kind = 'cuda'"),
         ("pipelines.0.stages.0.device.threads=1000", "of pipeline0.stage1 has threads = 1000"),
         ("target.dtype='int4' emulate=false", "key target.dtype = 'int4' cannot be run"),
+        ("workload.prompts='texts.json'", "workload.prompts = 'texts.json': prompt 1 is empty"),
     ],
 )
 def test_a_run_is_refused_before_a_worker_starts(
     terminal: Terminal, settings: str, part: str
 ) -> None:
     scenario = run_with(terminal.folder, "reference", "reference")
+    (terminal.folder / "texts.json").write_text('["a text", ""]')
     choices = [each for setting in settings.split() for each in ("--set", setting)]
     terminal.refuses(part, "run", scenario, "--quiet", *choices)

@@ -72,14 +72,14 @@ def _assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-3)
 
 
-@pytest.mark.parametrize("width", [32, 1024])
-def test_tree_passes_equal_dense_computation(width: int, tmp_path: Path) -> None:
-    """Published heads are as wide as their target, whose layers x86 processors keep packed."""
+def test_tree_passes_of_a_wide_head_equal_dense_computation(tmp_path: Path) -> None:
+    """As published heads are: x86 processors keep their layers packed."""
+    width = 1024
     folder = save_random_checkpoint(tmp_path / "target", layers=1, width=width, seed=1)
     target = Checkpoint.open(folder)
     head = save_head(tmp_path / "head", target)
     draft = EagleDraft(head, target, 64)
-    if width == 1024 and can_pack(torch.empty(LEAST_BYTES)):
+    if can_pack(torch.empty(LEAST_BYTES)):
         assert type(load_head(head, target)[0].fc) is PackedLinear
     draft.open(1)
     draft.observe(1, features_of(READ - 1, width))
@@ -89,23 +89,6 @@ def test_tree_passes_equal_dense_computation(width: int, tmp_path: Path) -> None
     true = features_of(READ - 1, width)
     for found, path in zip(torch.cat(rows), [(), (8,), (9,), (8, 4), (9, 5), (9, 6)], strict=True):
         _assert_close(found, dense(head, target, TEXT[:READ], true, path))
-
-
-def test_committed_tokens_are_read_again_from_true_states(head: Path, target: Checkpoint) -> None:
-    draft = EagleDraft(head, target, 64)
-    draft.open(1)
-    draft.observe(1, features_of(READ - 1))
-    draft.log_probs(1, DraftPass(1, TEXT[:READ], (), (), True, 4))
-    draft.log_probs(1, DraftPass(2, (), (TEXT[READ], 9), (NO_PARENT, NO_PARENT), False, 4))
-    # The first of them is committed with its guessed state; then all is read from true ones.
-    kept = DraftPass(3, (), (7,), (NO_PARENT,), False, 4, keep=(0,), accepted=1)
-    guessed = draft.log_probs(1, kept)[0]
-    behind = (TEXT[READ], 7)
-    true = features_of(READ - 1)
-    _assert_close(guessed, dense(head, target, TEXT[:READ], true, behind))
-    draft.observe(1, features_of(len(TEXT) - 1)[READ - 1 :])
-    again = draft.log_probs(1, DraftPass(4, TEXT[READ + 1 :], (), (), True, 4))[0]
-    _assert_close(again, dense(head, target, TEXT, features_of(len(TEXT) - 1), ()))
 
 
 class Reader:

@@ -8,7 +8,9 @@ import re
 import shutil
 import socket
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import replace
 from multiprocessing import Pipe
@@ -34,7 +36,7 @@ from treepipe.executor import session
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.clock import Offset, Reading, now_ms
 from treepipe.executor.codec import BrokenRecordError, Codec
-from treepipe.executor.control import ANSWERS, ORDERS, Become, Connect, Open
+from treepipe.executor.control import ANSWERS, ORDERS, Become, Connect, LinkEnd, Open
 from treepipe.executor.copies import NeededCheckpoint, digest_of
 from treepipe.executor.crew import Crew
 from treepipe.executor.daemon import MOST_LEFT_BYTES, Daemon, _Role
@@ -43,7 +45,14 @@ from treepipe.executor.fleet import Clocks, Fleet
 from treepipe.executor.frames import Frames
 from treepipe.executor.mailbox import TOKEN_BYTES, Gate, Inbox, Outbox
 from treepipe.executor.pulse import AT_WORK
-from treepipe.executor.remote import RemoteHost, RemoteProcess, status
+from treepipe.executor.remote import (
+    RemoteHost,
+    RemoteProcess,
+    SilentHostError,
+    ask,
+    connection,
+    status,
+)
 from treepipe.executor.session import FROM_COORDINATOR, FROM_DAEMON
 from treepipe.executor.transport import KeyPair, ZeroMQ
 from treepipe.physics.timing import LinkTimes, ServiceTable, TimeTable
@@ -74,6 +83,7 @@ NOWHERE = Path("t"), Path("d")
 deployments = st.sampled_from(sorted(systems())).map(small_deployment)
 for kind, values in {
     int: st.integers(-(2**63), 2**63 - 1),
+    float: st.floats(allow_nan=False),
     range: st.builds(range, st.integers(0, 99), st.integers(0, 99)),
     Path: st.just(Path("/models/target")),
     KeyPair: st.builds(KeyPair.new),
@@ -109,8 +119,8 @@ def test_every_record_travels_as_it_is(codec: Codec, kind: type, data: st.DataOb
     record = data.draw(OWN.get(kind, st.from_type(kind)))
     found = codec.decoded(codec.encoded(record))
     assert type(found) is kind
-    # Equal sets may be in another order.
-    assert sorted(codec.encoded(found)) == sorted(codec.encoded(record))
+    # Tables are not comparable, and a set's order depends on how it was made.
+    assert found == record or codec.encoded(found) == codec.encoded(record)
 
 
 @given(st.binary(max_size=300))
@@ -133,9 +143,10 @@ def test_a_changed_role_is_a_role_or_refused(data: st.DataObject) -> None:
 
 
 def test_secrets_are_not_shown(pair: tuple[Path, Path]) -> None:
-    key = KeyPair.new()
-    role = replace(worker_roles(pair, small_deployment("pp"))[0], key=key, token=b"secret token")
-    assert not any(each in repr(role) + repr(key) for each in (key.public, key.secret, "secret"))
+    key, token = KeyPair.new(), b"secret token"
+    role = replace(worker_roles(pair, small_deployment("pp"))[0], key=key, token=token)
+    shown = repr((role, key, LinkEnd("near", "far", 0, 1.0, token, key)))
+    assert not any(each in shown for each in (key.public, key.secret, "secret"))
 
 
 # --- keys ----------------------------------------------------------------------------------------
@@ -161,6 +172,13 @@ def test_a_key_file_is_for_its_owner_alone(tmp_path: Path) -> None:
 FLIGHT = Flight(0, 0, (Segment(1, 7, 0, 0, 0, (3, 4), (0, 1)),))
 
 
+def turn_to(address: str, key: KeyPair, channel: Any) -> None:
+    """Connect a stranger's channel to who holds this key: it knows the public one alone."""
+    channel._socket.disconnect(channel.address)
+    channel._socket.curve_serverkey = key.public.encode()
+    channel._socket.connect(address)
+
+
 def test_only_who_holds_the_key_comes_in() -> None:
     key, token = KeyPair.new(), bytes(TOKEN_BYTES)
     gate = Gate(token, frozenset("a"), frozenset("b"), (Flight,), 8, 300)
@@ -179,15 +197,30 @@ def test_only_who_holds_the_key_comes_in() -> None:
         for stranger in (None, KeyPair.new()):
             sent.append(send(transport(stranger), inbox.address))
         sent.append(send(transport(KeyPair.new()), "tcp://127.0.0.2:9"))
-        socket = sent[-1]._channel._socket
-        socket.disconnect("tcp://127.0.0.2:9")
-        socket.curve_serverkey = key.public.encode()  # and has not its secret
-        socket.connect(inbox.address)
+        turn_to(inbox.address, key, sent[-1]._channel)
         assert inbox.get(now_ms() + 300) is None
         assert ours.refused >= 1
         sent.append(send(ours, inbox.address))
         assert inbox.get(now_ms() + 10_000) is not None
         assert (inbox.count, inbox.dropped) == (1, {}), "of strangers nothing was read"
+
+
+def test_a_daemon_answers_who_holds_its_key_alone() -> None:
+    key, over = KeyPair.new(), threading.Event()
+    with ExitStack() as opened:
+        daemon = opened.enter_context(closing(Daemon("127.0.0.1", 0, key, None)))
+        stranger = connection(opened.enter_context(closing(ZeroMQ(KeyPair.new()))), NAMED)
+        turn_to(f"tcp://{daemon.address}", key, stranger)
+
+        def serve() -> None:
+            while not over.is_set():
+                daemon.step(0.05)
+
+        opened.enter_context(ThreadPoolExecutor()).submit(serve)
+        opened.callback(over.set)
+        with pytest.raises(SilentHostError, match="does not answer within"):
+            ask(stranger, daemon.address, session.HowAreYou(), session.Status, 0.5)
+        assert status(daemon.address, key).refused >= 1
 
 
 # --- the daemon ----------------------------------------------------------------------------------
@@ -416,11 +449,6 @@ def fleet_at(pair: tuple[Path, Path], places: dict[str, str], *spares: str) -> F
     plain = small_deployment("pp")
     roles = roles_at(worker_roles(pair, plain), at(plain, places))
     return Fleet([r.placed.worker for r in roles if r.placed.worker is not None], spares)
-
-
-def test_hosts_that_cannot_reach_each_other_are_refused(pair: tuple[Path, Path]) -> None:
-    with pytest.raises(UserError, match=rf"'{NAMED}' is on this host's loopback, which worker '"):
-        fleet_at(pair, {"draft0": NAMED, "pipeline0.stage1": FAR})
 
 
 @pytest.mark.parametrize(("places", "spares"), [({"pipeline0.stage1": FAR}, ()), ({}, (FAR,))])

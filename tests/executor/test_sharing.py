@@ -1,4 +1,4 @@
-"""One draft process for many targets: isolation, leaving targets, several drafts."""
+"""One draft process for many targets: its own texts, leaving targets, deadlines."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
-import torch
 
 from tests.worlds.changed import changed
-from tests.worlds.deployments import PROMPT, TIMES, small_deployment
+from tests.worlds.deployments import PROMPT, small_deployment
 from tests.worlds.real_runs import assert_greedy, controller_of, run_once
 from tests.worlds.tiny_models import greedy
 from treepipe.core.front_desk import ServiceLevels
-from treepipe.core.messages import NO_PARENT
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.stage_model import Part, StageModel, TargetEnds
-from treepipe.scenario.deployment import Deployment, Placed, RequestSpec
+from treepipe.scenario.deployment import Deployment, RequestSpec
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import bernoulli_pool
 from treepipe.sim.world import simulate
@@ -70,16 +66,6 @@ def test_a_target_that_leaves_frees_its_state_and_the_others_go_on(
     assert "their state was freed, and the other pipelines went on" in trace.warnings[0]
 
 
-@pytest.mark.processes
-def test_two_drafts_share_the_targets(pair: tuple[Path, Path]) -> None:
-    deployment = changed(_star(), drafts=(Placed("draft0", TIMES), Placed("draft1", TIMES)))
-    trace, _ = run_once(pair, deployment)
-    assert_greedy(trace, deployment, pair[0])
-    turns = [sum(turn.draft == d for turn in trace.turns) for d in (0, 1)]
-    # The first four requests are dealt evenly; who gets the others depends on who is done first.
-    assert min(turns) > 0.2 * sum(turns), "requests go to the server with fewer of them"
-
-
 def test_deadlines_decide_who_waits() -> None:
     """With the draft beyond full load, the target with the tight deadline waits for one turn. (The
     simulator has its draft desks from the deployment, as the executor has.)"""
@@ -92,29 +78,3 @@ def test_deadlines_decide_who_waits() -> None:
         for pipeline in range(TARGETS)
     ]
     assert waits[0] < 0.8 * min(waits[1:])
-
-
-def test_a_ragged_pass_gives_what_single_passes_give(pair: tuple[Path, Path]) -> None:
-    """Sessions that are computed in one pass do not see each other's entries."""
-    checkpoint = Checkpoint.open(pair[0])
-    ends = TargetEnds(checkpoint)
-    lengths = {1: 3, 2: 9, 3: 1}
-    parts = [
-        Part(1, ends.embed((4, 8)), (3, 4), (NO_PARENT, 0)),
-        Part(2, ends.embed((5,)), (9,), None),
-        Part(3, ends.embed((6, 7, 8)), (1, 1, 2), (NO_PARENT, NO_PARENT, 1)),
-    ]
-    results = []
-    for together in (True, False):
-        stage = StageModel(checkpoint, range(4), 64)
-        stage.check_causality = True
-        for session, length in lengths.items():
-            stage.open(session)
-            stage.forward(session, ends.embed(range(length)), range(length), None)
-        if together:
-            results.append(stage.forward_batch(parts))
-        else:
-            results.append([stage.forward_batch([part])[0] for part in parts])
-    for ragged, single in zip(*results, strict=True):
-        # The sums of attention run in another order over a wider mask.
-        torch.testing.assert_close(ragged, single, rtol=1e-3, atol=1e-3)

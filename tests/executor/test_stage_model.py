@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worlds.examples import examples
-from tests.worlds.tiny_models import CONFIGS, greedy, parameter_bytes, save_random_checkpoint
+from tests.worlds.tiny_models import parameter_bytes, save_random_checkpoint
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
 from treepipe.core.scratch import Scratch
-from treepipe.executor.cache import TreeCache, with_rows
+from treepipe.executor.cache import TreeCache
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_model import LanguageModelDraft
 from treepipe.executor.families import fixed_rotary
 from treepipe.executor.measure.calibration import WholeModel
-from treepipe.executor.stage_model import Rotations, StageModel, TargetEnds
+from treepipe.executor.stage_model import Rotations, StageModel
 
 torch.set_num_threads(1)
 
@@ -28,33 +30,6 @@ torch.set_num_threads(1)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
-
-
-@pytest.mark.parametrize("architecture", CONFIGS)
-@pytest.mark.parametrize("shard_size", ["5GB", "20KB"])
-def test_stages_give_what_generate_gives(folder: Path, architecture: str, shard_size: str) -> None:
-    directory = save_random_checkpoint(
-        folder / f"{architecture}-{shard_size}",
-        architecture=architecture,
-        layers=4,
-        seed=3,
-        shard_size=shard_size,
-    )
-    checkpoint = Checkpoint.open(directory)
-    stages = [StageModel(checkpoint, layers, 64) for layers in (range(1), range(1, 3), range(3, 4))]
-    ends = TargetEnds(checkpoint)
-    for stage in stages:
-        stage.open(0)
-    prompt = [5, 9, 2, 40, 17]
-    fed, text = prompt, []
-    while len(text) < 20:
-        start = len(prompt) + len(text) - (1 if text else len(prompt))
-        hidden = ends.embed(fed)
-        for stage in stages:
-            hidden = stage.forward(0, hidden, range(start, start + len(fed)), None)
-        text += ends.next_tokens(hidden[-1:])
-        fed = text[-1:]
-    assert text == greedy(directory, prompt, 20)
 
 
 @pytest.fixture(scope="module")
@@ -177,59 +152,52 @@ def dense(draft: LanguageModelDraft, text: list[int]) -> torch.Tensor:
 some_tokens = st.lists(st.integers(0, 60), min_size=1, max_size=3)
 
 
+class Drafted:
+    """One session of a draft: committed text, scratch nodes, and the path that is accepted next."""
+
+    def __init__(self) -> None:
+        self.scratch, self.text, self.path = Scratch[None](), list[int](), ()
+        self.nodes = 0
+
+    def commit(self, draw: Callable[..., Any]) -> DraftPass:
+        """The accepted path, and some tokens more."""
+        self.path = draw(st.sampled_from([(), *[node.path for node in self.scratch.nodes]]))
+        unread = [*self.path, *draw(some_tokens)]
+        self.text, self.nodes = [*self.text, *unread], 0
+        return DraftPass.over_committed(0, unread, 3, self.scratch.along(self.path))
+
+    def grow(self, draw: Callable[..., Any]) -> DraftPass:
+        """Nodes below any others."""
+        tokens = draw(some_tokens)
+        parents = tuple(draw(st.integers(NO_PARENT, self.nodes - 1)) for _ in tokens)
+        self.nodes += len(tokens)
+        return DraftPass(0, (), tuple(tokens), parents, False, 3)
+
+
 @examples(40)
 @given(st.data())
 def test_what_a_draft_keeps_is_what_it_would_compute(
     small_draft: LanguageModelDraft, data: st.DataObject
 ) -> None:
-    """Rounds of random trees, any path of which is accepted: every answer is that of a draft that
-    reads the same tokens with an empty cache."""
-    small_draft.open(0)
-    scratch, text, path = Scratch[None](), list[int](), ()
-    for _ in range(3):
-        unread = [*path, *data.draw(some_tokens)]
-        text += unread
-        orders = [DraftPass.over_committed(0, unread, 3, scratch.along(path))]
-        nodes = 0
-        for tokens in data.draw(st.lists(some_tokens, max_size=3)):
-            parents = tuple(data.draw(st.integers(NO_PARENT, nodes - 1)) for _ in tokens)
-            orders.append(DraftPass(0, (), tuple(tokens), parents, False, 3))
-            nodes += len(tokens)
-        for order in orders:
-            asked, rows = scratch.follow(order).asked, small_draft.log_probs(0, order)
-            for below, row in zip(asked, rows, strict=True):
-                expected = dense(small_draft, [*text, *below])
+    """Rounds of random trees of several sessions, whose passes mix: every answer is that of a draft
+    that reads the same tokens alone, with an empty cache."""
+    sessions = {number: Drafted() for number in (2, 3, 4)}
+    for number in sessions:
+        small_draft.open(number)
+    for _ in range(data.draw(st.integers(3, 9))):
+        passes = []
+        for number in data.draw(st.lists(st.sampled_from([*sessions]), min_size=1, unique=True)):
+            session = sessions[number]
+            begins = not session.text or data.draw(st.booleans())
+            passes.append((number, (session.commit if begins else session.grow)(data.draw)))
+        for rows, (number, order) in zip(small_draft.log_probs_batch(passes), passes, strict=True):
+            session = sessions[number]
+            for below, row in zip(session.scratch.follow(order).asked, rows, strict=True):
+                expected = dense(small_draft, [*session.text, *below])
                 torch.testing.assert_close(row, expected, rtol=0, atol=1e-4)
-        path = data.draw(st.sampled_from([(), *[node.path for node in scratch.nodes]]))
-        assert small_draft.cache(0).length == len(text) + nodes
-    small_draft.close(0)
-
-
-def test_a_batch_of_draft_passes_answers_as_each_alone(folder: Path) -> None:
-    """Passes over a prompt and over scratch nodes mix; no session sees another's entries."""
-    checkpoint = Checkpoint.open(save_random_checkpoint(folder / "batch", layers=2, seed=3))
-    together, alone = LanguageModelDraft(checkpoint, 64), LanguageModelDraft(checkpoint, 64)
-    steps = [
-        [(1, DraftPass(1, (4, 5, 6), (), (), True, 5)), (2, DraftPass(1, (9,), (), (), True, 5))],
-        [
-            (1, DraftPass(2, (), (8, 9), (NO_PARENT, NO_PARENT), False, 5)),
-            (3, DraftPass(1, (7, 7), (), (), True, 3)),
-        ],
-        [
-            (1, DraftPass(3, (), (1, 2), (0, 0), False, 5, keep=(1,), accepted=0)),
-            (2, DraftPass(2, (), (3,), (NO_PARENT,), False, 5)),
-            (3, DraftPass(2, (2, 4), (), (), True, 4)),
-        ],
-    ]
-    for session in (1, 2, 3):
-        together.open(session)
-        alone.open(session)
-    for passes in steps:
-        for drafted, (session, order) in zip(together.draft_batch(passes), passes, strict=True):
-            expected = alone.draft(session, order)
-            assert drafted.ticket == order.ticket
-            assert np.array_equal(drafted.tokens, expected.tokens)
-            np.testing.assert_allclose(drafted.log_probs, expected.log_probs, atol=1e-5)
+            assert small_draft.cache(number).length == len(session.text) + session.nodes
+    for number in sessions:
+        small_draft.close(number)
 
 
 def test_a_stage_holds_its_share_of_the_weights_only(folder: Path) -> None:
@@ -251,15 +219,3 @@ def test_a_table_of_rotations_holds_what_the_model_computes(
             rotations.at(place, max(places) + 1), rotary(like, place), strict=True
         ):
             assert torch.equal(table, computed)
-
-
-@given(st.data(), st.integers(0, 12), st.integers(1, 20))
-def test_rows_attend_to_their_ancestors(data: st.DataObject, nodes: int, rows: int) -> None:
-    parents = [data.draw(st.integers(NO_PARENT, row - 1)) for row in range(nodes + rows)]
-    plain = np.eye(nodes + rows, dtype=bool)
-    for row, parent in enumerate(parents):
-        if parent != NO_PARENT:
-            plain[row] |= plain[parent]
-    known = plain[:nodes, :nodes].copy()
-    assert np.array_equal(with_rows(known, parents[nodes:]), plain)
-    assert np.array_equal(known, plain[:nodes, :nodes]), "what was known stays as it is"
