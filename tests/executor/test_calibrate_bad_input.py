@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from tests.worlds.command_line import SCENARIO, Terminal, call, on_one_host
+from tests.worlds.command_line import SCENARIO, Terminal, call
 from tests.worlds.placed import A, B, C, scenario_at
-from tests.worlds.tiny_models import change
 from treepipe import calibrate
 from treepipe.core.errors import UserError
 from treepipe.executor.measure import link
@@ -35,6 +32,8 @@ REFUSED = [
     ("--draft no-such-model", "--draft no-such-model: is neither"),
     ("--draft eagle-llama-2-7b", "--draft eagle-llama-2-7b: is an EAGLE head"),
     ("--model none/config.json", "there is no such file"),
+    ("--model bare/config.json", "bare/config.json: key architectures"),
+    ("--model bare", "bare/config.json: key"),
     # Acceptance:
     ("acceptance --draft reference --head reference", "give one of them, not both"),
     ("acceptance --source ngram --draft reference", "--source ngram drafts without it"),
@@ -72,7 +71,12 @@ REFUSED = [
     ("links hosts.toml --out old", "links.toml: there is such a file already; --force"),
     ("links hosts.toml", f"worker '{A}' needs key run.key, the file of the key"),
     ("links inner.toml", "is on this host's loopback, which worker"),
-    # A run:
+    # A run, whose hosts are told by their names:
+    ("run small.toml", "each draft server and stage must have a key host"),
+    ("run two.toml --out one.toml", "--out one.toml: must be a folder, of profiles of a, b"),
+    ("run two.toml", "key target.checkpoint is missing"),
+    ("run near.toml", "host = 'a' is the name of two machines: this one and 10.0.0.2"),
+    ("run far.toml", "host = 'a' is the name of two machines: 10.0.0.1 and 10.0.0.2"),
     ("run box.toml --prompts few.json", "few.json: holds 3 texts; calibrate run continues 4"),
     ("run box.toml --prompts text.json", "text.json: must hold a JSON list of strings (--prompts)"),
     ("run box.toml --prompts none.json", "none.json: there is no such file (--prompts)"),
@@ -88,16 +92,29 @@ def user(terminal: Terminal) -> Terminal:
     scenario_at(terminal.folder, "127.0.0.1:5600", A, B, C).rename("inner.toml")
     scenario_at(terminal.folder, A, A, A, A).rename("one.toml")
     scenario_at(terminal.folder, A, B, B, C)
-    (terminal.folder / "box.toml").write_text(on_one_host(SCENARIO))
-    (terminal.folder / "old").mkdir()
-    (terminal.folder / "old" / "links.toml").touch()
+    hosts = {
+        "box": ('host = "box"', 'host = "box"'),
+        "small": ("", 'host = "box"'),
+        "two": ('host = "a"', 'host = "b"'),
+        "near": ('host = "a"', 'host = "a", worker = "10.0.0.2:5600"'),
+        "far": ('host = "a"\nworker = "10.0.0.1:5600"', 'host = "a", worker = "10.0.0.2:5600"'),
+    }
+    for name, (draft, stages) in hosts.items():
+        text = SCENARIO.replace("[[drafts]]\n", f"[[drafts]]\n{draft}\n")
+        text = text.replace("stages = [{ ", f"stages = [{{ {stages}, ")
+        (terminal.folder / f"{name}.toml").write_text(text)
+    for folder, file in (("old", "links.toml"), ("bare", "config.json")):
+        (terminal.folder / folder).mkdir()
+        (terminal.folder / folder / file).write_text("{}")
     terminal.monkeypatch.setattr(link, "FIRST_MS", 200.0)
     return terminal
 
 
 @pytest.mark.parametrize(("command", "part"), REFUSED, ids=[command for command, _ in REFUSED])
 def test_bad_arguments_end_in_one_sentence(user: Terminal, command: str, part: str) -> None:
+    before = {*user.folder.iterdir()}
     user.refuses(part, "calibrate", *command.split())
+    assert {*user.folder.iterdir()} == before, "no folder is left, either"
 
 
 @pytest.mark.parametrize("command", ["", "links", "run small.toml"])
@@ -112,26 +129,6 @@ def test_seconds_are_a_number_of_them(
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_cuda_without_a_gpu_is_refused(terminal: Terminal) -> None:
     terminal.refuses("--device cuda: torch", "calibrate", "--device", "cuda")
-
-
-@pytest.mark.parametrize(
-    ("alone", "key", "value", "part"),
-    [
-        (False, "hidden_size", 64, "asks for tensor"),
-        (False, "num_hidden_layers", 5, "tensor model.layers.4.self_attn.q_proj.weight is missing"),
-        (True, "hidden_size", ..., "hidden_size"),
-        (True, "num_hidden_layers", ..., "num_hidden_layers"),
-        (True, "architectures", ..., "architectures"),
-    ],
-)
-def test_a_checkpoint_that_is_not_what_its_config_says_is_refused(
-    terminal: Terminal, pair: tuple[Path, Path], alone: bool, key: str, value: Any, part: str
-) -> None:
-    """Also a config alone, without weights, that lacks what weights would be made of."""
-    model = Path(shutil.copytree(pair[0], terminal.folder / "model"))
-    change(model, **{key: value})
-    named = model / "config.json" if alone else model
-    terminal.refuses(part, "calibrate", "--model", named, "--out", "device.toml")
 
 
 def test_what_does_not_fit_into_memory_is_refused(
@@ -151,45 +148,6 @@ def test_the_library_refuses_in_one_sentence() -> None:
         calibrate("pairs")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="option 'scenario' is missing"):
         calibrate("run")
-
-
-# --- what `treepipe calibrate run` is asked for --------------------------------------------------
-
-DRAFT, STAGES = "[[drafts]]\n", "stages = [{ "
-AT = 'worker = "10.0.0.{}:5600"'
-
-
-@pytest.mark.parametrize(
-    ("draft", "stages", "sentence"),
-    [
-        ("", 'host = "box"', "each draft server and stage must have a key host"),
-        ('host = "a"', 'host = "b"', "--out one.toml: must be a folder, of profiles of a, b"),
-        (
-            'host = "a"',
-            'host = "a", ' + AT.format(2),
-            "host = 'a' is the name of two machines: this one and 10.0.0.2",
-        ),
-        (
-            'host = "a"\n' + AT.format(1),
-            'host = "a", ' + AT.format(2),
-            "host = 'a' is the name of two machines: 10.0.0.1 and 10.0.0.2",
-        ),
-    ],
-)
-def test_hosts_are_told_by_their_names(
-    terminal: Terminal, draft: str, stages: str, sentence: str
-) -> None:
-    text = SCENARIO.replace(DRAFT, f"{DRAFT}{draft}\n").replace(STAGES, f"{STAGES}{stages}, ")
-    (terminal.folder / "named.toml").write_text(text)
-    terminal.refuses(sentence, "calibrate", "run", "named.toml", "--out", "one.toml")
-
-
-def test_a_run_that_fails_before_it_measures_leaves_no_folder(terminal: Terminal) -> None:
-    """As a scenario's links do."""
-    text = SCENARIO.replace(DRAFT, f'{DRAFT}host = "a"\n')
-    (terminal.folder / "named.toml").write_text(text.replace(STAGES, f'{STAGES}host = "b", '))
-    terminal.refuses("key target.checkpoint is missing", "calibrate", "run", "named.toml")
-    assert [path.name for path in terminal.folder.iterdir()] == ["named.toml"]
 
 
 def test_prompts_are_found_from_where_the_command_is_given(terminal: Terminal) -> None:

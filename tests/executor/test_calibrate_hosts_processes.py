@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import pytest
 
 from tests.worlds.command_line import Terminal
-from tests.worlds.hosts import PORT, free_port, namespaces, serving, skip_without_namespaces
+from tests.worlds.hosts import PORT, namespaces, serving, skip_without_namespaces
 from tests.worlds.placed import scenario_at
+from treepipe.executor.clock import now_ms
+from treepipe.executor.crew import Crew
 from treepipe.executor.processor import Processor
 from treepipe.executor.remote import status
 from treepipe.executor.transport import KeyPair
@@ -59,8 +63,7 @@ def test_daemons_measure_the_links_between_each_other(terminal: Terminal) -> Non
     """One after another and all together; what is written simulates with these links."""
     out = terminal.folder / "links"
     with ExitStack() as stack:
-        ports = [free_port() for _ in range(3)]
-        hosts = [stack.enter_context(serving(None, "127.0.0.1", port, None)) for port in ports]
+        hosts = [stack.enter_context(serving()).address for _ in range(3)]
         path = scenario_at(terminal.folder, *hosts, hosts[-1])
         command = ("calibrate", "links", path, "--seconds", 1, "--out", out)
         said = terminal.succeeds(*command, "--scenario-out", "made.toml")
@@ -84,8 +87,11 @@ def test_a_network_is_found_to_be_as_fast_as_it_is(terminal: Terminal) -> None:
     key.save(terminal.folder / "cluster.key")
     with ExitStack() as stack:
         hosts = stack.enter_context(namespaces(2, 200, burst_kb=8))
-        ours = [stack.enter_context(serving(name, host, PORT, key)) for name, host in hosts]
-        path = scenario_at(terminal.folder, *ours, None, None)
+        ours = [
+            stack.enter_context(serving(namespace=name, host=host, port=PORT, key=key))
+            for name, host in hosts
+        ]
+        path = scenario_at(terminal.folder, *[each.address for each in ours], None, None)
         path.write_text(f'{path.read_text()}[run]\nkey = "cluster.key"\n')
         terminal.succeeds("calibrate", "links", path, "--seconds", 2, "--out", out, "--quiet")
     both, *one = (find_link(str(out / f"{name}.toml"), "test").bandwidth_mbit_s for name in FILES)
@@ -97,18 +103,26 @@ def test_a_network_is_found_to_be_as_fast_as_it_is(terminal: Terminal) -> None:
 def test_every_host_has_a_profile(terminal: Terminal) -> None:
     """One is a worker's, the other this host; what is written simulates with both."""
     path, out, made = (terminal.folder / name for name in ("two.toml", "hosts", "measured.toml"))
-    with ExitStack() as stack:
-        worker = stack.enter_context(serving(None, "127.0.0.1", free_port(), None))
-        path.write_text(TWO_HOSTS.replace("WORKER", worker))
+    restart, taken = Crew.start_anew, list[float]()
+
+    def timed(self: Crew, *loss: Any) -> None:
+        begun = now_ms()
+        restart(self, *loss)
+        taken.append(now_ms() - begun)
+
+    terminal.monkeypatch.setattr(Crew, "start_anew", timed)
+    with serving() as worker:
+        path.write_text(TWO_HOSTS.replace("WORKER", worker.address))
         command = ("calibrate", "run", path, "--seconds", 1, "--out", out, "--quiet")
         terminal.succeeds(*command, "--scenario-out", made)
-        assert status(worker, None).processor == Processor.here()
+        assert status(worker.address, None).processor == Processor.here()
     front, back = (find_host(str(out / f"{name}.toml"), "a test") for name in ("front", "back"))
     assert front.draft_factor
     assert not back.draft_factor, "no draft is there"
     assert front.stage_factor
     assert back.stage_factor
     assert front.wake_ms > 0
+    assert back.restart_ms == front.restart_ms > median(taken) - 0.1, "and what is told beside it"
     assert "pyzmq" in back.origin.versions
     assert "protocol" in front.origin.versions, "as the worker tells them"
     assert Scenario.load(made).hosts["front"].profile == "hosts/front.toml"

@@ -12,8 +12,6 @@ from treepipe.executor.measure.requests import CONTEXTS, TOKENS
 from treepipe.executor.measure.timing import Effort, HostClock, Probe, Sampler, measured
 from treepipe.executor.measure.work import WorkKind, WorkPoint
 
-pytestmark = pytest.mark.processes
-
 
 class Machine:
     """Time goes on only while it works: ``row_ms`` a row, attention over the context besides."""
@@ -96,12 +94,6 @@ def test_a_machine_too_slow_for_that_gives_up_the_largest_passes() -> None:
     assert len(block) >= 2, "a slope needs two"
     assert "all passes would have taken about" in said
     assert machine.seconds < 60
-
-
-def test_little_work_is_never_thinned() -> None:
-    machine = Machine(0.001)
-    probes = machine.probes()
-    assert not choose(probes, TOKENS, CONTEXTS, 0.0, guess_times(probes, machine)).thinned
 
 
 def test_a_guess_from_short_passes_holds_for_long_ones() -> None:

@@ -216,6 +216,7 @@ BAD: list[tuple[Change, str]] = [
     (_text("config.json", "[]"), "config.json: must hold a JSON object"),
     (_config(hidden_size=...), "config.json: key hidden_size is missing"),
     (_config(vocab_size=0), "key vocab_size = 0 must be a whole number"),
+    (_config(num_hidden_layers=3), "tensor model.layers.2.self_attn.q_proj.weight is missing"),
     (_config(num_hidden_layers=1), "but the weights hold further layers"),
     (_config(num_key_value_heads=4), "asks for tensor model.layers.0.self_attn.k_proj.weight"),
     (_config(num_key_value_heads=3), "num_key_value_heads = 3 does not divide"),

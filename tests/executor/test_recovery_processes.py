@@ -21,7 +21,6 @@ from treepipe.executor.clock import now_ms
 from treepipe.executor.controller import Controller
 from treepipe.executor.crew import Crew
 from treepipe.executor.mailbox import Outbox
-from treepipe.executor.measure.in_place import restart_ms
 from treepipe.executor.transport import ZeroMQ
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment, RequestSpec
@@ -78,27 +77,6 @@ def test_a_worker_that_dies_while_another_one_is_replaced_takes_a_spare_too(
     assert all(fault.recovered_ms is not None for fault in trace.faults)
     assert any("while workers started anew; a spare took its place" in w for w in trace.warnings)
     assert_greedy(trace, deployment, pair[0])
-
-
-def test_what_a_restart_takes_is_measured(
-    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is the crew's restart and what is told before and after it, and none of the decoding."""
-    deployment = _asked("pp", SHORT)
-    restart, taken = Crew.start_anew, list[float]()
-
-    def timed(self: Crew, *loss: Any) -> None:
-        begun = now_ms()
-        restart(self, *loss)
-        taken.append(now_ms() - begun)
-
-    monkeypatch.setattr(Crew, "start_anew", timed)
-    with controller_of(pair, deployment, emulate=False) as running:
-        begun = now_ms()
-        found = restart_ms(running, deployment)
-        whole = now_ms() - begun
-    assert len(taken) == 1
-    assert taken[0] <= found < whole
 
 
 def test_what_ends_by_itself_loses_nobody(pair: tuple[Path, Path]) -> None:

@@ -14,7 +14,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,10 @@ import pytest
 
 from tests.worlds.changed import changed
 from treepipe.executor import daemon as daemon_module
+from treepipe.executor.addresses import LOOPBACK
 from treepipe.executor.daemon import Daemon
 from treepipe.executor.fork_server import end_with_fork_server, fork_server, start
+from treepipe.executor.remote import status
 from treepipe.executor.station import RoleSettings
 from treepipe.executor.transport import KeyPair
 from treepipe.scenario.deployment import Deployment, Placed
@@ -46,7 +48,7 @@ def serve_in(
     port: int,
     key: Any,
     models: Path | None,
-    change: Callable[[], None] = as_it_is,
+    change: Callable[[], None],
 ) -> None:
     """The body of a daemon's process."""
     end_with_fork_server()
@@ -59,33 +61,45 @@ def serve_in(
         serving.serve()
 
 
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A host's daemon while it serves.
+
+    Attributes:
+        process: the daemon's; its children are the roles'.
+    """
+
+    address: str
+    process: psutil.Process
+
+    def roles(self) -> tuple[str, ...]:
+        """Of a daemon without a key."""
+        return status(self.address, None).roles
+
+
 @contextmanager
 def serving(
-    namespace: str | None, host: str, port: int, key: KeyPair | None, models: Path | None = None
-) -> Iterator[str]:
-    """A daemon's address while it serves."""
-    with daemon_process(namespace, host, port, key, models):
-        yield f"{host}:{port}"
-
-
-@contextmanager
-def daemon_process(
-    namespace: str | None,
-    host: str,
-    port: int,
-    key: KeyPair | None,
     models: Path | None = None,
+    *,
+    namespace: str | None = None,
+    host: str = LOOPBACK,
+    port: int | None = None,
+    key: KeyPair | None = None,
     change: Callable[[], None] = as_it_is,
-) -> Iterator[psutil.Process]:
-    """A daemon's process while it serves; its children are the roles'.
+) -> Iterator[Serving]:
+    """A daemon in a process of its own.
 
-    Args: ``change``: what is done there before, also to the roles.
+    Args:
+        models: its folder of checkpoints.
+        port: None: any free one.
+        change: what is done there before, also to the roles.
     """
+    port = free_port() if port is None else port
     args = namespace, host, port, key, models, change
     process = fork_server().Process(target=serve_in, args=args)
     start(process)
     try:
-        yield psutil.Process(process.pid)
+        yield Serving(f"{host}:{port}", psutil.Process(process.pid))
     finally:
         process.kill()
         process.join()
@@ -93,7 +107,7 @@ def daemon_process(
 
 def free_port() -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
 
 
