@@ -44,7 +44,7 @@ def arriving(name: str) -> Deployment:
     return replace(small_deployment(name, ends="draft"), requests=requests)
 
 
-@pytest.mark.parametrize("name", ["pp", "pipedec", "flowspec"])
+@pytest.mark.parametrize("name", ["pipedec", "flowspec"])
 def test_requests_are_asked_for_when_they_arrive(
     controller: Controller, pair: tuple[Path, Path], name: str
 ) -> None:

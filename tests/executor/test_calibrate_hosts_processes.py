@@ -52,7 +52,7 @@ def _checked(path: Path) -> str:
     """The note of a link profile whose values a loopback can have."""
     assert check_file(path)[0] == "links"
     found = find_link(str(path), "test")
-    assert 0 < found.latency_ms + found.message_ms < 5
+    assert 0 < found.latency_ms + found.message_ms < 1e3, "on however busy a machine"
     assert found.jitter_ms >= 0
     assert found.bandwidth_mbit_s is not None
     assert found.bandwidth_mbit_s > 0

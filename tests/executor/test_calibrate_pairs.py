@@ -193,7 +193,7 @@ def test_two_ends_with_a_key_time_every_size() -> None:
     assert {size for kind, size in samples if kind == "trip"} == {0, *SIZES}
     profile = link_profile(samples, "here", found.seconds, found.versions, "; beside others")
     assert profile is not None
-    assert 0 < profile.latency_ms + profile.message_ms + profile.jitter_ms < 100
+    assert 0 < profile.latency_ms + profile.message_ms + profile.jitter_ms < 1e3
     assert profile.measured_to_bytes == SIZES[-1]
     assert str(profile.origin.note).endswith("; beside others")
 

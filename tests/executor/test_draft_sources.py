@@ -1,10 +1,10 @@
-"""An EAGLE head against dense computation, and drafts of every kind in real runs."""
+"""Drafts by layers against dense computation, and drafts of every kind in real runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import islice, product
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,10 @@ from treepipe.core.requests import LIVES
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.controller import Controller
 from treepipe.executor.draft_memory import stream
+from treepipe.executor.draft_model import LanguageModelDraft
 from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.eagle_head import load_head
+from treepipe.executor.measure.calibration import WholeModel
 from treepipe.executor.packed import LEAST_BYTES, PackedLinear, can_pack
 from treepipe.executor.stage_model import TargetEnds
 from treepipe.results.trace import Trace
@@ -92,29 +94,32 @@ def test_tree_passes_of_a_wide_head_equal_dense_computation(tmp_path: Path) -> N
 
 
 class Reader:
-    """One session of a head, as its passes leave it.
+    """One session of a draft, as its passes leave it.
 
     Attributes:
         text: committed tokens; of the first ``known`` but the last the target's states are known.
         nodes: token path below the text of each scratch node.
     """
 
-    def __init__(self, session: int) -> None:
+    def __init__(self, session: int, holds: bool) -> None:
+        """Args: ``holds``: a pass over committed tokens goes on behind the nodes that hold some."""
         generator = torch.Generator().manual_seed(session)
         self.features = torch.randn((VOCABULARY, 32), generator=generator, dtype=torch.float64)
         self.text, self.known, self.nodes = list[int](), 0, list[tuple[int, ...]]()
         self._fresh = iter(torch.randperm(VOCABULARY, generator=generator).tolist())
+        self._holds = holds
 
     def order(self, draw: Callable[..., Any]) -> DraftPass:
-        """A pass over committed tokens, or one that accepts a path and grows the tree below it;
-        a parent may be a node of the same pass."""
+        """A pass behind an accepted path, over committed tokens or new nodes; a parent may be a
+        node of the same pass."""
         tokens = tuple(islice(self._fresh, draw(st.integers(2, 6))))
-        if not self.text or draw(st.booleans()):
-            self.text, self.nodes = [*self.text, *tokens], []
-            self.known = len(self.text)
-            return DraftPass(1, tokens, (), (), True, 4)
         end, nodes = draw(st.sampled_from([(), *self.nodes])), self.nodes
         keep = [i for i, path in enumerate(nodes) if path[: len(end)] == end[: len(path)]]
+        if not self.text or draw(st.booleans()):
+            self.text, self.nodes = [*self.text, *end, *tokens], []
+            self.known = len(self.text)
+            held = keep[: len(end)] if self._holds else ()
+            return DraftPass.over_committed(1, (*end, *tokens), 4, tuple(held))
         self.text += end
         self.nodes = [nodes[i][len(end) :] for i in keep[len(end) :]]
         parents = []
@@ -125,34 +130,45 @@ class Reader:
         return DraftPass(1, (), tokens, tuple(parents), False, 4, tuple(keep), len(end))
 
 
+@pytest.mark.parametrize("kind", ["eagle", "model"])
 @examples(80)
 @given(st.data())
-def test_sessions_of_a_batch_are_answered_as_each_alone(
-    target: Checkpoint, head: Path, data: st.DataObject
+def test_sessions_of_a_batch_are_answered_as_by_dense_computation(
+    target: Checkpoint, head: Path, kind: str, data: st.DataObject
 ) -> None:
     """They differ in what they have read, in rows, in levels, and in which passes they run. (A
     random head amplifies rounding from level to level, hence the precision.)"""
-    drafts = [EagleDraft(head, target, 64, torch.float64) for _ in range(2)]
-    readers = {session: Reader(session) for session in range(1, data.draw(st.integers(2, 4)) + 1)}
-    for draft, session in product(drafts, readers):
+    draft: EagleDraft | LanguageModelDraft = LanguageModelDraft(target, 64)
+    whole = WholeModel(target, 64)
+    if kind == "eagle":
+        draft = EagleDraft(head, target, 64, torch.float64)
+    sessions = range(1, data.draw(st.integers(2, 4)) + 1)
+    readers = {session: Reader(session, holds=kind == "model") for session in sessions}
+    for session in sessions:
         draft.open(session)
     for _ in range(data.draw(st.integers(2, 5))):
         passes = []
-        for session in data.draw(st.lists(st.sampled_from([*readers]), min_size=2, unique=True)):
+        for session in data.draw(st.lists(st.sampled_from(sessions), min_size=2, unique=True)):
             reader = readers[session]
             known, order = reader.known, reader.order(data.draw)
             passes.append((session, order))
-            newly = reader.features[max(known - 1, 0) : reader.known - 1]
-            for draft in drafts:
-                draft.observe(session, newly)
-        together = drafts[0].log_probs_batch(passes)
-        for found, (session, order) in zip(together, passes, strict=True):
-            _assert_close(found, drafts[1].log_probs(session, order))
+            if isinstance(draft, EagleDraft):
+                draft.observe(session, reader.features[max(known - 1, 0) : reader.known - 1])
+        for found, (session, order) in zip(draft.log_probs_batch(passes), passes, strict=True):
             reader = readers[session]
             text, guessed = reader.text[: reader.known], reader.text[reader.known :]
             true = reader.features[: reader.known - 1]
             for row, path in zip(found, reader.nodes[-len(order.tokens) :] or [()], strict=True):
-                _assert_close(row, dense(head, target, text, true, [*guessed, *path]))
+                if kind == "eagle":
+                    expected = dense(head, target, text, true, [*guessed, *path])
+                else:
+                    tokens = [*reader.text, *path]
+                    whole.stage.open(0)
+                    logits = whole.read(tokens, range(len(tokens)), None)[-1]
+                    expected = logits.double().log_softmax(-1)
+                _assert_close(row, expected)
+            if isinstance(draft, LanguageModelDraft):
+                assert draft.cache(session).length == len(reader.text) + len(reader.nodes)
 
 
 def test_pickled_weights_are_read_too(target: Checkpoint, tmp_path: Path, head: Path) -> None:
@@ -187,12 +203,7 @@ def decode_greedily(
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [
-        ("ngram", "flowspec"),
-        ("hybrid", "specpipe"),
-        ("eagle", "flowspec"),
-        ("eagle", "specpipe_db"),
-    ],
+    [("ngram", "flowspec"), ("hybrid", "specpipe"), ("eagle", "specpipe_db")],
 )
 def test_text_is_greedy_whatever_drafts(
     target: Checkpoint, head: Path, kind: str, name: str

@@ -101,11 +101,6 @@ def fit(fits: dict[str, FittedHost]) -> FittedHost:
     return fits["front"]
 
 
-def test_company_is_told_from_the_work_itself(fit: FittedHost) -> None:
-    two, three = pytest.approx(1.6, rel=0.04), pytest.approx(2.4, rel=0.15)  # three are rare
-    assert fit.together == {1: 1.0, 2: two, 3: three}
-
-
 def test_draft_passes_behind_a_wait_are_told_from_those_behind_others(fit: FittedHost) -> None:
     assert [fit.cold[place] for place in (1, 2, 3, 4)] == pytest.approx(
         [1.8, 1.3, 1.1, 1.0], rel=0.03
@@ -152,13 +147,6 @@ def test_messages_by_their_bytes(fit: FittedHost) -> None:
             assert found == pytest.approx(expected, rel=0.06), (what, size)
 
 
-def test_what_is_left(fit: FittedHost) -> None:
-    assert fit.wake == pytest.approx(0.3, rel=0.06)
-    assert fit.variation == pytest.approx(0.05, rel=0.25)
-    for found in fit.desk.values():
-        assert found == pytest.approx(0.25, rel=0.1)
-
-
 def test_without_any_run_there_is_no_term() -> None:
     nothing = Observed().fit()
     assert nothing.together == {1: 1.0}
@@ -172,8 +160,15 @@ def test_each_host_has_its_own_terms(fits: dict[str, FittedHost]) -> None:
         assert fit.wake == pytest.approx(wake, rel=0.06)
         for rows, factor in fit.factors["stage"].items():
             assert factor == pytest.approx(np.interp(rows, (1, 8), (first, eighth)), rel=0.03), host
+        assert fit.variation == pytest.approx(0.05, rel=0.25)
+        assert list(fit.desk.values()) == pytest.approx([0.25] * len(fit.desk), rel=0.1)
         assert fit.together[2] == pytest.approx(1.6, rel=0.1)
         drafts = list(fit.factors["draft"].values())
         assert drafts == [pytest.approx(1.1, rel=0.04)] * len(drafts)
         assert bool(drafts) == (host == "front")
         assert set(fit.messages) == {"send", "receive"}
+    assert fits["front"].together == {
+        1: 1.0,
+        2: pytest.approx(1.6, rel=0.04),
+        3: pytest.approx(2.4, rel=0.15),  # three are rare
+    }

@@ -9,9 +9,10 @@ import shutil
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
@@ -21,13 +22,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worlds.command_line import ROOT, Terminal
 from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.examples import examples
-from tests.worlds.hosts import at, roles_at
+from tests.worlds.hosts import at, free_port
 from tests.worlds.tiny_models import save_random_checkpoint
 from treepipe.core.errors import UserError
 from treepipe.core.messages import Flight, Segment
@@ -119,8 +120,9 @@ def test_every_record_travels_as_it_is(codec: Codec, kind: type, data: st.DataOb
     record = data.draw(OWN.get(kind, st.from_type(kind)))
     found = codec.decoded(codec.encoded(record))
     assert type(found) is kind
-    # Tables are not comparable, and a set's order depends on how it was made.
-    assert found == record or codec.encoded(found) == codec.encoded(record)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TimeTable, "__eq__", lambda one, other: vars(one) == vars(other))
+        assert found == record
 
 
 @given(st.binary(max_size=300))
@@ -205,22 +207,31 @@ def test_only_who_holds_the_key_comes_in() -> None:
         assert (inbox.count, inbox.dropped) == (1, {}), "of strangers nothing was read"
 
 
-def test_a_daemon_answers_who_holds_its_key_alone() -> None:
-    key, over = KeyPair.new(), threading.Event()
-    with ExitStack() as opened:
-        daemon = opened.enter_context(closing(Daemon("127.0.0.1", 0, key, None)))
-        stranger = connection(opened.enter_context(closing(ZeroMQ(KeyPair.new()))), NAMED)
-        turn_to(f"tcp://{daemon.address}", key, stranger)
+@contextmanager
+def serving_here(port: int = 0, key: KeyPair | None = None) -> Iterator[str]:
+    """The address of a daemon that serves in a thread of this process."""
+    over = threading.Event()
+    with closing(Daemon("127.0.0.1", port, key, None)) as daemon, ThreadPoolExecutor() as pool:
 
         def serve() -> None:
             while not over.is_set():
                 daemon.step(0.05)
 
-        opened.enter_context(ThreadPoolExecutor()).submit(serve)
-        opened.callback(over.set)
+        pool.submit(serve)
+        try:
+            yield daemon.address
+        finally:
+            over.set()
+
+
+def test_a_daemon_answers_who_holds_its_key_alone() -> None:
+    key, other = KeyPair.new(), ZeroMQ(KeyPair.new())
+    with serving_here(key=key) as address, closing(other):
+        stranger = connection(other, NAMED)
+        turn_to(f"tcp://{address}", key, stranger)
         with pytest.raises(SilentHostError, match="does not answer within"):
-            ask(stranger, daemon.address, session.HowAreYou(), session.Status, 0.5)
-        assert status(daemon.address, key).refused >= 1
+            ask(stranger, address, session.HowAreYou(), session.Status, 0.5)
+        assert status(address, key).refused >= 1
 
 
 # --- the daemon ----------------------------------------------------------------------------------
@@ -374,19 +385,13 @@ def test_other_versions_are_refused_naming_both_sides(daemon: _World) -> None:
     assert refused.sentence == f"it has {sides[0]}, this coordinator {sides[1]}"
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.binary(max_size=200), frames=st.integers(1, 3))
-def test_a_daemon_drops_noise(daemon: _World, data: bytes, frames: int) -> None:
-    before = daemon._dropped + len(daemon.answers)
-    daemon.take(b"one", [data] * frames)
-    assert daemon._dropped + len(daemon.answers) == before + 1
-
-
 def test_noise_is_logged_now_and_then_and_without_a_word_of_it(
     daemon: _World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for _ in range(100):
-        daemon.take(b"one", [b"a secret"])
+    order = FROM_COORDINATOR.encoded(session.HowAreYou())
+    for frames in [[b"a secret"], [], [order, order], [order[:1] + b"a secret"]] * 25:
+        daemon.take(b"one", frames)
+    assert (daemon._dropped, daemon.answers) == (100, [])
     numbers = [int(found) for found in re.findall(r"message (\d+)", caplog.text)]
     assert numbers == [1, 2, 4, 8, 16, 32, 64]
     assert "secret" not in caplog.text
@@ -435,7 +440,7 @@ def test_a_host_that_is_gone_is_not_waited_for_once_per_process() -> None:
     begun = now_ms()
     for name in ("draft0", "pipeline0.stage1"):
         RemoteProcess(gone, name).join()
-    assert now_ms() - begun < 1_000
+    assert now_ms() - begun < 5_000, "of 20 s"
 
 
 @pytest.mark.parametrize("meet", [status, RemoteHost])
@@ -446,9 +451,7 @@ def test_an_address_that_cannot_be_connected_to_is_a_sentence(meet: Any) -> None
 
 def fleet_at(pair: tuple[Path, Path], places: dict[str, str], *spares: str) -> Fleet:
     """The hosts of a run whose roles are at these places, the others here."""
-    plain = small_deployment("pp")
-    roles = roles_at(worker_roles(pair, plain), at(plain, places))
-    return Fleet([r.placed.worker for r in roles if r.placed.worker is not None], spares)
+    return Fleet(worker_roles(pair, at(small_deployment("pp"), places)), spares)
 
 
 @pytest.mark.parametrize(("places", "spares"), [({"pipeline0.stage1": FAR}, ()), ({}, (FAR,))])
@@ -475,6 +478,28 @@ def test_a_spare_takes_a_place_if_it_answers(pair: tuple[Path, Path]) -> None:
     assert fleet._sought
     fleet.close()
     assert not fleet._sought
+
+
+def test_a_spare_that_is_there_only_later_is_found(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is silent when a run meets its hosts, and is told of until it answers."""
+    monkeypatch.setattr("treepipe.executor.fleet.SPARE_S", 0.2)
+    monkeypatch.setattr("treepipe.executor.remote.LOOK_S", 0.05)
+    port = free_port()
+    address = f"127.0.0.1:{port}"
+    with closing(fleet_at(pair, {}, address)) as fleet:
+        fleet.meet(None)
+        assert fleet.spares(2_000.0) == []
+        (warning,) = fleet.run_ends(0.0).warnings
+        assert warning == f"worker {address} does not answer; it is a spare as soon as it does"
+        with serving_here(port):
+            until = now_ms() + 30_000
+            while not (found := fleet.spares(2_000.0)):
+                assert now_ms() < until
+                time.sleep(0.02)
+            assert found == [address]
+            assert not fleet.run_ends(0.0).warnings
 
 
 def test_a_role_that_moved_is_the_deployments_at_its_new_place(pair: tuple[Path, Path]) -> None:

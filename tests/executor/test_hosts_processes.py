@@ -1,24 +1,42 @@
-"""Runs whose workers are on other hosts: the same texts, on the loopback and in namespaces."""
+"""Runs whose workers are on other hosts, on the loopback and in namespaces: the same texts, and
+what happens when a host, or one of its workers, is lost."""
 
 from __future__ import annotations
 
+import resource
 import shutil
-from contextlib import ExitStack
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.worlds.changed import changed
 from tests.worlds.deployments import TIMES, small_deployment, worker_roles
 from tests.worlds.examples import THOROUGH
-from tests.worlds.hosts import PORT, at, namespaces, roles_at, serving, skip_without_namespaces
-from tests.worlds.real_runs import assert_greedy
+from tests.worlds.hosts import (
+    PORT,
+    Serving,
+    at,
+    free_port,
+    namespaces,
+    serving,
+    skip_without_namespaces,
+)
+from tests.worlds.real_runs import LONG, SHORT, TIMEOUT_MS, assert_greedy, one_by_one
 from treepipe.core.errors import RunError, UserError
+from treepipe.core.losses import FaultKind
 from treepipe.core.schedules import systems
-from treepipe.executor.controller import Controller
-from treepipe.executor.remote import status
+from treepipe.executor.controller import Controller, RunEndedError
+from treepipe.executor.remote import RemoteHost, status
 from treepipe.executor.transport import KeyPair
 from treepipe.scenario.deployment import Placed
+from treepipe.scenario.faults import Faults, Injected
 
 pytestmark = pytest.mark.processes
 
@@ -32,7 +50,7 @@ def test_workers_on_another_host_serve_run_after_run_from_their_own_copies(
     away = "draft0", *(f"pipeline0.stage{n}" for n in (2, 3, 4))
     with serving(tmp_path) as host:
         deployment = at(plain, dict.fromkeys(away, host.address))
-        roles = roles_at(worker_roles(pair, plain, emulate=False), deployment)
+        roles = worker_roles(pair, deployment, emulate=False)
         with pytest.raises(
             UserError, match=rf"^worker {host.address}: .*; copy the .*: rsync -aL "
         ):
@@ -74,7 +92,149 @@ def test_every_schedule_is_lossless_over_six_hosts(pair: tuple[Path, Path], tmp_
             plain = changed(plain, drafts=(*plain.roles.drafts, Placed("draft1", TIMES)))
             places = dict(zip(plain.roles.devices, addresses, strict=True))
             deployment = changed(at(plain, places), key=key_file)
-            roles = roles_at(worker_roles(pair, plain, emulate=False), deployment)
+            roles = worker_roles(pair, deployment, emulate=False)
             with Controller(roles, deployment) as running:
                 trace, _ = running.run(deployment)
             assert_greedy(trace, deployment, pair[0])
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+ASKED = (SHORT, LONG)
+AWAY = "pipeline0.stage2", "pipeline0.stage3"
+"""The stages of the first host; all other roles are on this one."""
+
+
+@pytest.fixture
+def hosts(pair: tuple[Path, Path]) -> Iterator[list[Serving]]:
+    """Two of them, which share a folder of models."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(serving(pair[0].parent)) for _ in range(2)]
+
+
+@pytest.mark.parametrize("lost", ["a role's process", "the daemon"])
+def test_a_spare_on_another_host_takes_the_place_of_what_is_lost(
+    pair: tuple[Path, Path], hosts: list[Serving], lost: str
+) -> None:
+    """A daemon that is killed takes two stages along."""
+    first, spare = hosts
+    plan = Faults(spares=1, spare_workers=(spare.address,))
+    plain = replace(small_deployment("specpipe_db", clients=2), requests=ASKED, faults=plan)
+    deployment = at(plain, dict.fromkeys(AWAY, first.address))
+    roles = worker_roles(pair, deployment, emulate=False, timeout_ms=TIMEOUT_MS)
+
+    def lose() -> None:
+        """Its processes are in the order of their start: stage 2 is the first."""
+        (first.process.children()[0] if lost == "a role's process" else first.process).kill()
+
+    with Controller(roles, deployment) as running:
+        assert (first.roles(), spare.roles()) == (AWAY, ())
+        trace, _ = running.run(deployment, one_by_one(lose))
+        moved = AWAY[:1] if lost == "a role's process" else AWAY
+        assert spare.roles() == moved
+        if moved != AWAY:
+            assert first.roles() == AWAY[1:]
+        again, _ = running.run(deployment)
+        assert spare.roles() == moved, "it stays there"
+    assert spare.roles() == ()
+    (fault,) = trace.faults
+    assert fault.worker in moved
+    assert fault.recovered_ms is not None
+    assert any(f"a spare at {spare.address} took its place" in each for each in trace.warnings)
+    assert_greedy(trace, deployment, pair[0])
+    assert_greedy(again, deployment, pair[0])
+    assert not again.faults
+    assert len([w for w in again.warnings if "are aligned" in w]) == 3 - len(moved)
+
+
+def test_a_draft_whose_host_is_gone_and_comes_back_drafts_again(pair: tuple[Path, Path]) -> None:
+    """Its daemon is killed: a stand-in here decodes plainly until another daemon listens there."""
+    stand_in = small_deployment("pp").service.new_schedule
+    asked = (ASKED[0], *[replace(ASKED[1], max_new_tokens=40)] * 5)
+    plain = changed(small_deployment("specpipe_db"), requests=asked, stand_in=stand_in)
+    with ExitStack() as stack:
+        first = stack.enter_context(serving(pair[0].parent))
+        deployment = at(plain, {"draft0": first.address})
+        roles = worker_roles(pair, deployment, emulate=False, timeout_ms=TIMEOUT_MS)
+        port = int(first.address.rpartition(":")[2])
+
+        def end_daemon() -> None:
+            first.process.kill()
+            first.process.wait()
+
+        with Controller(roles, deployment) as running:
+            begin = partial(serving, pair[0].parent, port=port)
+            events = one_by_one(end_daemon, lambda: stack.enter_context(begin()))
+            trace, _ = running.run(deployment, events)
+            away = running.crew.deployment.plain
+            again, _ = running.run(deployment)
+            assert not running.crew.deployment.plain
+            assert first.roles() == ("draft0",)
+    (fault,) = trace.faults
+    assert fault.worker == "draft0"
+    assert fault.plain_from_ms is not None
+    warnings = [*trace.warnings, *again.warnings]
+    assert any("draft0 was back" in each for each in (again if away else trace).warnings)
+    assert any("decoded plainly until it is back" in each for each in warnings)
+    assert_greedy(trace, deployment, pair[0])
+    assert_greedy(again, deployment, pair[0])
+
+
+def test_what_fails_over_there_is_named_and_leaves_nothing(pair: tuple[Path, Path]) -> None:
+    """Session after session of one daemon, the last of which nobody disturbs."""
+    kinds: tuple[FaultKind, ...] = ("kill", "stop", "cut")
+    plain = replace(small_deployment("pp", clients=2), requests=ASKED)
+    with serving(pair[0].parent) as host:
+        deployment = at(plain, dict.fromkeys(AWAY, host.address))
+        roles = worker_roles(pair, deployment, emulate=False, timeout_ms=TIMEOUT_MS)
+        for kind in kinds:
+            plan = Faults(injected=(Injected(AWAY[1], kind, 60.0),))
+            with (
+                Controller(roles, deployment) as running,
+                pytest.raises(RunEndedError, match=rf"^{AWAY[1]} ") as ended,
+            ):
+                running.run(replace(deployment, faults=plan))
+            (fault,) = ended.value.trace.faults
+            assert (fault.worker, fault.kind) == (AWAY[1], kind)
+            assert fault.detected_ms is not None
+            _, left = psutil.wait_procs(host.process.children(), timeout=5)
+            assert (host.roles(), left) == ((), [])
+        with Controller(roles, deployment) as running:
+            trace, _ = running.run(deployment)
+    assert_greedy(trace, deployment, pair[0])
+
+
+MOST_DESCRIPTORS = 96
+"""Of a daemon that must not have more; half of them are its own."""
+
+
+def _few_descriptors() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (MOST_DESCRIPTORS, MOST_DESCRIPTORS))
+
+
+def test_connections_of_strangers_do_not_keep_a_daemon_from_starting_a_process() -> None:
+    """More of them than it has descriptors for; they say nothing, and need no key for that. Those
+    that wait are fewer than it keeps for its own work: more could take these while it starts."""
+    key, port = KeyPair.new(), free_port()
+    with ExitStack() as stack:
+        serves = stack.enter_context(serving(port=port, key=key, change=_few_descriptors))
+        daemon = serves.process
+        host = stack.enter_context(closing(RemoteHost(serves.address, key)))
+        before = daemon.num_fds()
+        for _ in range(MOST_DESCRIPTORS - 2 * before):
+            stranger = stack.enter_context(socket.socket())
+            stranger.setblocking(False)
+            stranger.connect_ex(("127.0.0.1", port))
+        until = time.monotonic() + 60
+        while daemon.num_fds() < MOST_DESCRIPTORS // 2:
+            assert time.monotonic() < until
+        assert before < MOST_DESCRIPTORS // 2
+        started = host.start(AWAY[0])
+        while not daemon.children():
+            assert started.process.is_alive(), host.refusal
+            assert time.monotonic() < until
+        started.control.close()  # so that it ends
+        started.process.join()
+        assert started.process.exitcode == 0
+        assert daemon.is_running()
+        started.look.close()

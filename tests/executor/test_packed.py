@@ -60,10 +60,12 @@ def test_a_model_with_packed_layers_says_what_generate_says(
     architecture: str, tmp_path: Path
 ) -> None:
     folder = save_random_checkpoint(tmp_path / "small", architecture=architecture, seed=2)
+    small = WholeModel(Checkpoint.open(folder), 64)
     wide = WholeModel(Checkpoint.open(write_wider(folder, 128, tmp_path / "wide")), 64)
     prompt = [5, 9, 2, 40, 17]
     assert wide.greedy(prompt, 24) == greedy(folder, prompt, 24)
     assert _packed(wide.stage) == 2 * 3  # the feed-forward's matrices
+    assert not _packed(small.stage)
 
 
 @needs_library
@@ -79,13 +81,6 @@ def test_a_last_stages_projection_is_packed(seed: int, tmp_path: Path) -> None:
     torch.testing.assert_close(last.logits(hidden), both.logits(hidden), rtol=1e-5, atol=1e-4)
     assert torch.equal(
         both.embed([3, 8999]), TargetEnds(checkpoint, projects=False).embed([3, 8999])
-    )
-
-
-def test_small_matrices_stay_as_they_are(tmp_path: Path) -> None:
-    model = StageModel(Checkpoint.open(save_random_checkpoint(tmp_path)), range(2), 8)
-    assert not any(
-        type(module) is PackedLinear for each in model._layers for module in each.modules()
     )
 
 

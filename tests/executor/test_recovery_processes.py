@@ -14,7 +14,15 @@ import pytest
 from tests.worlds.changed import changed
 from tests.worlds.deployments import PROMPT, small_deployment, worker_roles
 from tests.worlds.hosts import free_port
-from tests.worlds.real_runs import assert_greedy, controller_of, one_by_one, run_once
+from tests.worlds.real_runs import (
+    LONG,
+    SHORT,
+    TIMEOUT_MS,
+    assert_greedy,
+    controller_of,
+    one_by_one,
+    run_once,
+)
 from treepipe.core.messages import Close
 from treepipe.executor.addresses import LOOPBACK
 from treepipe.executor.clock import now_ms
@@ -29,9 +37,6 @@ from treepipe.scenario.redeal import redeal_of
 from treepipe.scenario.scenario import Scenario
 
 pytestmark = pytest.mark.processes
-
-SHORT, LONG = RequestSpec(PROMPT[:20], 12), RequestSpec(PROMPT[:9], 60)
-"""The first is over while the others have some tokens and want many more."""
 
 
 def _asked(name: str, *requests: RequestSpec, spares: int = 0, **changes: Any) -> Deployment:
@@ -128,7 +133,7 @@ def test_layers_are_dealt_anew_where_no_spare_is_left(pair: tuple[Path, Path]) -
 
 
 LASTS_MS = 1300.0
-"""Longer than it takes to notice (``timeout_ms`` is 1000 there), on a busy machine, too."""
+"""Longer than it takes to notice, on a busy machine, too."""
 
 
 def _drafted(trace: Trace, since_ms: float, until_ms: float = inf) -> bool:
@@ -171,9 +176,9 @@ def test_a_draft_that_is_back_drafts_again(pair: tuple[Path, Path]) -> None:
         stand_in=stand_in,
     )
     injected = (Injected("draft0", "stop", 60.0, for_ms=LASTS_MS),)
-    with controller_of(pair, deployment, emulate=False, timeout_ms=1000.0) as running:
-        trace, _ = running.run(changed(deployment, timeout_ms=1000.0, injected=injected))
-        assert not running.deployment.plain
+    with controller_of(pair, deployment, emulate=False, timeout_ms=TIMEOUT_MS) as running:
+        trace, _ = running.run(changed(deployment, timeout_ms=TIMEOUT_MS, injected=injected))
+        assert not running.crew.deployment.plain
     (fault,) = trace.faults
     assert fault.at_ms is not None
     assert fault.plain_from_ms is not None

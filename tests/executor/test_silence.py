@@ -24,9 +24,9 @@ import pytest
 
 from tests.worlds.changed import changed
 from tests.worlds.command_line import ROOT, SCENARIO, Terminal
-from tests.worlds.deployments import PROMPT, small_deployment, worker_roles
+from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.hosts import free_port
-from tests.worlds.real_runs import controller_of
+from tests.worlds.real_runs import LONG, SHORT, TIMEOUT_MS, controller_of
 from tests.worlds.tiny_models import greedy
 from treepipe.core.errors import RunError
 from treepipe.core.losses import FaultKind
@@ -38,14 +38,9 @@ from treepipe.executor.controller import Controller, RunEndedError
 from treepipe.executor.pulse import AT_WORK, IDLE, LostWorkerError, Pulse, Watch
 from treepipe.results.recording import RecordedRequest, Recording
 from treepipe.results.trace import Trace
-from treepipe.scenario.deployment import SWITCH, RequestSpec
+from treepipe.scenario.deployment import SWITCH
 from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
-
-TIMEOUT_MS = 1000.0
-"""Of the runs; half of the default, so that nobody waits for long."""
-LONG = (RequestSpec(PROMPT[:20], 10), RequestSpec(PROMPT[:9], 60))
-"""The first is over while the second has some tokens and wants many more."""
 
 # --- the controller's side, in memory -----------------------------------------------------------
 
@@ -75,15 +70,6 @@ class _Watched:
         for name, beat in beats.items():
             os.write(self._ends[name].fileno(), beat)
         self.watch.look()
-
-
-def test_the_silent_worker_is_named_and_no_other(clock: Any) -> None:
-    watched = _Watched(clock, "draft0", "stage1")
-    watched.after(0.0, stage1=AT_WORK)
-    for _ in range(59):
-        watched.after(500.0, draft0=AT_WORK)
-    with pytest.raises(LostWorkerError, match=r"^stage1 has not answered for 29500 ms \(faults\."):
-        watched.after(500.0, draft0=AT_WORK)
 
 
 def test_a_pause_of_all_processes_is_nobodys_silence(clock: Any) -> None:
@@ -170,7 +156,7 @@ def test_a_worker_is_silent_where_it_is_stuck_and_not_where_it_computes(
 )
 def test_a_lost_worker_ends_the_run(pair: tuple[Path, Path], name: str, kind: FaultKind) -> None:
     """It is named, no process is left, and the committed texts are there."""
-    deployment = replace(small_deployment("flowspec", clients=2), requests=LONG)
+    deployment = replace(small_deployment("flowspec", clients=2), requests=(SHORT, LONG))
     if name == SWITCH:
         deployment = changed(deployment, central_transfers=True)
     silent = r"has not answered for \d+ ms \(faults\.timeout_ms = 1000\)"
@@ -182,7 +168,7 @@ def test_a_lost_worker_ends_the_run(pair: tuple[Path, Path], name: str, kind: Fa
     assert not any(psutil.pid_exists(pid) for pid in pids if pid is not None)
     requests = ended.value.trace.requests
     assert [r.reason for r in requests] == ["length", "run ended"]
-    for request, spec in zip(requests, LONG, strict=True):
+    for request, spec in zip(requests, deployment.requests, strict=True):
         text = greedy(pair[0], list(spec.prompt), spec.max_new_tokens)
         assert list(request.tokens) == text[: len(request.tokens)]
         assert request.tokens

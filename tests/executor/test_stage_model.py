@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +13,8 @@ from hypothesis import strategies as st
 from tests.worlds.examples import examples
 from tests.worlds.tiny_models import parameter_bytes, save_random_checkpoint
 from treepipe.core.messages import NO_PARENT
-from treepipe.core.protocol import DraftPass
-from treepipe.core.scratch import Scratch
 from treepipe.executor.cache import TreeCache
 from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.draft_model import LanguageModelDraft
 from treepipe.executor.families import fixed_rotary
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.executor.stage_model import Rotations, StageModel
@@ -133,71 +128,6 @@ def test_causality_check_notices_a_wrong_mask(whole: WholeModel) -> None:
     cache.begin = broken  # type: ignore[method-assign, assignment]
     with pytest.raises(AssertionError, match="attends to"):
         whole.read([5], [3], [1])
-
-
-@pytest.fixture(scope="module")
-def small_draft(folder: Path) -> LanguageModelDraft:
-    checkpoint = Checkpoint.open(save_random_checkpoint(folder / "kept", layers=2, seed=4))
-    return LanguageModelDraft(checkpoint, 128)
-
-
-def dense(draft: LanguageModelDraft, text: list[int]) -> torch.Tensor:
-    """Log probabilities behind the text, all of it computed in one pass."""
-    draft.open(1)
-    (row,) = draft.log_probs(1, DraftPass.over_committed(0, text, 3))
-    draft.close(1)
-    return row
-
-
-some_tokens = st.lists(st.integers(0, 60), min_size=1, max_size=3)
-
-
-class Drafted:
-    """One session of a draft: committed text, scratch nodes, and the path that is accepted next."""
-
-    def __init__(self) -> None:
-        self.scratch, self.text, self.path = Scratch[None](), list[int](), ()
-        self.nodes = 0
-
-    def commit(self, draw: Callable[..., Any]) -> DraftPass:
-        """The accepted path, and some tokens more."""
-        self.path = draw(st.sampled_from([(), *[node.path for node in self.scratch.nodes]]))
-        unread = [*self.path, *draw(some_tokens)]
-        self.text, self.nodes = [*self.text, *unread], 0
-        return DraftPass.over_committed(0, unread, 3, self.scratch.along(self.path))
-
-    def grow(self, draw: Callable[..., Any]) -> DraftPass:
-        """Nodes below any others."""
-        tokens = draw(some_tokens)
-        parents = tuple(draw(st.integers(NO_PARENT, self.nodes - 1)) for _ in tokens)
-        self.nodes += len(tokens)
-        return DraftPass(0, (), tuple(tokens), parents, False, 3)
-
-
-@examples(40)
-@given(st.data())
-def test_what_a_draft_keeps_is_what_it_would_compute(
-    small_draft: LanguageModelDraft, data: st.DataObject
-) -> None:
-    """Rounds of random trees of several sessions, whose passes mix: every answer is that of a draft
-    that reads the same tokens alone, with an empty cache."""
-    sessions = {number: Drafted() for number in (2, 3, 4)}
-    for number in sessions:
-        small_draft.open(number)
-    for _ in range(data.draw(st.integers(3, 9))):
-        passes = []
-        for number in data.draw(st.lists(st.sampled_from([*sessions]), min_size=1, unique=True)):
-            session = sessions[number]
-            begins = not session.text or data.draw(st.booleans())
-            passes.append((number, (session.commit if begins else session.grow)(data.draw)))
-        for rows, (number, order) in zip(small_draft.log_probs_batch(passes), passes, strict=True):
-            session = sessions[number]
-            for below, row in zip(session.scratch.follow(order).asked, rows, strict=True):
-                expected = dense(small_draft, [*session.text, *below])
-                torch.testing.assert_close(row, expected, rtol=0, atol=1e-4)
-            assert small_draft.cache(number).length == len(session.text) + session.nodes
-    for number in sessions:
-        small_draft.close(number)
 
 
 def test_a_stage_holds_its_share_of_the_weights_only(folder: Path) -> None:

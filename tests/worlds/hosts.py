@@ -27,7 +27,6 @@ from treepipe.executor.addresses import LOOPBACK
 from treepipe.executor.daemon import Daemon
 from treepipe.executor.fork_server import end_with_fork_server, fork_server, start
 from treepipe.executor.remote import status
-from treepipe.executor.station import RoleSettings
 from treepipe.executor.transport import KeyPair
 from treepipe.scenario.deployment import Deployment, Placed
 
@@ -122,12 +121,6 @@ def at(deployment: Deployment, addresses: dict[str, str]) -> Deployment:
         drafts=tuple(map(placed, deployment.roles.drafts)),
         pipelines=tuple(tuple(map(placed, stages)) for stages in deployment.roles.pipelines),
     )
-
-
-def roles_at(roles: list[RoleSettings], deployment: Deployment) -> list[RoleSettings]:
-    """The roles as this deployment places them."""
-    places = {placed.name: placed for placed in deployment.roles.placed}
-    return [replace(role, placed=places[role.placed.name], deployment=deployment) for role in roles]
 
 
 def _ip(*words: str) -> None:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.worlds.deployments import worker_roles
+from tests.worlds.deployments import PROMPT, worker_roles
 from tests.worlds.tiny_models import greedy
 from treepipe.executor.controller import Controller
 from treepipe.results.recording import Recording
 from treepipe.results.trace import Trace
-from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.deployment import Deployment, RequestSpec
+
+SHORT, LONG = RequestSpec(PROMPT[:20], 12), RequestSpec(PROMPT[:9], 60)
+"""The first is over while another one has some tokens and wants many more."""
+TIMEOUT_MS = 1000.0
+"""A worker's silence until it is lost; half of the default, so that nobody waits for long."""
 
 
 def controller_of(pair: tuple[Path, Path], deployment: Deployment, **roles: object) -> Controller:
