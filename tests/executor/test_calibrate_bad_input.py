@@ -79,6 +79,8 @@ REFUSED = [
     ("run far.toml", "host = 'a' is the name of two machines: 10.0.0.1 and 10.0.0.2"),
     ("run box.toml --prompts few.json", "few.json: holds 3 texts; calibrate run continues 4"),
     ("run box.toml --prompts text.json", "text.json: must hold a JSON list of strings (--prompts)"),
+    ("run box.toml --prompts empty.json", "empty.json: must hold a JSON list of strings"),
+    ("run box.toml --prompts number.json", "number.json: must hold a JSON list of strings"),
     ("run box.toml --prompts none.json", "none.json: there is no such file (--prompts)"),
 ]
 
@@ -86,7 +88,8 @@ REFUSED = [
 @pytest.fixture
 def user(terminal: Terminal) -> Terminal:
     """Who has a file of each kind that a command of ``REFUSED`` names."""
-    texts = {"short": ["import"], "few": ["a", "b", "c"], "text": "a text", "kept": "mine"}
+    texts = {"short": ["import"], "few": ["a", "b", "c"], "empty": [], "number": [3]}
+    texts |= {"text": "a text", "kept": "mine"}
     for name, content in texts.items():
         (terminal.folder / f"{name}.json").write_text(json.dumps(content))
     scenario_at(terminal.folder, "127.0.0.1:5600", A, B, C).rename("inner.toml")

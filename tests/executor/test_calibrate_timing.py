@@ -96,6 +96,12 @@ def test_a_machine_too_slow_for_that_gives_up_the_largest_passes() -> None:
     assert machine.seconds < 60
 
 
+def test_little_work_is_never_thinned() -> None:
+    machine = Machine(0.001)
+    probes = machine.probes()
+    assert not choose(probes, TOKENS, CONTEXTS, 0.0, guess_times(probes, machine)).thinned
+
+
 def test_a_guess_from_short_passes_holds_for_long_ones() -> None:
     machine = Machine(2.0)
     guess = guess_times(machine.probes(), machine, machine.now)

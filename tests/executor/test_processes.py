@@ -100,7 +100,7 @@ def test_a_step_in_phases_sends_what_pruning_has_left(
 
 def test_every_moment_of_a_worker_has_one_name(pair: tuple[Path, Path]) -> None:
     with controller_of(pair, small_deployment("pp", clients=2), emulate=False) as running:
-        for name in ("pp", "specpipe"):
+        for name in ("flowspec", "specpipe"):
             deployment = small_deployment(name, clients=2, ends="pipeline")
             running.run(deployment)  # whose end is not counted again
             trace, _ = running.run(deployment)
