@@ -24,7 +24,6 @@ from treepipe.executor.measure.calibration import (
     Texts,
     WholeModel,
     record_acceptance,
-    recorder_of,
 )
 from treepipe.executor.measure.judging import CANDIDATES, candidates_of, rank_of
 from treepipe.executor.measure.requests import AcceptanceRequest
@@ -103,7 +102,7 @@ def test_answers_by_depth_are_the_heads(target: Checkpoint, head: Path) -> None:
     draft = EagleDraft(head, target, 64)
     asked = Texts(target, PROMPTS, TOKENS)
     settings = SourceSettings(SourceSection(source="eagle"), head, GREEDY, False, 0)
-    pool = record_acceptance(asked, recorder_of(settings, asked))
+    pool = record_acceptance(settings, asked)
     assert PoolFile.from_content(pool.content()).content() == pool.content()
     assert pool.candidates == CANDIDATES
     assert {steps: len(rows) for steps, rows in pool.off_path.items()} == {

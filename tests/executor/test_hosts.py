@@ -451,7 +451,8 @@ def test_an_address_that_cannot_be_connected_to_is_a_sentence(meet: Any) -> None
 
 def fleet_at(pair: tuple[Path, Path], places: dict[str, str], *spares: str) -> Fleet:
     """The hosts of a run whose roles are at these places, the others here."""
-    return Fleet(worker_roles(pair, at(small_deployment("pp"), places)), spares)
+    roles = worker_roles(pair, at(small_deployment("pp"), places))
+    return Fleet([r.placed.worker for r in roles if r.placed.worker is not None], spares)
 
 
 @pytest.mark.parametrize(("places", "spares"), [({"pipeline0.stage1": FAR}, ()), ({}, (FAR,))])
@@ -490,16 +491,16 @@ def test_a_spare_that_is_there_only_later_is_found(
     address = f"127.0.0.1:{port}"
     with closing(fleet_at(pair, {}, address)) as fleet:
         fleet.meet(None)
-        assert fleet.spares(2_000.0) == []
-        (warning,) = fleet.run_ends(0.0).warnings
+        assert fleet.spares(2_000.0, []) == []
+        (warning,) = fleet.run_ends(0.0, {}).warnings
         assert warning == f"worker {address} does not answer; it is a spare as soon as it does"
         with serving_here(port):
             until = now_ms() + 30_000
-            while not (found := fleet.spares(2_000.0)):
+            while not (found := fleet.spares(2_000.0, [])):
                 assert now_ms() < until
                 time.sleep(0.02)
             assert found == [address]
-            assert not fleet.run_ends(0.0).warnings
+            assert not fleet.run_ends(0.0, {}).warnings
 
 
 def test_a_role_that_moved_is_the_deployments_at_its_new_place(pair: tuple[Path, Path]) -> None:

@@ -166,9 +166,9 @@ def test_a_draft_whose_host_is_gone_and_comes_back_drafts_again(pair: tuple[Path
             begin = partial(serving, pair[0].parent, port=port)
             events = one_by_one(end_daemon, lambda: stack.enter_context(begin()))
             trace, _ = running.run(deployment, events)
-            away = running.crew.deployment.plain
+            away = running.deployment.plain
             again, _ = running.run(deployment)
-            assert not running.crew.deployment.plain
+            assert not running.deployment.plain
             assert first.roles() == ("draft0",)
     (fault,) = trace.faults
     assert fault.worker == "draft0"

@@ -178,7 +178,7 @@ def test_a_draft_that_is_back_drafts_again(pair: tuple[Path, Path]) -> None:
     injected = (Injected("draft0", "stop", 60.0, for_ms=LASTS_MS),)
     with controller_of(pair, deployment, emulate=False, timeout_ms=TIMEOUT_MS) as running:
         trace, _ = running.run(changed(deployment, timeout_ms=TIMEOUT_MS, injected=injected))
-        assert not running.crew.deployment.plain
+        assert not running.deployment.plain
     (fault,) = trace.faults
     assert fault.at_ms is not None
     assert fault.plain_from_ms is not None

@@ -162,9 +162,9 @@ def test_a_lost_worker_ends_the_run(pair: tuple[Path, Path], name: str, kind: Fa
     silent = r"has not answered for \d+ ms \(faults\.timeout_ms = 1000\)"
     how = silent if kind == "stop" else r"died \(exit code -9\)"
     with controller_of(pair, deployment, timeout_ms=TIMEOUT_MS) as running:
-        pids = [process.pid for process in running.crew.lines.processes.values()]
+        pids = [process.pid for process in running.lines.processes.values()]
         with pytest.raises(RunEndedError, match=rf"^{name} {how}") as ended:
-            running.run(deployment, partial(running.crew.inject, name, kind))
+            running.run(deployment, partial(running.inject, name, kind))
     assert not any(psutil.pid_exists(pid) for pid in pids if pid is not None)
     requests = ended.value.trace.requests
     assert [r.reason for r in requests] == ["length", "run ended"]

@@ -72,7 +72,7 @@ def test_no_fault_leaves_anything_but_the_text(
             without = stand_in is not None and lost == "draft0" and rng.random() < 0.5
             spares = 0 if without else 1 + len(away)
             failing = changed(deployment, timeout_ms=TIMEOUT_MS, spares=spares, injected=(fault,))
-            pids |= {process.pid or 0 for process in running.crew.lines.processes.values()}
+            pids |= {process.pid or 0 for process in running.lines.processes.values()}
             trace, recording = running.run(failing)
             assert_greedy(trace, deployment, pair[0])
             assert [fault.worker for fault in trace.faults] in ([], [lost])
