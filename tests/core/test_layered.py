@@ -8,10 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worlds.examples import examples
-from tests.worlds.hashed_lm import DRAFTS, VOCABULARY, any_order, target
 from tests.worlds.layers_by_the_paper import Logits, PaperSteps
-from tests.worlds.one_request import OneRequest
 from treepipe.core.decoding.layered import Layered, LayeredKeys
+from treepipe.core.schedules import systems
+from treepipe.testing.case import ORDER, Case
+from treepipe.testing.hashed_lm import DRAFTS, VOCABULARY, any_order, target
+from treepipe.testing.one_request import OneRequest
+from treepipe.testing.timeless_world import TimelessWorld
+from treepipe.testing.trials.decoding import decode
 
 PROMPT = [3, 1, 2]
 WITHOUT_TIES = ("noisy", "perfect", "poor", "random")
@@ -94,3 +98,37 @@ def test_every_step_is_the_paper_s(
     assert world.pipeline.ledger().tokens == paper.fed
     for ours, theirs in zip(world.pipeline.forward_sizes, paper.computed, strict=True):
         assert ours[1 : 1 + len(theirs)] == theirs, "behind the prompt"
+
+
+# --- steps that requests share -------------------------------------------------------------------
+
+LAYERED = [system.name for system in systems().values() if system.in_lock_step]
+
+
+def decoded(name: str, requests: int, draft: str, stages: int, seed: int) -> TimelessWorld:
+    """Equal requests of 5 and some 30 tokens at once; messages move in an order of the seed."""
+    system = systems()[name]
+    order = np.random.default_rng(seed).integers(0, 60, 20_000).tolist()
+    case = Case.replaying({"draft": draft, ORDER: order})
+    asked = [(5, 30, frozenset[int]())] * requests
+    return decode(system, system.parameters(width=4, children=3), case, asked, stages)
+
+
+@pytest.mark.parametrize("name", LAYERED)
+def test_lock_step_computes_the_same_whatever_the_order_of_messages(name: str) -> None:
+    """But for what is under way when the request ends: its end may come before or after that."""
+    worlds = [decoded(name, 1, "noisy", 4, seed) for seed in range(6)]
+    assert all(world.draft_calls == worlds[0].draft_calls for world in worlds)
+    for stage in range(4):
+        sizes = [world.pipelines[0].forward_sizes[stage] for world in worlds]
+        least = min(map(len, sizes))
+        assert max(map(len, sizes)) <= least + 4
+        assert all(each[:least] == sizes[0][:least] for each in sizes)
+
+
+def test_a_ragged_batch_computes_the_layers_of_all_requests_in_one_pass() -> None:
+    """Two requests are in step from the start, so that most flights hold both."""
+    alone, both = (decoded("specpipe_db", n, "perfect", 3, 0).pipelines[0] for n in (1, 2))
+    passes, single = ([len(sizes) for sizes in each.forward_sizes] for each in (both, alone))
+    assert all(two < 1.5 * one for two, one in zip(passes, single, strict=True))
+    assert np.mean(both.forward_sizes[0][2:]) > 1.5 * np.mean(alone.forward_sizes[0][1:])

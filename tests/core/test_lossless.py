@@ -17,9 +17,6 @@ from hypothesis import strategies as st
 
 from tests.worlds.any_section import least_room, sections
 from tests.worlds.examples import examples
-from tests.worlds.hashed_lm import Choose, any_order
-from tests.worlds.pipeline import Pipeline
-from tests.worlds.timeless_world import Request, TimelessWorld
 from tests.worlds.tiny_models import VOCABULARY, greedy, save_head, save_random_checkpoint
 from treepipe.core.cache_room import CacheRoom
 from treepipe.core.messages import Beat, Message, Segment
@@ -34,6 +31,9 @@ from treepipe.executor.draft_source import DraftSource
 from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.stage_model import Part, StageModel, TargetEnds
 from treepipe.scenario.schema import ScheduleSection
+from treepipe.testing.hashed_lm import Choose, any_order
+from treepipe.testing.pipeline import Pipeline
+from treepipe.testing.timeless_world import Request, TimelessWorld
 
 torch.set_num_threads(1)
 

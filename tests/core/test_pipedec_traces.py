@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from tests.worlds import toy_lm
 from tests.worlds.examples import examples
-from tests.worlds.hashed_lm import DRAFTS, VOCABULARY, any_order, target
-from tests.worlds.one_request import OneRequest
 from treepipe.core.decoding.layered import Layered
 from treepipe.core.protocol import Drafted, DraftPass
 from treepipe.core.schedules import systems
 from treepipe.core.schedules.pipedec import PipeDecKeys
+from treepipe.testing.hashed_lm import DRAFTS, VOCABULARY, any_order, target
+from treepipe.testing.one_request import OneRequest
 
 RECORDS = [
     record

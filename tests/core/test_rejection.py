@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.worlds.draws import SEEDS, distributions, generator, scripted
 from tests.worlds.examples import examples
 from treepipe.core.verification import Distribution, MultiCandidate, draw_without_replacement
+from treepipe.testing.draws import SEEDS, distributions, generator, scripted
 
 
 @given(distributions(), st.integers(0, 7), SEEDS)

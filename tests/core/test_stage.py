@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worlds.examples import examples
-from tests.worlds.pipeline import Event, Pipeline
 from treepipe.core.errors import ProtocolError
 from treepipe.core.messages import Segment, Word
 from treepipe.core.stage import Action, Pass, Prune, Run, StageSession
 from treepipe.core.tree import TokenTree
 from treepipe.core.words import WordLog
+from treepipe.testing.pipeline import Event, Pipeline
 
 
 class RandomDraft:

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.worlds.draws import SEEDS, distributions, generator, scripted
 from treepipe.core.verification import (
     Adaptive,
     Distribution,
@@ -26,6 +25,7 @@ from treepipe.core.verification import (
     draw,
     target_distribution,
 )
+from treepipe.testing.draws import SEEDS, distributions, generator, scripted
 
 NEW_RULES: dict[str, Callable[[np.random.Generator], Rule]] = {
     "greedy": lambda rng: Exact(rng, greedy=True),

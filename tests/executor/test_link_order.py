@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from tests.worlds.any_section import SCHEDULES, sections
 from tests.worlds.examples import examples
-from tests.worlds.hashed_lm import DRAFTS, any_order, greedy, target
 from tests.worlds.posted_pipeline import PostedWorld
 from treepipe.core.protocol import Started
 from treepipe.executor.link_order import FAR, LATE_MS, MOST_EARLY, TWICE, LinkOrder
 from treepipe.scenario.schema import ScheduleSection
+from treepipe.testing.hashed_lm import DRAFTS, any_order, greedy, target
 
 LINK = "draft0", "pipeline0.stage1"
 

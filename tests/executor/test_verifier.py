@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 
 from tests.worlds.any_section import sections
 from tests.worlds.examples import examples
-from tests.worlds.hashed_lm import VOCABULARY, Choose, any_order, noisy, target
-from tests.worlds.timeless_world import Request, TimelessWorld
 from treepipe.core.protocol import Drafted, DraftPass, Offer, Started
 from treepipe.core.schedules import systems
 from treepipe.core.verification import RULES, draw
@@ -24,6 +22,8 @@ from treepipe.executor.draft_source import DraftSource, Passes, best_candidates
 from treepipe.executor.sources import judged_sampling
 from treepipe.executor.verifier import Verifier
 from treepipe.scenario.schema import SamplingSection, ScheduleSection
+from treepipe.testing.hashed_lm import VOCABULARY, Choose, any_order, noisy, target
+from treepipe.testing.timeless_world import Request, TimelessWorld
 
 PROMPT, WANTED, SEED = (3, 1, 4), 24, 5
 DRAFT = noisy(0.7)

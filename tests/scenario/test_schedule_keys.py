@@ -10,78 +10,14 @@ import functools
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.worlds.any_section import SCHEDULES, sections
+from tests.worlds.any_section import SCHEDULES
 from tests.worlds.demo import demo, simulated
-from tests.worlds.examples import examples
-from tests.worlds.hashed_lm import DRAFTS, VOCABULARY, any_order, target
-from tests.worlds.pipeline import Pipeline
-from tests.worlds.timeless_world import TimelessWorld
-from treepipe.core.protocol import Drafted, DraftPass, Started
 from treepipe.core.schedules import systems
 from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schedule_check import unused_warnings
 from treepipe.scenario.schema import ScheduleSection
-
-
-class Measured(Pipeline):
-    """A pipeline that notes the most tree nodes that any stage has in its cache."""
-
-    peak = 0
-
-    def _work(self, n: int) -> None:
-        super()._work(n)
-        held = [session.cached for session in self.desks[n]._sessions.values()]
-        self.peak = max([self.peak, *held])
-
-
-class MeasuredWorld(TimelessWorld):
-    """A world that notes by how much the draft's cache exceeds the committed text at most."""
-
-    scratch = 0
-
-    def new_pipeline(self, stages: int, drafts: int, made: type[Pipeline] = Measured) -> Pipeline:
-        return super().new_pipeline(stages, drafts, made)
-
-    def drafted(self, session: int, order: DraftPass) -> Drafted:
-        answer = super().drafted(session, order)
-        request = self.requests[session]
-        held = len(request.reader.read) + len(request.reader.scratch)
-        self.scratch = max(self.scratch, held - len(request.committed))
-        return answer
-
-
-def decode(section: ScheduleSection, draft: str, stages: int, seed: int) -> MeasuredWorld:
-    """One request of some 20 tokens."""
-    world = MeasuredWorld([stages], target, DRAFTS[draft], any_order(seed))
-    schedule = section.choose()(1, stages)
-    prompt = tuple(i % VOCABULARY for i in range(9))
-    world.open(1, schedule, Started(prompt, 20))
-    world.run()
-    return world
-
-
-KEYS = st.fixed_dictionaries({"score_aware_depth": st.integers(1, 9)})
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-@examples(20)
-@given(sections, KEYS, st.sampled_from(sorted(DRAFTS)), st.integers(1, 5), st.integers(0, 2**32))
-def test_no_schedule_exceeds_its_bounds(
-    name: str, given_keys: dict[str, Any], more: dict[str, Any], draft: str, stages: int, seed: int
-) -> None:
-    section = ScheduleSection.model_validate({"name": name, **given_keys, **more})
-    world = decode(section, draft, stages, seed)
-    pipeline = world.pipelines[0]
-    assert isinstance(pipeline, Measured)
-    assert pipeline.peak <= section.system.tree_tokens(section.parameters, stages)
-    assert world.scratch <= section.system.most_scratch_tokens(section.parameters, stages)
-    sizes = [size for sizes in pipeline.forward_sizes for size in sizes]
-    assert max(sizes) <= section.system.most_pass_tokens(section.parameters, stages)
-
 
 OTHER: dict[str, Any] = {
     "tree_size": 7,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from tests.worlds.hashed_lm import VOCABULARY
 from treepipe.core.cache_room import DRAFT, CacheRoom
 from treepipe.core.schedules import systems
 from treepipe.scenario.schema import ScheduleSection
+from treepipe.testing.hashed_lm import VOCABULARY
 
 SCHEDULES: tuple[str, ...] = tuple(systems())
 

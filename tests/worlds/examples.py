@@ -12,6 +12,11 @@ SHARE = 8
 """A usual run takes one example of so many; other ones each time."""
 
 
+def share_of(many: int) -> int:
+    """The number of examples in this run of ``many``."""
+    return many if THOROUGH else max(2, many // SHARE)
+
+
 def examples(many: int, **rest: Any) -> settings:
     """Settings of a property that wants ``many`` examples; ``rest`` is given to hypothesis."""
-    return settings(max_examples=many if THOROUGH else max(2, many // SHARE), **rest)
+    return settings(max_examples=share_of(many), **rest)

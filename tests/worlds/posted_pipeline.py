@@ -7,13 +7,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.worlds.pipeline import Event, Pipeline
-from tests.worlds.timeless_world import TimelessWorld
 from treepipe.core.messages import Beat, Close, Flight, Message, Through
 from treepipe.executor.addresses import LOOPBACK
 from treepipe.executor.clock import now_ms
 from treepipe.executor.mailbox import TOKEN_BYTES, Gate, Inbox, Outbox
 from treepipe.executor.transport import ZeroMQ
+from treepipe.testing.pipeline import Event, Pipeline
+from treepipe.testing.timeless_world import TimelessWorld
 
 TOKEN = bytes(range(TOKEN_BYTES))
 ENDS = "sender", "receiver"

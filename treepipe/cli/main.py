@@ -21,6 +21,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from treepipe.cli import calibrate as cli_calibrate
+from treepipe.cli import check as cli_check
 from treepipe.cli import keys as cli_keys
 from treepipe.cli import plan as cli_plan
 from treepipe.cli import profiles as cli_profiles
@@ -86,6 +87,7 @@ app.command()(cli_plan.plan)
 app.command()(cli_sweep.sweep)
 app.command()(cli_worker.worker)
 app.command()(cli_keys.keys)
+app.command()(cli_check.check)
 
 
 def main() -> None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pkgutil
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from types import MappingProxyType, ModuleType, UnionType
 from typing import Any, Generic, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -115,6 +118,23 @@ class Registry(Generic[Record]):
                     f"installed {self.word} {entry.name!r} ({entry.value}) cannot be loaded: "
                     f"{type(error).__name__}: {error}"
                 ) from error
+
+    def of_file(self, file: Path) -> Sequence[Record]:
+        """Return the records of a Python file, whatever else is installed.
+
+        Raises:
+            UserError: it cannot be loaded, or has no such records.
+        """
+        spec = spec_from_file_location(file.stem, file)
+        if spec is None or spec.loader is None or not file.is_file():
+            raise UserError(f"{file}: there is no such Python file")
+        module = module_from_spec(spec)
+        sys.modules[file.stem] = module  # dataclasses of the file look their types up there
+        try:
+            spec.loader.exec_module(module)
+            return self._records(module)
+        except Exception as error:  # any fault of somebody's code
+            raise UserError(f"{file}: cannot be loaded: {type(error).__name__}: {error}") from error
 
     def _records(self, module: ModuleType) -> Sequence[Record]:
         """Return the records of a module; raise ``TypeError`` if it has none."""

@@ -95,6 +95,10 @@ class PipeDecKeys(LayeredKeys):
     def ineffective_keys(self) -> Mapping[str, str]:
         return {"index_slip": "draft_reuse"} if self.draft_reuse else {}
 
+    @property
+    def lawful(self) -> bool:
+        return not self.index_slip or self.draft_reuse
+
     def frontier(self) -> Frontier:
         return SlippedFrontier() if self.index_slip and not self.draft_reuse else Frontier()
 

@@ -26,6 +26,12 @@ def _batch(parameters: BatchKeys) -> int:
     return parameters.batch
 
 
+def _segment_tokens(parameters: BatchKeys, stages: int) -> int:
+    """Count a layer, and the root: where other requests' steps go on, a request's first layer may
+    be drafted before the step that feeds its root."""
+    return parameters.layer_tokens + (parameters.batch > 1)
+
+
 def _grid(load: Load) -> Sequence[Block]:
     return layered_grid({})
 
@@ -54,6 +60,7 @@ SYSTEMS = (
         source="SpecPipe, section 3.5",
         summary="SpecPipe, ragged batches of requests",
         parameters=BatchKeys,
+        segment_tokens=_segment_tokens,
         places=_batch,
         prompts="first",  # section 4: as in vLLM, new requests have priority
         grid=_batches,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.worlds.pipeline import Logits
-from tests.worlds.timeless_world import Choose, Request, TimelessWorld, first
 from treepipe.core.messages import Close, Message
 from treepipe.core.protocol import Schedule, Started
+from treepipe.testing.law import hold
+from treepipe.testing.pipeline import Logits
+from treepipe.testing.timeless_world import Choose, Request, TimelessWorld, first
 
 
 class OneRequest(TimelessWorld):
@@ -31,8 +32,8 @@ class OneRequest(TimelessWorld):
     ) -> list[int]:
         """The text; the messages that are under way at its end are left where they are."""
         self.open(self.session, self.schedule, Started(tuple(prompt), wanted, ends))
-        while not self.schedule.done:
-            assert self.step(), "deadlock: nothing moves, and the schedule is not done"
+        while self.request.reason is None:
+            hold(self.step(), "termination", "nothing moves, and the request is not over")
         return self.request.text
 
     @property

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from treepipe.core.messages import NO_PARENT, Segment, Word
 from treepipe.core.protocol import DraftPass
 from treepipe.core.stage import Prune, StageSession
+from treepipe.testing.law import hold
 
 
 class NodeLedger:
@@ -34,15 +35,22 @@ class NodeLedger:
 
     def feed(self, segment: Segment) -> None:
         """Number the rows of a tree segment."""
-        assert segment.ticket not in self.tickets, "a ticket is given out once"
+        hold(
+            segment.ticket not in self.tickets,
+            "answered_once",
+            f"ticket {segment.ticket} is given out twice",
+        )
         self.tickets[segment.ticket], self.rows[segment.ticket] = segment, []
         if segment.committed:
             return
-        assert (segment.version, segment.round) == (self.version, self.round)
-        assert segment.start == len(self.live), "rows are contiguous"
+        known = (segment.version, segment.round) == (self.version, self.round)
+        hold(
+            known, "index", f"segment {segment.ticket} is not of the version and round of its words"
+        )
+        hold(segment.start == len(self.live), "index", f"segment {segment.ticket} leaves a gap")
         places = range(segment.start, segment.start + len(segment.tokens))
         ordered = [parent < place for parent, place in zip(segment.parents, places, strict=True)]
-        assert all(ordered), "a node comes after its ancestors"
+        hold(all(ordered), "order", f"a node of segment {segment.ticket} comes before its parent")
         first = len(self.tokens)
         nodes = list(range(first, first + len(segment.tokens)))
         self.rows[segment.ticket] = nodes
@@ -53,10 +61,12 @@ class NodeLedger:
 
     def announce(self, word: Word) -> None:
         """Take the word's losses out of the draft's tree; nodes not fed yet do not count."""
-        assert (word.number, word.round) == (self.version, self.round)
+        known = (word.number, word.round) == (self.version, self.round)
+        hold(known, "index", f"word {word.number} is not the next one of its round")
         self.version += 1
         if word.retained is not None:
-            assert list(word.retained) == sorted(set(word.retained)), "retained indices ascend"
+            ascend = list(word.retained) == sorted(set(word.retained))
+            hold(ascend, "order", f"the indices that word {word.number} retains do not ascend")
             kept = [self.live[i] for i in word.retained if i < len(self.live)]
             for node in set(self.live) - set(kept[word.accepted :]):
                 self._left_at[node] = self.version
@@ -90,7 +100,7 @@ class StageRecord:
         kept = [self.cached[i] for i in action.keep]
         alive = [node for node in self.nodes if self.ledger.alive(node, version)]
         self.nodes = [self.nodes[i] for i in action.keep[action.accepted :]]
-        assert self.nodes == alive, "a prune keeps what the draft keeps"
+        hold(self.nodes == alive, "index", "a stage's prune keeps other nodes than the draft keeps")
         self.committed += [token for token, _ in kept[: action.accepted]]
         moved = {old: new - action.accepted for new, old in enumerate(action.keep)}
         self.cached = [
@@ -102,17 +112,20 @@ class StageRecord:
         """Index law (ii): exactly the rows that the stage's words left alive, as they are now."""
         if segment.committed:
             first = len(self.committed)
-            assert segment.positions == tuple(range(first, first + len(segment.tokens)))
+            expected = tuple(range(first, first + len(segment.tokens)))
+            hold(segment.positions == expected, "causality", "committed rows have wrong positions")
             self.committed += segment.tokens
             return
         ledger, alive = self.ledger, self.left(segment, rows, version)
-        assert segment.start == len(self.nodes) or not alive
-        assert list(segment.tokens) == [ledger.tokens[node] for node in alive]
-        assert list(segment.positions) == [ledger.positions[node] for node in alive]
+        hold(segment.start == len(self.nodes) or not alive, "index", "rows leave a gap in a cache")
+        tokens = [ledger.tokens[node] for node in alive]
+        hold(list(segment.tokens) == tokens, "index", "a stage computes other tokens than were fed")
+        positions = [ledger.positions[node] for node in alive]
+        hold(list(segment.positions) == positions, "causality", "rows have changed their positions")
         self.nodes += alive
         place = {node: index for index, node in enumerate(self.nodes)}
         parents = [place.get(ledger.parents[node], NO_PARENT) for node in alive]
-        assert list(segment.parents) == parents
+        hold(list(segment.parents) == parents, "causality", "rows have other parents than were fed")
         self.cached += zip(segment.tokens, segment.parents, strict=True)
 
     def left(self, segment: Segment, rows: tuple[int, ...] | None, version: int) -> list[int]:
@@ -120,8 +133,10 @@ class StageRecord:
         ledger = self.ledger
         arrived = ledger.rows[segment.ticket]
         alive = [node for node in arrived if ledger.alive(node, version)]
-        assert alive == (arrived if rows is None else [arrived[i] for i in rows])
-        assert ledger.tickets[segment.ticket].version <= version == segment.version
+        computed = arrived if rows is None else [arrived[i] for i in rows]
+        hold(alive == computed, "index", "a stage computes pruned rows, or drops live ones")
+        current = ledger.tickets[segment.ticket].version <= version == segment.version
+        hold(current, "index", f"segment {segment.ticket} is of another version than its stage")
         ledger.rows[segment.ticket] = alive
         return alive
 
@@ -139,17 +154,19 @@ class StageRecord:
         tail = []
         while node != NO_PARENT:
             token, parent = self.cached[node]
-            assert parent < node, "a node comes after its ancestors"
+            hold(parent < node, "order", "a cached node comes before its parent")
             tail.append(token)
             node = parent
-        assert position == len(self.committed) + len(tail) - 1, "committed before the root + depth"
+        expected = len(self.committed) + len(tail) - 1
+        hold(position == expected, "causality", f"a row has position {position}, not {expected}")
         return self.committed + tail[::-1]
 
     def check(self, stage: StageSession) -> None:
         """The stage's own counts agree."""
-        assert stage.cached == len(self.nodes) == len(self.cached)
-        assert stage.committed == len(self.committed)
-        assert all(self.ledger.alive(node, stage.version) for node in self.nodes)
+        counted = stage.cached == len(self.nodes) == len(self.cached)
+        hold(counted and stage.committed == len(self.committed), "index", "a stage counts wrongly")
+        alive = all(self.ledger.alive(node, stage.version) for node in self.nodes)
+        hold(alive, "index", "a stage holds a pruned node")
 
 
 class DraftReader:
@@ -163,23 +180,31 @@ class DraftReader:
 
     def ask(self, order: DraftPass, committed: Sequence[int]) -> list[list[int]]:
         """Follow one pass; the token path of each node that it answers for."""
-        assert order.ticket not in self.tickets, "a ticket is given out once"
+        hold(
+            order.ticket not in self.tickets,
+            "answered_once",
+            f"ticket {order.ticket} is given out twice",
+        )
         self.tickets.add(order.ticket)
-        assert bool(order.catch_up) != bool(order.tokens), "committed tokens, or scratch nodes"
-        assert order.top_k > 0 or order.catch_up, "only committed tokens are just read"
+        one_kind = bool(order.catch_up) != bool(order.tokens)
+        hold(one_kind, "protocol", "a draft pass is over committed tokens or over scratch nodes")
+        asks = order.top_k > 0 or order.catch_up
+        hold(asks, "protocol", "a draft pass over scratch nodes asks for no candidate")
         if order.reset:
-            assert order.keep is None, "nothing is left to keep"
+            hold(order.keep is None, "protocol", "a reset draft pass keeps scratch nodes")
             self.scratch = []
         elif order.keep is not None:
             self._keep(order.keep, order.accepted)
         self.read += order.catch_up
-        assert self.read == list(committed[: len(self.read)]), "it reads what is committed"
-        assert all(path[: len(self.read)] == self.read for path in self.scratch)
+        own = self.read == list(committed[: len(self.read)])
+        hold(own, "drafted", "the draft has read tokens that are not committed")
+        below = all(path[: len(self.read)] == self.read for path in self.scratch)
+        hold(below, "drafted", "a scratch node does not hang at the committed text")
         if order.catch_up:
             return [list(self.read)]
         paths = []
         for token, parent in zip(order.tokens, order.parents, strict=True):
-            assert parent < len(self.scratch), "a node comes after its ancestors"
+            hold(parent < len(self.scratch), "order", "a scratch node comes before its parent")
             above = self.read if parent == NO_PARENT else self.scratch[parent]
             self.scratch.append([*above, token])
             paths.append(self.scratch[-1])
@@ -187,10 +212,10 @@ class DraftReader:
 
     def _keep(self, keep: tuple[int, ...], accepted: int) -> None:
         """Drop the others; the accepted ones form a path and are read from now on."""
-        assert list(keep) == sorted(set(keep)), "kept indices ascend"
+        hold(list(keep) == sorted(set(keep)), "order", "kept scratch indices do not ascend")
         kept = [self.scratch[slot] for slot in keep]
         for path in kept[:accepted]:
-            assert path[:-1] == self.read, "accepted scratch nodes form a path"
+            hold(path[:-1] == self.read, "order", "accepted scratch nodes form no path")
             self.read = path
         self.read = list(self.read)
         self.scratch = kept[accepted:]

@@ -1,8 +1,8 @@
 """Drives schedules through the real desks without time: the smallest possible world.
 
-For tests of the core only: draft servers, pipelines of stages, a draft and a target given as
-functions of the token path, and events that happen in the order in which the test says so. A draft
-server takes work only from its desk and is then busy until the test lets it end; messages arrive
+It has draft servers, pipelines of stages, a draft and a target given as
+functions of the token path, and events that happen in the order that ``choose`` gives. A draft
+server takes work only from its desk and is then busy until ``choose`` lets it end; messages arrive
 meanwhile. Stages are in ``pipeline.py``, what everything is held against in ``ledger.py``.
 """
 
@@ -12,29 +12,56 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf, log
+from typing import Any
 
 import numpy as np
 
-from tests.worlds.ledger import DraftReader
-from tests.worlds.pipeline import Event, Logits, Pipeline
 from treepipe.core.barrier import Groups, group_sizes
 from treepipe.core.cache_room import DRAFT, CacheRoom
 from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders
 from treepipe.core.front_desk import ArrivalQueue, Policy, ServiceLevels
-from treepipe.core.messages import Flight, Message, Through
+from treepipe.core.messages import Flight, Message, Segment, Through
 from treepipe.core.protocol import Drafted, DraftPass, Schedule, Started
 from treepipe.core.requests import LIVES, numbered
-from treepipe.core.schedules.pp import Autoregressive
 from treepipe.core.scratch import Scratch
 from treepipe.core.stage_desk import Place
+from treepipe.testing.law import hold
+from treepipe.testing.ledger import DraftReader
+from treepipe.testing.pipeline import Event, Logits, Pipeline
+from treepipe.testing.story import Noted, Story
 
 Choose = Callable[[int], int]
+
+
+def candidates(draft: Logits, order: DraftPass, paths: Sequence[list[int]]) -> Drafted:
+    """The most probable tokens behind each path, as a draft pass asks for them."""
+    if not order.top_k:
+        return Drafted(order.ticket, (), ())
+    tokens, log_probs = [], []
+    for path in paths:
+        logits = draft(path)
+        logs = logits - np.log(np.sum(np.exp(logits - logits.max()))) - logits.max()
+        top = np.argsort(-logs, kind="stable")[: order.top_k]
+        tokens.append([int(token) for token in top])
+        log_probs.append([float(logs[token]) for token in top])
+    return Drafted(order.ticket, tokens, log_probs)
 
 
 def first(count: int) -> int:
     """Of all possible moves the first one."""
     return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The bounds that a system's record states: tree nodes in a stage's cache, tree nodes and
+    committed tokens in one segment, scratch nodes of the draft."""
+
+    tree: int
+    segment: int
+    chunk: int
+    scratch: int
 
 
 @dataclass
@@ -110,10 +137,13 @@ class TimelessWorld:
         prompts: Place = "last",
         room: CacheRoom | None = None,
         least: float = 0.0,
+        bounds: Bounds | None = None,
+        story: Story | None = None,
     ) -> None:
         """Args: ``pipelines``: number of stages of each; ``room``: of each draft server;
-        ``least``: probability of a candidate."""
-        self.batch, self.prompts = batch, prompts
+        ``least``: probability of a candidate; ``bounds``: None: nobody looks at them; ``story``:
+        notes each move."""
+        self.batch, self.prompts, self.bounds, self.story = batch, prompts, bounds, story
         self.target, self.draft, self.choose = target, draft, choose
         per_pipeline = [len(group_sizes(groups, stages)) for stages in pipelines]
         levels = ServiceLevels((2.0, 1.0), (9.0, 1.0))
@@ -165,6 +195,9 @@ class TimelessWorld:
         self, session: int, schedule: Schedule, started: Started, pipeline: int = 0, draft: int = 0
     ) -> None:
         """A request is waiting to begin."""
+        if self.story is not None:
+            noted: Any = Noted(schedule, session, self.story)
+            schedule = noted
         self.entered(session, Request(schedule, started, pipeline))
         self.servers[draft].desk.open(session, pipeline, schedule, started, self._now)
 
@@ -189,7 +222,7 @@ class TimelessWorld:
         while self.step():
             pass
         waiting = [session for session, each in self.requests.items() if each.reason is None]
-        assert not waiting, f"deadlock: requests {waiting} wait for ever"
+        hold(not waiting, "termination", f"nothing moves, and requests {waiting} wait")
 
     def step(self) -> bool:
         """One move; False if there is none."""
@@ -209,9 +242,11 @@ class TimelessWorld:
                 for desk in pipeline.desks:
                     held = [each for s, each in desk._sessions.items() if s in open_]
                     entries = sum(each.committed + each.cached for each in held)
-                    assert entries <= server.desk._caches._taken[number] <= room.of(number)
+                    taken = server.desk._caches._taken[number]
+                    hold(entries <= taken <= room.of(number), "rooms", "a stage's cache overflows")
             entries = sum(self.requests[session].scratch.cached for session in open_)
-            assert entries <= server.desk._caches._taken[DRAFT] <= room.of(DRAFT)
+            taken = server.desk._caches._taken[DRAFT]
+            hold(entries <= taken <= room.of(DRAFT), "rooms", "a draft's cache overflows")
 
     def moves(self) -> list[Callable[[], None]]:
         """What could happen next: at a draft server, at a stage, or on a link."""
@@ -226,7 +261,15 @@ class TimelessWorld:
         return found
 
     def _move(self, number: int, event: Event) -> None:
-        flight = self.pipelines[number].move(event)
+        pipeline = self.pipelines[number]
+        if event.kind != "work" and self.story is not None:
+            sender, receiver = pipeline.ends(event)
+            self.story.came(sender, receiver, pipeline.boxes[event][0])
+        flight = pipeline.move(event)
+        if event.kind == "work" and self.bounds is not None:
+            held = [each.cached for each in pipeline.desks[event.stage]._sessions.values()]
+            within = max(held, default=0) <= self.bounds.tree
+            hold(within, "bounds", f"a stage holds {max(held, default=0)} nodes of a request")
         if isinstance(flight, Through):
             self.servers[flight.draft].desk.through(flight, self._now)
         elif flight is not None:
@@ -241,7 +284,7 @@ class TimelessWorld:
         """Begin with the next thing that the desk gives out."""
         server = self.servers[number]
         work = server.desk.next(self._now)
-        assert work is not None or not server.has_work, "what there is to do is not forgotten"
+        hold(work or not server.has_work, "termination", "a draft server forgets its work")
         if isinstance(work, Begin):
             self.requests[work.session].begun = True
             self.carry_out(number, server.desk.began(work))
@@ -270,10 +313,11 @@ class TimelessWorld:
         for session, tokens in orders.emitted:
             self.requests[session].text += tokens
         for pipeline, message in orders.messages:
-            assert pipeline not in self.lost, "nothing is sent to a lost pipeline"
+            hold(pipeline not in self.lost, "failover", "a message is sent to a lost pipeline")
             self.post(pipeline, message, number)
         for session, reason in orders.finished:
-            assert self.requests[session].reason is None, "a request finishes once"
+            ended = self.requests[session].reason
+            hold(ended is None, "termination", f"request {session} ends twice")
             self.requests[session].reason = reason
         for session in orders.preempted:
             self.reopen(session, number)
@@ -282,15 +326,22 @@ class TimelessWorld:
     def post(self, pipeline: int, message: Message, draft: int) -> None:
         self.pipelines[pipeline].send(message, draft)
         for segment in message.segments if isinstance(message, Flight) else ():
+            self._check_bounds(segment)
             self._check_offered(segment.session)
+
+    def _check_bounds(self, segment: Segment) -> None:
+        if self.bounds is not None:
+            rows, kind = len(segment.tokens), "committed tokens" if segment.committed else "nodes"
+            most = self.bounds.chunk if segment.committed else self.bounds.segment
+            hold(rows <= most, "bounds", f"a segment has {rows} {kind}; the record states {most}")
 
     def _check_offered(self, session: int) -> None:
         """The root is the newest committed token, others were drafted for their own path."""
         request = self.requests[session]
         above, root = (*request.prompt, *request.text[:-1]), request.text[-1:]
         for path in self.pipelines[request.pipeline].ledger(session).paths():
-            known = request.offered[above + path[:-1]] if len(path) > 1 else root
-            assert path[-1] in known
+            known = request.offered.get(above + path[:-1], ()) if len(path) > 1 else root
+            hold(path[-1] in known, "drafted", f"the node {path} was not drafted for its path")
 
     def drafted(self, session: int, order: DraftPass) -> Drafted:
         """Run one pass."""
@@ -298,11 +349,16 @@ class TimelessWorld:
         request = self.requests[session]
         paths = request.reader.ask(order, request.committed)
         followed = request.scratch.follow(order)
-        assert request.scratch.read == len(request.reader.read)
         below = [path[request.scratch.read :] for path in paths]
-        assert list(map(list, followed.asked)) == below, "same passes, same nodes at the same paths"
+        ahead = len(request.reader.read) + len(request.reader.scratch) - len(request.committed)
+        within = self.bounds is None or ahead <= self.bounds.scratch
+        hold(within, "bounds", f"the draft holds {ahead} tokens beyond the committed ones")
+        same = request.scratch.read == len(request.reader.read)
+        same = same and list(map(list, followed.asked)) == below
+        hold(same, "drafted", "the draft's scratch has other nodes than the passes gave it")
         if order.catch_up and order.top_k and not request.schedule.listens:
-            assert request.reader.read == request.committed, "it reads all that is committed"
+            all_read = request.reader.read == request.committed
+            hold(all_read, "drafted", "a draft pass over committed tokens does not read them all")
         drafted = self.answer(session, order, paths)
         for path, tokens in zip(paths, drafted.tokens, strict=order.top_k > 0):
             request.offered.setdefault(tuple(path), set()).update(map(int, tokens))
@@ -310,16 +366,7 @@ class TimelessWorld:
 
     def answer(self, session: int, order: DraftPass, paths: list[list[int]]) -> Drafted:
         """The draft's candidates for each path."""
-        if not order.top_k:
-            return Drafted(order.ticket, (), ())
-        tokens, log_probs = [], []
-        for path in paths:
-            logits = self.draft(path)
-            logs = logits - np.log(np.sum(np.exp(logits - logits.max()))) - logits.max()
-            top = np.argsort(-logs, kind="stable")[: order.top_k]
-            tokens.append([int(token) for token in top])
-            log_probs.append([float(logs[token]) for token in top])
-        return Drafted(order.ticket, tokens, log_probs)
+        return candidates(self.draft, order, paths)
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -339,21 +386,25 @@ class TimelessWorld:
         """The rounds' records agree with the text and with what was fed."""
         request = self.requests[session]
         rounds = request.schedule.rounds
-        assert sum(r.tokens for r in rounds) == len(request.text) - 1, "the first one is prefill's"
-        assert all(sum(r.committed_per_step) == r.tokens for r in rounds)
-        assert all(len(r.committed_per_step) == r.steps > 0 for r in rounds)
-        assert all(r.accepted <= r.fed for r in rounds)
-        assert all(r.tokens == r.accepted for r in rounds[:-1]), "only the last one may be cut"
-        if not isinstance(request.schedule, Autoregressive):
-            ledger = self.pipelines[request.pipeline].ledger(session)
-            assert sum(r.fed for r in rounds) == len(ledger.tokens)
+        behind_prompt = len(request.text) - 1
+        counted = sum(r.tokens for r in rounds) == behind_prompt
+        hold(counted, "rounds", f"the rounds' tokens are not the {behind_prompt} of the text")
+        for r in rounds:
+            hold(sum(r.committed_per_step) == r.tokens, "rounds", "steps do not add up to a round")
+            hold(len(r.committed_per_step) == r.steps > 0, "rounds", "a round miscounts its steps")
+            hold(r.accepted <= r.fed, "rounds", "a round accepts more nodes than it fed")
+        uncut = all(r.tokens == r.accepted for r in rounds[:-1])
+        hold(uncut, "rounds", "a round before the last one commits other tokens than it accepts")
+        fed = len(self.pipelines[request.pipeline].ledger(session).tokens)
+        if fed:  # plain decoding feeds committed rows alone
+            hold(sum(r.fed for r in rounds) == fed, "rounds", "the rounds miscount the fed nodes")
 
     def assert_freed(self) -> None:
         """With nothing under way, nobody knows anything of a finished request."""
         for server in self.servers:
-            assert not server.desk._sessions
-            assert not server.desk._passes
-            assert not server.has_work
-            assert all(not lane.sessions and not lane.flying for lane in server.desk._lanes)
+            hold(not server.desk._sessions, "freed", "a draft server keeps a finished request")
+            idle = not server.has_work and not server.desk._passes
+            idle = idle and not any(lane.sessions or lane.flying for lane in server.desk._lanes)
+            hold(idle, "freed", "a draft server has work for finished requests")
         for pipeline in self.pipelines:
             pipeline.assert_freed()

@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tests.worlds.ledger import NodeLedger, StageRecord
 from treepipe.core.barrier import Groups
 from treepipe.core.messages import Beat, Close, Flight, Message, Segment, Through, Word
 from treepipe.core.stage import Prune, StageSession
 from treepipe.core.stage_desk import Move, Place, Send, StageDesk, StageWork
+from treepipe.testing.law import hold
+from treepipe.testing.ledger import NodeLedger, StageRecord
 
 Logits = Callable[[list[int]], np.ndarray]
 
@@ -108,7 +109,7 @@ class Pipeline:
         flights = [each for box in self.boxes for each in self.flights(box)]
         for desk in self.desks:
             flights += [g.flight for waiting in desk._waiting.values() for g in waiting.values()]
-            flights += [flight for lane in desk._lanes.values() for flight, _ in lane.flights]
+            flights += [flight for lane in desk._lanes.values() for _, flight, _ in lane.flights]
             flights += [move.flight for move in desk._ready]
             flights += [desk._held[0]] if desk._held is not None else []
         return {s.ticket for flight in flights for s in flight.segments if s.session == session}
@@ -116,6 +117,14 @@ class Pipeline:
     def flights(self, box: Event) -> list[Flight]:
         """Those in a box."""
         return [message for message in self.boxes[box] if isinstance(message, Flight)]
+
+    def ends(self, box: Event) -> tuple[str, str]:
+        """Names of a box's sender and receiver."""
+        n, draft, last = box.stage, f"draft{box.draft}", len(self.desks)
+        if box.kind == "through":
+            return f"stage{n + 1}", draft
+        sender = f"stage{n}" if box.kind == "flight" and n else draft
+        return sender, draft if box.kind == "flight" and n == last else f"stage{n + 1}"
 
     # --- moving ----------------------------------------------------------------------------------
 
@@ -137,7 +146,9 @@ class Pipeline:
             assert isinstance(message, Flight)
             for segment in message.segments:
                 key = segment.session, segment.ticket
-                assert key not in self.answered, "a ticket is answered once"
+                hold(
+                    key not in self.answered, "answered_once", f"ticket {key[1]} is answered twice"
+                )
                 self.answered.add(key)
             return message
         self._deliver(n, message)
@@ -216,10 +227,11 @@ class Pipeline:
 
     def assert_freed(self) -> None:
         """With nothing under way, no stage knows anything of a finished request."""
-        assert not self.records
+        hold(not self.records, "freed", "a stage has not heard that a request ended")
         for desk in self.desks:
-            assert not desk._sessions
-            assert not any((desk._waiting, desk._turns, desk._gathered, desk._ready, desk._held))
+            work = desk._waiting, desk._turns, desk._gathered, desk._ready, desk._held
+            hold(not desk._sessions and not any(work), "freed", "a stage keeps a finished request")
             for lane in desk._lanes.values():
-                assert not lane.flights
-                assert len(lane.beats) < desk._free_beats, "of the last flights in the groups below"
+                # Beats of the last flights in the groups below may be left.
+                empty = not lane.flights and len(lane.beats) < desk._free_beats
+                hold(empty, "freed", "a stage keeps flights or beats of finished requests")

@@ -1,0 +1,103 @@
+"""``treepipe check``: the laws of schedules, tried on a system of anybody's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from treepipe.cli.options import Output, command
+from treepipe.core.errors import RunError, UserError
+from treepipe.extras import need
+from treepipe.files.outputs import Failures, check_outputs
+
+if TYPE_CHECKING:
+    from treepipe.results.sheet import Sheet
+    from treepipe.testing import Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions(Output):
+    """Options of ``treepipe check``."""
+
+    system: Annotated[
+        str | None,
+        typer.Argument(metavar="SYSTEM|FILE.py[:NAME]", help="A system's name, or its file."),
+    ] = None
+    law: Annotated[
+        list[str] | None, typer.Option("--law", metavar="NAME", help="This law only; again: more.")
+    ] = None
+    examples: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Cases per trial, instead of its own.")
+    ] = None
+    seed: Annotated[int, typer.Option(min=0, help="Of the cases.")] = 0
+    list_: Annotated[bool, typer.Option("--list", help="Show the laws, and try none.")] = False
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Draw the first counterexample's story."),
+    ] = None
+
+
+@command(CheckOptions)
+def check(asked: CheckOptions) -> None:
+    """Try the laws of decoding schedules on a system; 1 if one is broken, with its story."""
+    need("check", ("hypothesis",), "treepipe check")
+    from treepipe import testing
+    from treepipe.results.show import console
+
+    if asked.list_:
+        console().print(law_sheet().rich())
+        return
+    if asked.system is None:
+        raise UserError("treepipe check needs a system, by name or as FILE.py (or --list)")
+    check_outputs({"--json": asked.json, "--plot": asked.plot})
+    outcomes = []
+    for outcome in testing.check(asked.system, asked.law or (), asked.examples, asked.seed):
+        outcomes.append(outcome)
+        if not asked.silent:
+            typer.echo(f"{outcome.law.name:14} {_verdict(outcome)}")
+    _write(asked, outcomes)
+    broken = [each.law.name for each in outcomes if each.verdict == "broken"]
+    if broken:
+        raise RunError(f"{asked.system}: broken: {', '.join(broken)}")
+
+
+def _verdict(outcome: Outcome) -> str:
+    if outcome.tried is None:
+        return f"{outcome.verdict}: {outcome.unless}"
+    cases = f"{outcome.tried.cases} cases in {outcome.tried.seconds:.1f} s"
+    if outcome.verdict != "broken" or outcome.tried.broken is None:
+        return f"{outcome.verdict} ({cases}, trial {outcome.tried.trial.name})"
+    return f"BROKEN ({cases})\n{outcome.tried.broken.text()}"
+
+
+def _write(asked: CheckOptions, outcomes: list[Outcome]) -> None:
+    from treepipe.results.result import write_json
+
+    found = [o.tried.broken for o in outcomes if o.tried is not None and o.tried.broken is not None]
+    with Failures() as failures:
+        if asked.json is not None:
+            content: dict[str, Any] = {
+                "system": asked.system,
+                "seed": asked.seed,
+                "laws": [each.to_json() for each in outcomes],
+            }
+            failures.attempt(write_json, content, asked.json)
+        if asked.plot is not None and found:
+            from treepipe.testing.picture import draw_story
+
+            title = f"{found[0].law}: {found[0].sentence}"
+            failures.attempt(draw_story, found[0].story, title, asked.plot)
+
+
+def law_sheet() -> Sheet:
+    """Return the table of all laws."""
+    from treepipe.results.sheet import Sheet, words
+    from treepipe.testing import LAWS
+
+    sheet = Sheet("", words("law", "what holds", "source", "trial"), name="laws")
+    for law in LAWS.values():
+        sheet.add(law.name, law.sentence, law.source, law.trial)
+    return sheet

@@ -1,0 +1,184 @@
+"""Trials that decode requests to their ends, without time and in any order of moves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from treepipe.core.barrier import Groups
+from treepipe.core.cache_room import DRAFT, CacheRoom
+from treepipe.core.errors import ProtocolError
+from treepipe.core.protocol import Started
+from treepipe.core.system import Parameters, ScheduleContext, System
+from treepipe.testing.case import Case
+from treepipe.testing.hashed_lm import DRAFTS, VOCABULARY, greedy, target
+from treepipe.testing.law import LawBroken, hold
+from treepipe.testing.strategies import (
+    DRAFT_NAMES,
+    GROUPS,
+    PARTITION,
+    parameters_of,
+    requests,
+)
+from treepipe.testing.timeless_world import Bounds, TimelessWorld
+from treepipe.testing.trial import Trial
+
+Asked = list[tuple[int, int, frozenset[int]]]
+"""Prompt length, most new tokens and end tokens of each request."""
+
+
+def prompt_of(session: int, length: int) -> tuple[int, ...]:
+    """Return the prompt of a session, which differs from the other sessions' prompts."""
+    return tuple((session * i) % VOCABULARY for i in range(length))
+
+
+def drawn_parameters(system: System, case: Case, groups: Groups = 1) -> Parameters:
+    """Return parameters of the system, with this partition if a key of it cuts the pipeline."""
+    values: dict[str, Any] = case.draw("parameters", parameters_of(system))
+    if PARTITION in system.keys:
+        values = {**values, PARTITION: groups}
+    return system.parameters(**values)
+
+
+def bounds_of(system: System, parameters: Parameters, stages: int) -> Bounds:
+    """Return the bounds that the record states."""
+    return Bounds(
+        system.tree_tokens(parameters, stages),
+        system.segment_tokens(parameters, stages),
+        parameters.prefill_chunk,
+        system.most_scratch_tokens(parameters, stages),
+    )
+
+
+def least_room(system: System, parameters: Parameters, stages: int, longest: int) -> Any:
+    """Return a function from ``paged`` to the room for one request of ``longest`` tokens."""
+    tree = system.tree_tokens(parameters, stages)
+    scratch = system.most_scratch_tokens(parameters, stages)
+
+    def room(paged: bool) -> CacheRoom:
+        of = CacheRoom((), 0.0, tree, scratch, paged)
+        return CacheRoom((of.held(0, longest),), of.held(DRAFT, longest), tree, scratch, paged)
+
+    return room
+
+
+def decode(
+    system: System,
+    parameters: Parameters,
+    case: Case,
+    asked: Asked,
+    stages: int,
+    pipelines: int = 1,
+    drafts: int = 1,
+    **world: Any,
+) -> TimelessWorld:
+    """Decode all requests at once, and hold their texts against plain greedy decoding.
+
+    Args:
+        world: further arguments of ``TimelessWorld``.
+    """
+    draft = DRAFTS[case.draw("draft", DRAFT_NAMES)]
+    places = system.places(parameters)
+    fitting = places is None or len(asked) <= places * pipelines
+    played = TimelessWorld(
+        [stages] * pipelines,
+        target,
+        draft,
+        case.choose,
+        in_phases=not parameters.overlapped_pruning,
+        drafts=drafts,
+        bounds=bounds_of(system, parameters, stages) if fitting else None,
+        story=case.story,
+        **world,
+    )
+
+    def new_schedule(session: int) -> Any:
+        return system.make(parameters, ScheduleContext(session, stages))
+
+    played.new_schedule = new_schedule
+    try:
+        for session, (length, wanted, ends) in enumerate(asked, start=1):
+            started = Started(prompt_of(session, length), wanted, ends)
+            at = (session - 1) % pipelines, session % drafts
+            played.open(session, new_schedule(session), started, *at)
+        played.run()
+    except ProtocolError as error:
+        raise LawBroken("protocol", str(error)) from error
+    for session, (length, wanted, ends) in enumerate(asked, start=1):
+        expected = greedy(list(prompt_of(session, length)), wanted, ends)
+        found = played.text(session)
+        hold(found == expected, "lossless", f"request {session}: {found}, not {expected}")
+        if not played.preemptions:
+            played.assert_waste(session)
+    played.assert_freed()
+    return played
+
+
+def any_requests(system: System, case: Case) -> None:
+    """One to four requests at once, on any partition, each on its own pipeline or together."""
+    asked = case.draw("requests", requests())
+    groups = case.draw("groups", GROUPS) if system.in_lock_step else 1
+    stages = sum(groups) if isinstance(groups, tuple) else case.draw("stages", st.integers(1, 5))
+    together = groups if isinstance(groups, tuple) else 1
+    parameters = drawn_parameters(system, case, together)
+    most = 1 if system.in_lock_step else len(asked)
+    pipelines = case.draw("pipelines", st.integers(1, most))
+    drafts = 1 if system.in_lock_step else case.draw("drafts", st.integers(1, 3))
+    decode(
+        system,
+        parameters,
+        case,
+        asked,
+        stages,
+        pipelines,
+        drafts,
+        groups=together,
+        policy=case.draw("policy", st.sampled_from(POLICIES)),
+        least=case.draw("least", st.just(0.0) | st.floats(0.01, 1.0)),
+    )
+
+
+POLICIES = ["fifo", "weighted_fair", "earliest_deadline"]
+
+
+def shared_passes(system: System, case: Case) -> None:
+    """Several requests in the passes of one pipeline."""
+    asked = case.draw("requests", requests(2, 9))
+    stages = case.draw("stages", st.integers(1, 5))
+    batch = case.draw("batch", st.sampled_from([1, 2, 4, 8]))
+    played = decode(
+        system,
+        drawn_parameters(system, case),
+        case,
+        asked,
+        stages,
+        drafts=1 if system.in_lock_step else case.draw("drafts", st.integers(1, 2)),
+        batch=batch,
+        prompts=case.draw("prompts", st.sampled_from(["first", "last"])),
+    )
+    if not system.in_lock_step:
+        most = max(max(shared) for shared in played.pipelines[0].shared)
+        hold(most <= batch, "batches", f"a pass serves {most} requests, {batch} may share it")
+
+
+def little_room(system: System, case: Case) -> None:
+    """Requests that wait for room, or are preempted and begin again."""
+    asked = case.draw("requests", requests(2, 6, longest=30))
+    stages = case.draw("stages", st.integers(1, 4))
+    parameters = drawn_parameters(system, case)
+    longest = max(length + wanted for length, wanted, _ in asked)
+    room = least_room(
+        system, parameters, stages, longest + case.draw("more_room", st.integers(0, 40))
+    )
+    paged = case.draw("paged", st.booleans())
+    batch = case.draw("batch", st.sampled_from([1, 3]))
+    played = decode(system, parameters, case, asked, stages, batch=batch, room=room(paged))
+    hold(paged or not played.preemptions, "rooms", "a reserved cache was taken away")
+
+
+TRIALS = (
+    Trial("requests", any_requests, 60),
+    Trial("batches", shared_passes, 30),
+    Trial("rooms", little_room, 30),
+)

@@ -1,0 +1,118 @@
+"""The trial of sampled texts: chi-square against the known distribution of a toy target."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from scipy import stats
+
+from treepipe.core.messages import Flight
+from treepipe.core.protocol import Drafted, DraftPass, Offer, Started
+from treepipe.core.system import ScheduleContext, System
+from treepipe.core.verification import (
+    Exact,
+    MultiCandidate,
+    Rule,
+    Sampling,
+    draw_without_replacement,
+    target_distribution,
+)
+from treepipe.testing.case import Case
+from treepipe.testing.hashed_lm import VOCABULARY, any_order, noisy, target
+from treepipe.testing.law import hold
+from treepipe.testing.strategies import parameters_of
+from treepipe.testing.timeless_world import TimelessWorld
+from treepipe.testing.trial import Trial
+
+PROMPT, HORIZON = (3, 1, 4), 2
+"""All 49 texts of two tokens have a known probability."""
+TEXTS, LEAST_P = 800, 1e-7
+WARM = Sampling(1.0)
+DRAFT = noisy(0.7)
+
+
+def distribution(logits: Any) -> Any:
+    return target_distribution(np.asarray(logits, dtype=np.float64), WARM)
+
+
+class SamplingWorld(TimelessWorld):
+    """The draft server takes the target's tokens by a rule, one draw per offered row."""
+
+    def __init__(self, stages: int, seed: int, *, drawn: bool) -> None:
+        super().__init__([stages], target, DRAFT, any_order(seed))
+        self._rng = np.random.default_rng([seed, 1])
+        exact = Exact(self._rng, greedy=False)
+        self._rule: Rule = MultiCandidate(self._rng) if drawn else exact
+
+    def answer(self, session: int, order: DraftPass, paths: list[list[int]]) -> Drafted:
+        if not order.drawn or not order.top_k:
+            return super().answer(session, order, paths)
+        tokens, log_probs = [], []
+        for path in paths:
+            q = distribution(self.draft(path))
+            drawn = draw_without_replacement(q, min(order.top_k, VOCABULARY), self._rng)
+            tokens.append(drawn)
+            log_probs.append([float(np.log(q[token])) for token in drawn])
+        return Drafted(order.ticket, tokens, log_probs)
+
+    def _end(self, number: int) -> None:
+        flight = self.servers[number].flight
+        for segment in flight.segments if isinstance(flight, Flight) else ():
+            request = self.requests[segment.session]
+            if request.reason is None and segment.tokens:
+                self._judge(request, segment)
+        super()._end(number)
+
+    def _judge(self, request: Any, segment: Any) -> None:
+        offers: Any = [Offer((), 0, ())]
+        above = request.committed
+        if segment.committed:
+            above = request.committed[: segment.positions[-1] + 1]
+        else:
+            offers = request.schedule.offers(segment, children=True)
+        answers = [self._token([*above, *(o.path if o else ())], o) for o in offers]
+        self.pipelines[0].answers[segment.session, segment.ticket] = tuple(answers)
+
+    def _token(self, path: list[int], offer: Offer | None) -> int:
+        children = offer.children if offer else ()
+        return self._rule.next_token(
+            distribution(target(path)), children, distribution(DRAFT(path))
+        )
+
+
+def p_value(counts: Counter[tuple[int, ...]]) -> float:
+    """Return the chi-square p-value of the texts; rare ones share a cell."""
+    shares = {}
+    for text in product(range(VOCABULARY), repeat=HORIZON):
+        steps = [distribution(target([*PROMPT, *text[:i]]))[t] for i, t in enumerate(text)]
+        shares[text] = float(np.prod(steps))
+    total = counts.total()
+    common = [text for text, share in shares.items() if share * total >= 5]
+    expected = np.array([shares[text] * total for text in common])
+    seen = np.array([counts[text] for text in common])
+    expected = np.append(expected, max(total - expected.sum(), 1e-9))
+    seen = np.append(seen, total - seen.sum())
+    return float(stats.chisquare(seen, expected * (total / expected.sum())).pvalue)
+
+
+def sampled_texts(system: System, case: Case) -> None:
+    """Many texts of two tokens; by rejection of drawn candidates if the system can draft those."""
+    parameters = system.parameters(**case.draw("parameters", parameters_of(system)))
+    drawn = system.drawn and parameters.drawable and case.draw("rejection", st.booleans())
+    stages, seed = case.draw("stages", st.integers(1, 3)), case.draw("seed", st.integers(0, 999))
+    world = SamplingWorld(stages, seed, drawn=drawn)
+    counts = Counter[tuple[int, ...]]()
+    for session in range(1, TEXTS + 1):
+        schedule = system.make(parameters, ScheduleContext(session, stages, drawn))
+        world.open(session, schedule, Started(PROMPT, HORIZON))
+        world.run()
+        counts[tuple(world.text(session))] += 1
+    found = p_value(counts)
+    hold(found > LEAST_P, "sampling", f"p = {found:.1e} that {TEXTS} texts are the target's")
+
+
+TRIALS = (Trial("sampling", sampled_texts, 2),)
