@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.worlds.command_line import assert_sentence
+from treepipe.testing import LAWS
 
 pytestmark = pytest.mark.processes
 ROOT = Path(__file__).parents[2]
@@ -85,12 +86,11 @@ def test_it_is_predicted_and_run(installed: Path, module: str, verb: str, said: 
 
 
 def test_its_laws_hold(installed: Path) -> None:
-    """Texts are plain greedy decoding's under any order of messages; bounds are not exceeded."""
-    pytest.importorskip("torch")  # a law is read from a file beside real models
-    done = python(installed, *command("python -m pytest"), "-p", "no:cacheprovider", "-rA")
+    done = python(installed, *command("treepipe check"))
     assert done.returncode == 0, done.stdout
-    passed = set(re.findall(r"^PASSED \S+::(\w+)\[root_branch\]", done.stdout, re.M))
-    assert passed >= {"test_adversary_cannot_break_it", "test_no_schedule_exceeds_its_bounds"}
+    verdicts = dict(re.findall(r"^(\w+) +(holds|does not apply)", done.stdout, re.M))
+    assert set(LAWS) == set(verdicts)
+    assert [law for law, verdict in verdicts.items() if verdict != "holds"] == ["closed_form"]
 
 
 def test_the_draft_source_is_recorded_with_its_keys(installed: Path, tmp_path: Path) -> None:

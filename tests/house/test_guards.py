@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 LINKED = ("sim", "executor", "profiles", "studies")
 ROOMS = (
     *("core", "files", "physics", "scenario", "results", "report", "validation", "planner"),
-    *("sweeps", "cli"),
+    *("sweeps", "testing", "cli"),
     *LINKED,
 )
 IMPURE = {"time", "random", "threading", "socket", "subprocess", "multiprocessing", "asyncio"}

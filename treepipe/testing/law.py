@@ -55,14 +55,14 @@ _LAWS = (
     Law(
         "order",
         "in every segment and every draft pass a node comes after its ancestors",
-        "SpecInfer, section 4.2 (topological order of a token tree)",
+        "PipeDec, section 3.3.1; SpecPipe, section 3.2.1",
         "requests",
     ),
     Law(
         "index",
         "each stage computes exactly the rows that the words it knows left alive, and keeps "
         "exactly the nodes that the draft kept",
-        "FlowSpec, section 3.3 (tree pruning); PipeDec, section 3.4.4",
+        "FlowSpec, section 3.3; PipeDec, section 3.3.4",
         "requests",
     ),
     Law(
@@ -75,19 +75,19 @@ _LAWS = (
         "causality",
         "each row attends to the committed text, to its ancestors and to itself, at the position "
         "of its depth",
-        "SpecInfer, section 4.2 (tree attention)",
+        "PipeDec, algorithm 1 (dynamic tree attention); FlowSpec, section 3.3",
         "requests",
     ),
     Law(
         "drafted",
         "the draft reads what is committed, and every fed node was drafted for its own path",
-        "Leviathan et al., section 2.1",
+        "PipeDec, section 3.3.3",
         "requests",
     ),
     Law(
         "lossless",
         "the text is the target's own, for any draft, partition and order of messages",
-        "Leviathan et al., section 2.2; PipeDec, section 3",
+        "Leviathan et al. 2023",
         "requests",
     ),
     Law(
@@ -105,7 +105,7 @@ _LAWS = (
     Law(
         "rounds",
         "the rounds' records agree with the text and with the nodes that were fed",
-        "FlowSpec, section 4.1 (average accepted length)",
+        "treepipe, docs/design.md, The protocol",
         "requests",
     ),
     Law(
@@ -118,14 +118,14 @@ _LAWS = (
         "batches",
         "requests that share passes keep their texts, and a pass never serves more of them than "
         "may share it",
-        "SpecPipe, section 3.4 (dynamic batching)",
+        "SpecPipe, section 3.5",
         "batches",
     ),
     Law(
         "rooms",
         "requests that wait, or are preempted, for want of cache keep their texts, and no cache "
         "holds more than it has room for",
-        "vLLM (Kwon et al.), section 4.5 (preemption)",
+        "Kwon et al. 2023 (PagedAttention), section 4.5",
         "rooms",
     ),
     Law(
@@ -151,7 +151,7 @@ _LAWS = (
     Law(
         "sampling",
         "sampled texts have exactly the target's distribution",
-        "Leviathan et al., appendix A.1; SpecInfer, section 4.3 (multi-step speculative sampling)",
+        "Leviathan et al. 2023, appendix A.1; SpecInfer, section 5.2",
         "sampling",
     ),
     Law(
