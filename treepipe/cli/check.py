@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +16,7 @@ from treepipe.files.outputs import Failures, check_outputs
 
 if TYPE_CHECKING:
     from treepipe.results.sheet import Sheet
-    from treepipe.testing import Outcome
+    from treepipe.testing import Law, Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,14 @@ class CheckOptions(Output):
     system: Annotated[
         str | None,
         typer.Argument(metavar="SYSTEM|FILE.py[:NAME]", help="A system's name, or its file."),
+    ] = None
+    executor: Annotated[
+        str | None,
+        typer.Option(
+            "--executor",
+            metavar="ours|transformers|FILE.py:FUNCTION",
+            help="Try an engine's tree attention and cache instead of a system.",
+        ),
     ] = None
     law: Annotated[
         list[str] | None, typer.Option("--law", metavar="NAME", help="This law only; again: more.")
@@ -39,6 +48,10 @@ class CheckOptions(Output):
         typer.Option("--plot", metavar="FILE", help="Draw the first counterexample's story."),
     ] = None
 
+    @property
+    def subject(self) -> str:
+        return self.system or self.executor or ""
+
 
 @command(CheckOptions)
 def check(asked: CheckOptions) -> None:
@@ -48,20 +61,26 @@ def check(asked: CheckOptions) -> None:
     from treepipe.results.show import console
 
     if asked.list_:
-        console().print(law_sheet().rich())
+        laws = testing.LAWS if asked.executor is None else testing.TREE_LAWS
+        console().print(law_sheet(laws).rich())
         return
-    if asked.system is None:
-        raise UserError("treepipe check needs a system, by name or as FILE.py (or --list)")
+    if (asked.system is None) == (asked.executor is None):
+        raise UserError("treepipe check tries a system, by name or as FILE.py, or an --executor")
     check_outputs({"--json": asked.json, "--plot": asked.plot})
+    how = asked.law or (), asked.examples, asked.seed
     outcomes = []
-    for outcome in testing.check(asked.system, asked.law or (), asked.examples, asked.seed):
+    for outcome in (
+        testing.check_executor(asked.executor, *how)
+        if asked.system is None and asked.executor is not None
+        else testing.check(asked.system or "", *how)
+    ):
         outcomes.append(outcome)
         if not asked.silent:
             typer.echo(f"{outcome.law.name:14} {_verdict(outcome)}")
     _write(asked, outcomes)
     broken = [each.law.name for each in outcomes if each.verdict == "broken"]
     if broken:
-        raise RunError(f"{asked.system}: broken: {', '.join(broken)}")
+        raise RunError(f"{asked.subject}: broken: {', '.join(broken)}")
 
 
 def _verdict(outcome: Outcome) -> str:
@@ -80,7 +99,7 @@ def _write(asked: CheckOptions, outcomes: list[Outcome]) -> None:
     with Failures() as failures:
         if asked.json is not None:
             content: dict[str, Any] = {
-                "system": asked.system,
+                "subject": asked.subject,
                 "seed": asked.seed,
                 "laws": [each.to_json() for each in outcomes],
             }
@@ -92,12 +111,11 @@ def _write(asked: CheckOptions, outcomes: list[Outcome]) -> None:
             failures.attempt(draw_story, found[0].story, title, asked.plot)
 
 
-def law_sheet() -> Sheet:
-    """Return the table of all laws."""
+def law_sheet(laws: Mapping[str, Law]) -> Sheet:
+    """Return a table of laws."""
     from treepipe.results.sheet import Sheet, words
-    from treepipe.testing import LAWS
 
     sheet = Sheet("", words("law", "what holds", "source", "trial"), name="laws")
-    for law in LAWS.values():
+    for law in laws.values():
         sheet.add(law.name, law.sentence, law.source, law.trial)
     return sheet

@@ -125,16 +125,10 @@ class Registry(Generic[Record]):
         Raises:
             UserError: it cannot be loaded, or has no such records.
         """
-        spec = spec_from_file_location(file.stem, file)
-        if spec is None or spec.loader is None or not file.is_file():
-            raise UserError(f"{file}: there is no such Python file")
-        module = module_from_spec(spec)
-        sys.modules[file.stem] = module  # dataclasses of the file look their types up there
         try:
-            spec.loader.exec_module(module)
-            return self._records(module)
-        except Exception as error:  # any fault of somebody's code
-            raise UserError(f"{file}: cannot be loaded: {type(error).__name__}: {error}") from error
+            return self._records(load_file(file))
+        except TypeError as error:
+            raise UserError(f"{file}: {error}") from None
 
     def _records(self, module: ModuleType) -> Sequence[Record]:
         """Return the records of a module; raise ``TypeError`` if it has none."""
@@ -144,6 +138,20 @@ class Registry(Generic[Record]):
                 f"{module.__name__} has no tuple {self.names} of {self.made.__name__} records"
             )
         return records
+
+
+def load_file(file: Path) -> ModuleType:
+    """Run a Python file as a module. Raises ``UserError`` if there is none, or it fails."""
+    spec = spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None or not file.is_file():
+        raise UserError(f"{file}: there is no such Python file")
+    module = module_from_spec(spec)
+    sys.modules[file.stem] = module  # dataclasses of the file look their types up there
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # any fault of somebody's code
+        raise UserError(f"{file}: cannot be loaded: {type(error).__name__}: {error}") from error
+    return module
 
 
 def names_of(parameters: type) -> frozenset[str]:

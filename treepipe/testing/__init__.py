@@ -1,6 +1,7 @@
 """Laws of decoding schedules, for systems of this project and of anybody else.
 
-``check`` tries them on a system and yields the outcome of each law; ``replay`` runs one case again;
+``check`` tries them on a system and yields the outcome of each law, ``check_executor`` tries those
+of tree attention on any engine (``tree_executor.py``); ``replay`` runs one case again;
 ``laws`` makes one test of each law for pytest. The worlds that the laws are tried in
 (``timeless_world.py``, ``pipeline.py``), the references that they are held against (``ledger.py``,
 ``hashed_lm.py``) and the strategies that draw cases (``strategies.py``) are public, too. All of it
@@ -14,19 +15,23 @@ needs the extra ``check`` (hypothesis).
 
 from __future__ import annotations
 
-from treepipe.testing.checking import Counterexample, Outcome, check, replay
+from treepipe.testing.checking import Counterexample, Outcome, check, check_executor, replay
 from treepipe.testing.law import LAWS, Law, LawBroken
 from treepipe.testing.pytest_laws import laws
 from treepipe.testing.story import Story
+from treepipe.testing.tree_executor import TREE_LAWS, TreeExecutor
 
 __all__ = (
     "LAWS",
+    "TREE_LAWS",
     "Counterexample",
     "Law",
     "LawBroken",
     "Outcome",
     "Story",
+    "TreeExecutor",
     "check",
+    "check_executor",
     "laws",
     "replay",
 )

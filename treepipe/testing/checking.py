@@ -1,4 +1,4 @@
-"""Trying the laws on a system: which trials are run, and the outcome of each law."""
+"""Trying laws on a subject (a system, or an executor of trees): trials, and each law's outcome."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from treepipe.core.errors import UserError
-from treepipe.core.schedules import REGISTRY, systems
 from treepipe.core.system import System
 from treepipe.testing.case import Case
-from treepipe.testing.law import LAWS, Law, LawBroken
+from treepipe.testing.law import LAWS, PROTOCOL, Law, LawBroken
 from treepipe.testing.story import Story
+from treepipe.testing.subjects import found_executor, found_system
+from treepipe.testing.tree_executor import TREE_LAWS, TREE_TRIALS, TreeExecutor
 from treepipe.testing.trial import Trial
 from treepipe.testing.trials import TRIALS
 
@@ -27,13 +27,14 @@ class Counterexample:
     """The smallest case found in which a law does not hold.
 
     Attributes:
+        subject: the system or executor, as ``replay`` finds it.
         law: name of the broken law.
         sentence: what was seen.
         case: the values that replay it.
         story: what happened in it.
     """
 
-    system: str
+    subject: str
     trial: str
     law: str
     sentence: str
@@ -42,14 +43,15 @@ class Counterexample:
 
     def text(self) -> str:
         """The law, what was seen, the story and the line that replays it."""
-        head = f"{self.law}: {LAWS[self.law].sentence} ({LAWS[self.law].source})"
+        law = {**TREE_LAWS, **LAWS}[self.law]
+        head = f"{self.law}: {law.sentence} ({law.source})"
         return "\n".join([head, self.sentence, *self.story.lines(), self.line])
 
     @property
     def line(self) -> str:
         """A line of Python that replays it."""
         values = ", ".join(f"{name}={value!r}" for name, value in self.case.items())
-        return f"treepipe.testing.replay({self.system!r}, {self.trial!r}, dict({values}))"
+        return f"treepipe.testing.replay({self.subject!r}, {self.trial!r}, dict({values}))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +117,19 @@ class _Found:
             raise _Enough from None
 
 
-def run_trial(system: System, trial: Trial, examples: int | None = None, start: int = 0) -> Tried:
+def run_trial(
+    subject: Any,
+    trial: Trial,
+    examples: int | None = None,
+    start: int = 0,
+    label: str | None = None,
+) -> Tried:
     """Try a trial on many cases, and shrink the first one that fails.
 
     Args:
         examples: number of cases; None: as many as the trial states.
         start: seed of the cases.
+        label: how the line that replays a counterexample names the subject; None: by its name.
     """
     found, began = _Found(), time.perf_counter()
 
@@ -138,7 +147,7 @@ def run_trial(system: System, trial: Trial, examples: int | None = None, start: 
         case = Case(data.draw)
         found.cases += 1
         try:
-            trial.run(system, case)
+            trial.run(subject, case)
         except Exception as error:
             found.note(case.shortened(), error)
             raise
@@ -149,46 +158,29 @@ def run_trial(system: System, trial: Trial, examples: int | None = None, start: 
     except (Exception, _Enough):
         if found.error is None:
             raise
-        broken = _counterexample(system, trial, found.error, found.values)
+        story, _ = _played(subject, trial, found.values)
+        law, sentence = _told(found.error)
+        called = subject.name if label is None else label
+        broken = Counterexample(called, trial.name, law, sentence, found.values, story)
     return Tried(trial, found.cases, time.perf_counter() - began, broken)
 
 
-def _counterexample(
-    system: System, trial: Trial, error: Exception, values: dict[str, Any]
-) -> Counterexample:
-    story, _ = replay(system, trial.name, values)
+def _told(error: Exception) -> tuple[str, str]:
+    """Return the broken law, and what was seen; a fault of its code breaks ``PROTOCOL``."""
     if isinstance(error, LawBroken):
-        law, sentence = error.law, str(error).partition(": ")[2]
-    else:  # the schedule itself failed
-        law, sentence = "protocol", f"{type(error).__name__}: {error}"
-    return Counterexample(system.name, trial.name, law, sentence, values, story)
+        return error.law, str(error).partition(": ")[2]
+    return PROTOCOL, f"{type(error).__name__}: {error}"
 
 
-def found_system(system: str | System) -> System:
-    """Return the record of a system that is named: in the table, or as FILE.py or FILE.py:NAME.
-
-    Raises:
-        UserError: there is none, or the file cannot be loaded.
-    """
-    if isinstance(system, System):
-        return system
-    file, _, name = system.partition(":")
-    if not file.endswith(".py"):
-        if system not in systems():
-            raise UserError(f"there is no system {system!r}; there are {', '.join(systems())}")
-        return systems()[system]
-    if file not in _LOADED:
-        _LOADED[file] = {record.name: record for record in REGISTRY.of_file(Path(file))}
-    found = _LOADED[file]
-    if not name and len(found) > 1:
-        raise UserError(f"{file} has {', '.join(found)}: name one, as {file}:{next(iter(found))}")
-    if name and name not in found:
-        raise UserError(f"{file} has no system {name!r}; it has {', '.join(found)}")
-    return found[name or next(iter(found))]
-
-
-_LOADED: dict[str, dict[str, System]] = {}
-"""Records by name, by file: its code runs once."""
+def _played(
+    subject: Any, trial: Trial, values: Mapping[str, Any]
+) -> tuple[Story, Exception | None]:
+    story = Story()
+    try:
+        trial.run(subject, Case.replaying(values, story))
+    except Exception as error:
+        return story, error
+    return story, None
 
 
 def check(
@@ -208,36 +200,69 @@ def check(
     Raises:
         UserError: there is no such system or law.
     """
-    system = found_system(system)
-    for name in {*laws} - {*LAWS}:
-        raise UserError(f"there is no law {name!r}; there are {', '.join(LAWS)}")
-    wanted = [law for name, law in LAWS.items() if not laws or name in laws]
-    for name in dict.fromkeys(law.trial for law in wanted):
-        trial, own = TRIALS[name], [law for law in wanted if law.trial == name]
-        if not trial.applies(system):
-            yield from (Outcome(law, "does not apply", unless=trial.unless) for law in own)
-            continue
-        tried = run_trial(system, trial, examples, start)
-        yield from outcomes(tried, own)
+    label = system if isinstance(system, str) else None
+    suite = Suite(LAWS, TRIALS)
+    return suite.check(found_system(system), laws, examples, start, label)
 
 
-def outcomes(tried: Tried, own: Collection[Law]) -> Iterator[Outcome]:
-    """Yield the outcomes of a trial's laws; a law of another trial may have broken in it."""
-    broken = None if tried.broken is None else tried.broken.law
-    if broken is not None and broken not in [law.name for law in own]:
-        yield Outcome(LAWS[broken], "broken", tried)
-    for law in own:
-        verdict = "holds" if broken is None else "broken" if law.name == broken else "not reached"
-        yield Outcome(law, verdict, tried)
+def check_executor(
+    executor: str | TreeExecutor,
+    laws: Collection[str] = (),
+    examples: int | None = None,
+    start: int = 0,
+) -> Iterator[Outcome]:
+    """Try the laws of tree attention on an engine, as ``check`` does those of systems.
+
+    Args:
+        executor: an object of the protocol, or a name as ``found_executor`` takes it.
+    """
+    label = executor if isinstance(executor, str) else None
+    suite = Suite(TREE_LAWS, TREE_TRIALS)
+    return suite.check(found_executor(executor), laws, examples, start, label)
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """The laws of one kind of subject, and their trials."""
+
+    laws: Mapping[str, Law]
+    trials: Mapping[str, Trial]
+
+    def check(
+        self,
+        subject: Any,
+        laws: Collection[str],
+        examples: int | None,
+        start: int,
+        label: str | None,
+    ) -> Iterator[Outcome]:
+        """Yield the outcome of each law, trial by trial. Raises ``UserError`` as ``check``."""
+        for name in {*laws} - {*self.laws}:
+            raise UserError(f"there is no law {name!r}; there are {', '.join(self.laws)}")
+        wanted = [law for name, law in self.laws.items() if not laws or name in laws]
+        for name in dict.fromkeys(law.trial for law in wanted):
+            trial, own = self.trials[name], [law for law in wanted if law.trial == name]
+            if not trial.applies(subject):
+                yield from (Outcome(law, "does not apply", unless=trial.unless) for law in own)
+                continue
+            yield from self._outcomes(run_trial(subject, trial, examples, start, label), own)
+
+    def _outcomes(self, tried: Tried, own: Collection[Law]) -> Iterator[Outcome]:
+        """Yield the outcomes of a trial's laws; a law of another trial may have broken in it."""
+        broken = None if tried.broken is None else tried.broken.law
+        if broken is not None and broken not in [law.name for law in own]:
+            yield Outcome(self.laws[broken], "broken", tried)
+        for law in own:
+            hidden = "broken" if law.name == broken else "not reached"
+            yield Outcome(law, "holds" if broken is None else hidden, tried)
 
 
 def replay(
-    system: str | System, trial: str, values: Mapping[str, Any]
+    subject: str | System | TreeExecutor, trial: str, values: Mapping[str, Any]
 ) -> tuple[Story, Exception | None]:
     """Run one case again; return its story, and the error that ended it (None: all laws hold)."""
-    story = Story()
-    try:
-        TRIALS[trial].run(found_system(system), Case.replaying(values, story))
-    except Exception as error:
-        return story, error
-    return story, None
+    if trial in TREE_TRIALS:
+        executor: Any = subject
+        return _played(found_executor(executor), TREE_TRIALS[trial], values)
+    system: Any = subject
+    return _played(found_system(system), TRIALS[trial], values)

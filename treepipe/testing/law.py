@@ -45,9 +45,12 @@ class Law:
     trial: str
 
 
+PROTOCOL = "protocol"
+"""The law that any failure of a subject's own code breaks."""
+
 _LAWS = (
     Law(
-        "protocol",
+        PROTOCOL,
         "a schedule accepts every legal event, and gives legal commands only",
         "treepipe, docs/design.md, The protocol",
         "requests",

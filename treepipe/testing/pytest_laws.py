@@ -7,8 +7,9 @@ from functools import cache
 from typing import Any
 
 from treepipe.core.system import System
-from treepipe.testing.checking import Tried, found_system, run_trial
+from treepipe.testing.checking import Tried, run_trial
 from treepipe.testing.law import LAWS
+from treepipe.testing.subjects import found_system
 from treepipe.testing.trials import TRIALS
 
 Test = Callable[[str], None]

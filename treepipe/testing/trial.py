@@ -1,15 +1,15 @@
-"""A trial: code that plays a system through a world, and observes some of the laws."""
+"""A trial: code that tries a subject (a system, or an executor of trees) and observes laws."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from treepipe.core.system import System
 from treepipe.testing.case import Case
 
 
-def always(system: System) -> bool:
+def always(subject: Any) -> bool:
     return True
 
 
@@ -18,14 +18,14 @@ class Trial:
     """One trial.
 
     Attributes:
-        run: plays the system through one case; raises ``LawBroken`` where a law does not hold.
+        run: tries the subject in one case; raises ``LawBroken`` where a law does not hold.
         examples: number of cases of a usual check.
-        applies: whether a system can be tried.
+        applies: whether the subject can be tried.
         unless: why it cannot, where it cannot.
     """
 
     name: str
-    run: Callable[[System, Case], None]
+    run: Callable[[Any, Case], None]
     examples: int
-    applies: Callable[[System], bool] = always
+    applies: Callable[[Any], bool] = always
     unless: str = ""
