@@ -11,7 +11,7 @@ from tests.worlds.examples import examples
 from tests.worlds.layers_by_the_paper import Logits, PaperSteps
 from treepipe.core.decoding.layered import Layered, LayeredKeys
 from treepipe.core.schedules import systems
-from treepipe.testing.case import ORDER, Case
+from treepipe.testing.case import ORDER, TrialCase
 from treepipe.testing.hashed_lm import DRAFTS, VOCABULARY, any_order, target
 from treepipe.testing.one_request import OneRequest
 from treepipe.testing.timeless_world import TimelessWorld
@@ -109,7 +109,7 @@ def decoded(name: str, requests: int, draft: str, stages: int, seed: int) -> Tim
     """Equal requests of 5 and some 30 tokens at once; messages move in an order of the seed."""
     system = systems()[name]
     order = np.random.default_rng(seed).integers(0, 60, 20_000).tolist()
-    case = Case.replaying({"draft": draft, ORDER: order})
+    case = TrialCase.replaying({"draft": draft, ORDER: order})
     asked = [(5, 30, frozenset[int]())] * requests
     return decode(system, system.parameters(width=4, children=3), case, asked, stages)
 

@@ -32,8 +32,8 @@ from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.stage_model import Part, StageModel, TargetEnds
 from treepipe.scenario.schema import ScheduleSection
 from treepipe.testing.hashed_lm import Choose, any_order
-from treepipe.testing.pipeline import Pipeline
-from treepipe.testing.timeless_world import Request, TimelessWorld
+from treepipe.testing.pipeline import TimelessPipeline
+from treepipe.testing.timeless_world import TimelessRequest, TimelessWorld
 
 torch.set_num_threads(1)
 
@@ -61,7 +61,7 @@ def expected(directory: Path, prompt: tuple[int, ...]) -> list[int]:
     return greedy(directory, list(prompt), WANTED)
 
 
-class ModelPipeline(Pipeline):
+class ModelPipeline(TimelessPipeline):
     """A pipeline with real layers in its stages."""
 
     def __init__(self, target: Path, cuts: list[int], batch: int, prompts: Place) -> None:
@@ -146,10 +146,12 @@ class ModelWorld(TimelessWorld):
     def models(self) -> list[StageModel]:
         return self._pipeline.models
 
-    def new_pipeline(self, stages: int, drafts: int, made: type[Pipeline] = Pipeline) -> Pipeline:
+    def new_pipeline(
+        self, stages: int, drafts: int, made: type[TimelessPipeline] = TimelessPipeline
+    ) -> TimelessPipeline:
         return self._pipeline
 
-    def entered(self, session: int, request: Request) -> None:
+    def entered(self, session: int, request: TimelessRequest) -> None:
         super().entered(session, request)
         self._source.open(session)
         self._notes[session] = NodeNotes()

@@ -19,14 +19,14 @@ from treepipe.core.messages import Segment, Word
 from treepipe.core.stage import Action, Pass, Prune, Run, StageSession
 from treepipe.core.tree import TokenTree
 from treepipe.core.words import WordLog
-from treepipe.testing.pipeline import Event, Pipeline
+from treepipe.testing.pipeline import Event, TimelessPipeline
 
 
 class RandomDraft:
     """A draft that feeds, prunes and ends rounds at random in front of a real pipeline."""
 
     def __init__(self, stages: int, data: st.DataObject, *, lock_step: bool) -> None:
-        self.pipeline = Pipeline(stages)
+        self.pipeline = TimelessPipeline(stages)
         self.data, self.lock_step = data, lock_step
         self.tree = TokenTree(0)
         self.fed = self.verified = self.committed = self.tickets = self.steps = 0

@@ -23,7 +23,7 @@ from treepipe.executor.sources import judged_sampling
 from treepipe.executor.verifier import Verifier
 from treepipe.scenario.schema import SamplingSection, ScheduleSection
 from treepipe.testing.hashed_lm import VOCABULARY, Choose, any_order, noisy, target
-from treepipe.testing.timeless_world import Request, TimelessWorld
+from treepipe.testing.timeless_world import TimelessRequest, TimelessWorld
 
 PROMPT, WANTED, SEED = (3, 1, 4), 24, 5
 DRAFT = noisy(0.7)
@@ -76,7 +76,7 @@ class JudgingWorld(TimelessWorld):
         remembers = self.memory if RULES[section.rule].needs_draft else None
         self._verifier = Verifier(ends, section, SEED, remembers)
 
-    def entered(self, session: int, request: Request) -> None:
+    def entered(self, session: int, request: TimelessRequest) -> None:
         super().entered(session, request)
         self._verifier.open(session, request.prompt)
         self.memory.open(session)

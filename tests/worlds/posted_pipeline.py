@@ -12,7 +12,7 @@ from treepipe.executor.addresses import LOOPBACK
 from treepipe.executor.clock import now_ms
 from treepipe.executor.mailbox import TOKEN_BYTES, Gate, Inbox, Outbox
 from treepipe.executor.transport import ZeroMQ
-from treepipe.testing.pipeline import Event, Pipeline
+from treepipe.testing.pipeline import Event, TimelessPipeline
 from treepipe.testing.timeless_world import TimelessWorld
 
 TOKEN = bytes(range(TOKEN_BYTES))
@@ -78,7 +78,9 @@ class PostedBox(deque[Message]):
 class PostedWorld(TimelessWorld):
     """Its pipelines' boxes are links."""
 
-    def new_pipeline(self, stages: int, drafts: int, made: type[Pipeline] = Pipeline) -> Pipeline:
+    def new_pipeline(
+        self, stages: int, drafts: int, made: type[TimelessPipeline] = TimelessPipeline
+    ) -> TimelessPipeline:
         pipeline = super().new_pipeline(stages, drafts, made)
         boxes: dict[Event, deque[Message]] = {box: PostedBox(self.choose) for box in pipeline.boxes}
         pipeline.boxes = boxes

@@ -16,7 +16,7 @@ from treepipe.files.outputs import Failures, check_outputs
 
 if TYPE_CHECKING:
     from treepipe.results.sheet import Sheet
-    from treepipe.testing import Law, Outcome
+    from treepipe.testing import Law, LawOutcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ def check(asked: CheckOptions) -> None:
         raise RunError(f"{asked.subject}: broken: {', '.join(broken)}")
 
 
-def _verdict(outcome: Outcome) -> str:
+def _verdict(outcome: LawOutcome) -> str:
     if outcome.tried is None:
         return f"{outcome.verdict}: {outcome.unless}"
     cases = f"{outcome.tried.cases} cases in {outcome.tried.seconds:.1f} s"
@@ -92,7 +92,7 @@ def _verdict(outcome: Outcome) -> str:
     return f"BROKEN ({cases})\n{outcome.tried.broken.text()}"
 
 
-def _write(asked: CheckOptions, outcomes: list[Outcome]) -> None:
+def _write(asked: CheckOptions, outcomes: list[LawOutcome]) -> None:
     from treepipe.results.result import write_json
 
     found = [o.tried.broken for o in outcomes if o.tried is not None and o.tried.broken is not None]

@@ -15,7 +15,7 @@ needs the extra ``check`` (hypothesis).
 
 from __future__ import annotations
 
-from treepipe.testing.checking import Counterexample, Outcome, check, check_executor, replay
+from treepipe.testing.checking import Counterexample, LawOutcome, check, check_executor, replay
 from treepipe.testing.law import LAWS, Law, LawBroken
 from treepipe.testing.pytest_laws import laws
 from treepipe.testing.story import Story
@@ -27,7 +27,7 @@ __all__ = (
     "Counterexample",
     "Law",
     "LawBroken",
-    "Outcome",
+    "LawOutcome",
     "Story",
     "TreeExecutor",
     "check",

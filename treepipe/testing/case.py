@@ -1,6 +1,6 @@
 """A case of a trial: the values drawn for it, by name, which replay it.
 
-Hypothesis draws a case and shrinks it; ``Case.values`` of the smallest one is enough to run it
+Hypothesis draws a case and shrinks it; ``TrialCase.values`` of the smallest one is enough to run it
 again without hypothesis.
 """
 
@@ -22,7 +22,7 @@ _CHOICES = st.binary(min_size=16, max_size=16)
 
 
 @dataclass
-class Case:
+class TrialCase:
     """The values of one try of a trial.
 
     Attributes:
@@ -38,7 +38,7 @@ class Case:
     _ahead: list[int] = field(default_factory=list)
 
     @classmethod
-    def replaying(cls, values: Mapping[str, Any], story: Story | None = None) -> Case:
+    def replaying(cls, values: Mapping[str, Any], story: Story | None = None) -> TrialCase:
         """Make the case of known values; raise ``KeyError`` at a value that is not among them."""
         return cls(None, {ORDER: [], **values}, story)
 

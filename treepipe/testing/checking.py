@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from treepipe.core.errors import UserError
 from treepipe.core.system import System
-from treepipe.testing.case import Case
+from treepipe.testing.case import TrialCase
 from treepipe.testing.law import LAWS, PROTOCOL, Law, LawBroken
 from treepipe.testing.story import Story
 from treepipe.testing.subjects import found_executor, found_system
@@ -70,7 +70,7 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LawOutcome:
     """The outcome of one law: "holds", "broken", "not reached" (another law of its trial broke
     first) or "does not apply" (``unless`` says why)."""
 
@@ -144,7 +144,7 @@ def run_trial(
     )
     @given(st.data())
     def law_holds(data: st.DataObject) -> None:
-        case = Case(data.draw)
+        case = TrialCase(data.draw)
         found.cases += 1
         try:
             trial.run(subject, case)
@@ -177,7 +177,7 @@ def _played(
 ) -> tuple[Story, Exception | None]:
     story = Story()
     try:
-        trial.run(subject, Case.replaying(values, story))
+        trial.run(subject, TrialCase.replaying(values, story))
     except Exception as error:
         return story, error
     return story, None
@@ -188,7 +188,7 @@ def check(
     laws: Collection[str] = (),
     examples: int | None = None,
     start: int = 0,
-) -> Iterator[Outcome]:
+) -> Iterator[LawOutcome]:
     """Try laws on a system, and yield the outcome of each.
 
     Args:
@@ -210,7 +210,7 @@ def check_executor(
     laws: Collection[str] = (),
     examples: int | None = None,
     start: int = 0,
-) -> Iterator[Outcome]:
+) -> Iterator[LawOutcome]:
     """Try the laws of tree attention on an engine, as ``check`` does those of systems.
 
     Args:
@@ -235,7 +235,7 @@ class Suite:
         examples: int | None,
         start: int,
         label: str | None,
-    ) -> Iterator[Outcome]:
+    ) -> Iterator[LawOutcome]:
         """Yield the outcome of each law, trial by trial. Raises ``UserError`` as ``check``."""
         for name in {*laws} - {*self.laws}:
             raise UserError(f"there is no law {name!r}; there are {', '.join(self.laws)}")
@@ -243,18 +243,18 @@ class Suite:
         for name in dict.fromkeys(law.trial for law in wanted):
             trial, own = self.trials[name], [law for law in wanted if law.trial == name]
             if not trial.applies(subject):
-                yield from (Outcome(law, "does not apply", unless=trial.unless) for law in own)
+                yield from (LawOutcome(law, "does not apply", unless=trial.unless) for law in own)
                 continue
             yield from self._outcomes(run_trial(subject, trial, examples, start, label), own)
 
-    def _outcomes(self, tried: Tried, own: Collection[Law]) -> Iterator[Outcome]:
+    def _outcomes(self, tried: Tried, own: Collection[Law]) -> Iterator[LawOutcome]:
         """Yield the outcomes of a trial's laws; a law of another trial may have broken in it."""
         broken = None if tried.broken is None else tried.broken.law
         if broken is not None and broken not in [law.name for law in own]:
-            yield Outcome(self.laws[broken], "broken", tried)
+            yield LawOutcome(self.laws[broken], "broken", tried)
         for law in own:
             hidden = "broken" if law.name == broken else "not reached"
-            yield Outcome(law, "holds" if broken is None else hidden, tried)
+            yield LawOutcome(law, "holds" if broken is None else hidden, tried)
 
 
 def replay(

@@ -8,7 +8,7 @@ from treepipe.core.messages import Close, Message
 from treepipe.core.protocol import Schedule, Started
 from treepipe.testing.law import hold
 from treepipe.testing.pipeline import Logits
-from treepipe.testing.timeless_world import Choose, Request, TimelessWorld, first
+from treepipe.testing.timeless_world import Choose, TimelessRequest, TimelessWorld, first
 
 
 class OneRequest(TimelessWorld):
@@ -37,7 +37,7 @@ class OneRequest(TimelessWorld):
         return self.request.text
 
     @property
-    def request(self) -> Request:
+    def request(self) -> TimelessRequest:
         return self.requests[self.session]
 
     def drain(self) -> None:

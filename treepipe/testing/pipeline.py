@@ -34,7 +34,7 @@ class Event(NamedTuple):
     draft: int = 0
 
 
-class Pipeline:
+class TimelessPipeline:
     """N stages, the boxes between them, and what an executor's caches would hold.
 
     Attributes:

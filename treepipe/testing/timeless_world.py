@@ -26,9 +26,10 @@ from treepipe.core.protocol import Drafted, DraftPass, Schedule, Started
 from treepipe.core.requests import LIVES, numbered
 from treepipe.core.scratch import Scratch
 from treepipe.core.stage_desk import Place
+from treepipe.scenario.deployment import Bounds
 from treepipe.testing.law import hold
 from treepipe.testing.ledger import DraftReader
-from treepipe.testing.pipeline import Event, Logits, Pipeline
+from treepipe.testing.pipeline import Event, Logits, TimelessPipeline
 from treepipe.testing.story import Noted, Story
 
 Choose = Callable[[int], int]
@@ -53,19 +54,8 @@ def first(count: int) -> int:
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """The bounds that a system's record states: tree nodes in a stage's cache, tree nodes and
-    committed tokens in one segment, scratch nodes of the draft."""
-
-    tree: int
-    segment: int
-    chunk: int
-    scratch: int
-
-
 @dataclass
-class Request:
+class TimelessRequest:
     """One request, open or finished.
 
     Attributes:
@@ -162,7 +152,7 @@ class TimelessWorld:
         ]
         self.groups, self.in_phases = groups, in_phases
         self.pipelines = [self.new_pipeline(stages, drafts) for stages in pipelines]
-        self.requests: dict[int, Request] = {}
+        self.requests: dict[int, TimelessRequest] = {}
         self.draft_calls: list[int] = []
         self.empty_returns = self.preemptions = 0
         self.room = room
@@ -170,7 +160,9 @@ class TimelessWorld:
         self._arrived: set[tuple[int, int]] = set()
         self._now = 0.0
 
-    def new_pipeline(self, stages: int, drafts: int, made: type[Pipeline] = Pipeline) -> Pipeline:
+    def new_pipeline(
+        self, stages: int, drafts: int, made: type[TimelessPipeline] = TimelessPipeline
+    ) -> TimelessPipeline:
         return made(
             stages,
             self.target,
@@ -198,10 +190,10 @@ class TimelessWorld:
         if self.story is not None:
             noted: Any = Noted(schedule, session, self.story)
             schedule = noted
-        self.entered(session, Request(schedule, started, pipeline))
+        self.entered(session, TimelessRequest(schedule, started, pipeline))
         self.servers[draft].desk.open(session, pipeline, schedule, started, self._now)
 
-    def entered(self, session: int, request: Request) -> None:
+    def entered(self, session: int, request: TimelessRequest) -> None:
         """A request is there, or there again."""
         self.requests[session] = request
 
@@ -212,7 +204,7 @@ class TimelessWorld:
         wanted = old.started.max_new_tokens - len(old.text)
         started = replace(old.started, prompt=tuple(old.committed), max_new_tokens=wanted)
         schedule = self.new_schedule(again)
-        self.entered(again, Request(schedule, started, old.pipeline))
+        self.entered(again, TimelessRequest(schedule, started, old.pipeline))
         self.servers[draft].desk.reopen(again, old.pipeline, schedule, started)
 
     # --- moving ----------------------------------------------------------------------------------
@@ -268,7 +260,7 @@ class TimelessWorld:
         flight = pipeline.move(event)
         if event.kind == "work" and self.bounds is not None:
             held = [each.cached for each in pipeline.desks[event.stage]._sessions.values()]
-            within = max(held, default=0) <= self.bounds.tree
+            within = max(held, default=0) <= self.bounds.tree_tokens
             hold(within, "bounds", f"a stage holds {max(held, default=0)} nodes of a request")
         if isinstance(flight, Through):
             self.servers[flight.draft].desk.through(flight, self._now)
@@ -332,7 +324,7 @@ class TimelessWorld:
     def _check_bounds(self, segment: Segment) -> None:
         if self.bounds is not None:
             rows, kind = len(segment.tokens), "committed tokens" if segment.committed else "nodes"
-            most = self.bounds.chunk if segment.committed else self.bounds.segment
+            most = self.bounds.pass_tokens if segment.committed else self.bounds.segment_tokens
             hold(rows <= most, "bounds", f"a segment has {rows} {kind}; the record states {most}")
 
     def _check_offered(self, session: int) -> None:
@@ -351,7 +343,7 @@ class TimelessWorld:
         followed = request.scratch.follow(order)
         below = [path[request.scratch.read :] for path in paths]
         ahead = len(request.reader.read) + len(request.reader.scratch) - len(request.committed)
-        within = self.bounds is None or ahead <= self.bounds.scratch
+        within = self.bounds is None or ahead <= self.bounds.scratch_tokens
         hold(within, "bounds", f"the draft holds {ahead} tokens beyond the committed ones")
         same = request.scratch.read == len(request.reader.read)
         same = same and list(map(list, followed.asked)) == below

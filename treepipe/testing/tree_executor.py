@@ -15,7 +15,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from treepipe.core.messages import NO_PARENT
-from treepipe.testing.case import Case
+from treepipe.testing.case import TrialCase
 from treepipe.testing.law import PROTOCOL, Law, hold
 from treepipe.testing.story import Step
 from treepipe.testing.trial import Trial
@@ -145,7 +145,7 @@ ancestors accepted; accept a node's path and drop the rest. Numbers count modulo
 class _Play:
     """One case: an executor, and the reference of its sessions."""
 
-    def __init__(self, executor: TreeExecutor, case: Case, law: str | None = None) -> None:
+    def __init__(self, executor: TreeExecutor, case: TrialCase, law: str | None = None) -> None:
         """Args: ``law``: the broken law wherever rows are wrong; None: by what was done before."""
         self.executor, self.case, self.law = executor, case, law
         self.open_: dict[int, _Session] = {}
@@ -226,7 +226,7 @@ class _Play:
         hold(close, law, f"{what} {row} is off by {far[row]:.3g} from a plain pass")
 
 
-def one_session(executor: TreeExecutor, case: Case) -> None:
+def one_session(executor: TreeExecutor, case: TrialCase) -> None:
     play = _Play(executor, case)
     try:
         play.open(1)
@@ -236,7 +236,7 @@ def one_session(executor: TreeExecutor, case: Case) -> None:
         play.close()
 
 
-def several_sessions(executor: TreeExecutor, case: Case) -> None:
+def several_sessions(executor: TreeExecutor, case: TrialCase) -> None:
     """Up to three sessions take turns; one of them may end and begin again."""
     play = _Play(executor, case, "sessions")
     whose = st.lists(st.tuples(st.integers(1, 3), ACTIONS | st.just(("again", 0))), max_size=12)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from treepipe.testing.case import Case
+from treepipe.testing.case import TrialCase
 
 
 def always(subject: Any) -> bool:
@@ -25,7 +25,7 @@ class Trial:
     """
 
     name: str
-    run: Callable[[Any, Case], None]
+    run: Callable[[Any, TrialCase], None]
     examples: int
     applies: Callable[[Any], bool] = always
     unless: str = ""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from treepipe.core.errors import ProtocolError
 from treepipe.core.protocol import Drafted, Event, Returned, Schedule, Started, Stepped, WorkerLost
 from treepipe.core.system import ScheduleContext, System
-from treepipe.testing.case import Case
+from treepipe.testing.case import TrialCase
 from treepipe.testing.hashed_lm import DRAFTS, greedy, target
 from treepipe.testing.law import LawBroken, hold
 from treepipe.testing.story import Noted
@@ -40,7 +40,7 @@ illegal event; lose the pipeline (if 0)."""
 class Adversary:
     """Opens requests, makes moves, tells illegal events and loses the pipeline, as it likes."""
 
-    def __init__(self, system: System, case: Case) -> None:
+    def __init__(self, system: System, case: TrialCase) -> None:
         self.parameters, self.system = drawn_parameters(system, case), system
         draft = DRAFTS[case.draw("draft", DRAFT_NAMES)]
         self.world = TimelessWorld([STAGES], target, draft, case.choose, story=case.story)
@@ -122,7 +122,7 @@ class Adversary:
             self.world.assert_freed()
 
 
-def play(system: System, case: Case) -> None:
+def play(system: System, case: TrialCase) -> None:
     adversary = Adversary(system, case)
     moves: dict[str, Callable[..., None]] = {
         name: getattr(adversary, name) for name in ("open", "move", "offend", "lose")
@@ -135,7 +135,7 @@ def play(system: System, case: Case) -> None:
         raise LawBroken("protocol", str(error)) from error
 
 
-def tell_again(system: System, case: Case) -> None:
+def tell_again(system: System, case: TrialCase) -> None:
     """Decode some requests, then tell fresh schedules the same events."""
     asked = case.draw("requests", requests(1, 3))
     stages = case.draw("stages", st.integers(1, 4))

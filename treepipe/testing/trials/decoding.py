@@ -11,7 +11,8 @@ from treepipe.core.cache_room import DRAFT, CacheRoom
 from treepipe.core.errors import ProtocolError
 from treepipe.core.protocol import Started
 from treepipe.core.system import Parameters, ScheduleContext, System
-from treepipe.testing.case import Case
+from treepipe.scenario.deployment import Bounds
+from treepipe.testing.case import TrialCase
 from treepipe.testing.hashed_lm import DRAFTS, VOCABULARY, greedy, target
 from treepipe.testing.law import LawBroken, hold
 from treepipe.testing.strategies import (
@@ -21,7 +22,7 @@ from treepipe.testing.strategies import (
     parameters_of,
     requests,
 )
-from treepipe.testing.timeless_world import Bounds, TimelessWorld
+from treepipe.testing.timeless_world import TimelessWorld
 from treepipe.testing.trial import Trial
 
 Asked = list[tuple[int, int, frozenset[int]]]
@@ -33,7 +34,7 @@ def prompt_of(session: int, length: int) -> tuple[int, ...]:
     return tuple((session * i) % VOCABULARY for i in range(length))
 
 
-def drawn_parameters(system: System, case: Case, groups: Groups = 1) -> Parameters:
+def drawn_parameters(system: System, case: TrialCase, groups: Groups = 1) -> Parameters:
     """Return parameters of the system, with this partition if a key of it cuts the pipeline."""
     values: dict[str, Any] = case.draw("parameters", parameters_of(system))
     if PARTITION in system.keys:
@@ -44,9 +45,9 @@ def drawn_parameters(system: System, case: Case, groups: Groups = 1) -> Paramete
 def bounds_of(system: System, parameters: Parameters, stages: int) -> Bounds:
     """Return the bounds that the record states."""
     return Bounds(
-        system.tree_tokens(parameters, stages),
+        system.most_pass_tokens(parameters, stages),
         system.segment_tokens(parameters, stages),
-        parameters.prefill_chunk,
+        system.tree_tokens(parameters, stages),
         system.most_scratch_tokens(parameters, stages),
     )
 
@@ -66,7 +67,7 @@ def least_room(system: System, parameters: Parameters, stages: int, longest: int
 def decode(
     system: System,
     parameters: Parameters,
-    case: Case,
+    case: TrialCase,
     asked: Asked,
     stages: int,
     pipelines: int = 1,
@@ -115,7 +116,7 @@ def decode(
     return played
 
 
-def any_requests(system: System, case: Case) -> None:
+def any_requests(system: System, case: TrialCase) -> None:
     """One to four requests at once, on any partition, each on its own pipeline or together."""
     asked = case.draw("requests", requests())
     groups = case.draw("groups", GROUPS) if system.in_lock_step else 1
@@ -142,7 +143,7 @@ def any_requests(system: System, case: Case) -> None:
 POLICIES = ["fifo", "weighted_fair", "earliest_deadline"]
 
 
-def shared_passes(system: System, case: Case) -> None:
+def shared_passes(system: System, case: TrialCase) -> None:
     """Several requests in the passes of one pipeline."""
     asked = case.draw("requests", requests(2, 9))
     stages = case.draw("stages", st.integers(1, 5))
@@ -162,7 +163,7 @@ def shared_passes(system: System, case: Case) -> None:
         hold(most <= batch, "batches", f"a pass serves {most} requests, {batch} may share it")
 
 
-def little_room(system: System, case: Case) -> None:
+def little_room(system: System, case: TrialCase) -> None:
     """Requests that wait for room, or are preempted and begin again."""
     asked = case.draw("requests", requests(2, 6, longest=30))
     stages = case.draw("stages", st.integers(1, 4))

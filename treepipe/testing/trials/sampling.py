@@ -21,7 +21,7 @@ from treepipe.core.verification import (
     draw_without_replacement,
     target_distribution,
 )
-from treepipe.testing.case import Case
+from treepipe.testing.case import TrialCase
 from treepipe.testing.hashed_lm import VOCABULARY, any_order, noisy, target
 from treepipe.testing.law import hold
 from treepipe.testing.strategies import parameters_of
@@ -99,7 +99,7 @@ def p_value(counts: Counter[tuple[int, ...]]) -> float:
     return float(stats.chisquare(seen, expected * (total / expected.sum())).pvalue)
 
 
-def sampled_texts(system: System, case: Case) -> None:
+def sampled_texts(system: System, case: TrialCase) -> None:
     """Many texts of two tokens; by rejection of drawn candidates if the system can draft those."""
     parameters = system.parameters(**case.draw("parameters", parameters_of(system)))
     drawn = system.drawn and parameters.drawable and case.draw("rejection", st.booleans())

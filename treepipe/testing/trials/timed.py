@@ -21,7 +21,7 @@ from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 from treepipe.sim.theory.closed_form import closed_form
 from treepipe.sim.world import simulate
-from treepipe.testing.case import Case
+from treepipe.testing.case import TrialCase
 from treepipe.testing.hashed_lm import DRAFTS, Logits, greedy
 from treepipe.testing.law import hold
 from treepipe.testing.strategies import GROUPS, requests
@@ -67,7 +67,7 @@ class HashedSource:
         return HashedOracle(self._draft, prompt_of(number, length), wanted)
 
 
-def two_worlds(system: System, case: Case) -> None:
+def two_worlds(system: System, case: TrialCase) -> None:
     """The same requests without time and simulated, with any times of stages, links and pruning."""
     asked = case.draw("requests", requests(1, 3))
     groups = case.draw("groups", GROUPS) if system.in_lock_step else 1
@@ -126,7 +126,7 @@ def check_run(trace: Trace, asked: Asked) -> None:
 RELATIVE = 1e-9
 
 
-def formula(system: System, case: Case) -> None:
+def formula(system: System, case: TrialCase) -> None:
     """Constant times and one client; nothing or everything is accepted."""
     targets = case.draw("targets", st.integers(1, 3)) if system.closed_form == "star" else 1
     stages = 1 if system.closed_form == "star" else case.draw("stages", st.integers(1, 4))
