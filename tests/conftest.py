@@ -12,7 +12,7 @@ from tests.worlds.command_line import SCENARIO, Terminal
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Checkpoints of a target and its draft, tiny and random."""
-    from tests.worlds.tiny_models import save_random_checkpoint
+    from treepipe.testing.random_model import save_random_checkpoint
 
     folder = tmp_path_factory.mktemp("pair")
     target = save_random_checkpoint(folder / "target", layers=4, seed=1, positions=512)

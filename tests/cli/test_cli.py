@@ -29,7 +29,7 @@ def test_simulate_writes_a_result_a_trace_and_a_picture(scenario: Path, terminal
     assert content["schema"] == "treepipe.result/1"
     assert (content["source"], content["runs"], content["seed"]) == ("simulation", 2, 3)
     assert set(content["utilization"]) == {"draft0", "pipeline0.stage1", "pipeline0.stage2"}
-    assert {event["ph"] for event in json.loads(trace.read_text())["traceEvents"]} == set("XMsf")
+    assert {event["ph"] for event in json.loads(trace.read_text())["traceEvents"]} == set("XM")
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.worlds.any_section import least_room, sections
 from tests.worlds.examples import examples
-from tests.worlds.tiny_models import VOCABULARY, greedy, save_head, save_random_checkpoint
+from tests.worlds.tiny_models import greedy, save_head
 from treepipe.core.cache_room import CacheRoom
 from treepipe.core.messages import Beat, Message, Segment
 from treepipe.core.protocol import Drafted, DraftPass, Started
@@ -33,6 +33,7 @@ from treepipe.executor.stage_model import Part, StageModel, TargetEnds
 from treepipe.scenario.schema import ScheduleSection
 from treepipe.testing.hashed_lm import Choose, any_order
 from treepipe.testing.pipeline import TimelessPipeline
+from treepipe.testing.random_model import VOCABULARY, save_random_checkpoint
 from treepipe.testing.timeless_world import TimelessRequest, TimelessWorld
 
 torch.set_num_threads(1)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    from tests.worlds.tiny_models import save_random_checkpoint
     from treepipe.executor.checkpoint import Checkpoint
+    from treepipe.testing.random_model import save_random_checkpoint
 
     folder = tmp_path_factory.mktemp("target")
     return Checkpoint.open(save_random_checkpoint(folder, layers=4, seed=1, positions=512))

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from tests.worlds.command_line import SCENARIO, Terminal, call
-from tests.worlds.tiny_models import save_random_checkpoint
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.families import FAMILIES
 from treepipe.executor.measure.calibrate import calibrate_device
@@ -21,6 +20,7 @@ from treepipe.profiles.check import check_file
 from treepipe.profiles.library import find_model, load_device, profile_names
 from treepipe.profiles.schema import DeviceProfile
 from treepipe.results.show import ProgressBars
+from treepipe.testing.random_model import save_random_checkpoint
 
 pytestmark = pytest.mark.processes
 

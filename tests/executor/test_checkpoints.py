@@ -11,18 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.worlds.tiny_models import (
-    change,
-    greedy,
-    save_head,
-    save_random_checkpoint,
-    save_tokenizer,
-)
+from tests.worlds.tiny_models import change, greedy, save_head, save_tokenizer
 from treepipe.core.errors import UserError
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.eagle_head import load_head
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.executor.prompts import tokenize
+from treepipe.testing.random_model import save_random_checkpoint
 
 torch.set_num_threads(1)
 

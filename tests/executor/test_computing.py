@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.worlds.command_line import Terminal, run_with
-from tests.worlds.tiny_models import greedy, parameter_bytes, save_random_checkpoint
+from tests.worlds.tiny_models import greedy, parameter_bytes
 from treepipe.core.messages import NO_PARENT, Flight, Segment
 from treepipe.core.protocol import DraftPass
 from treepipe.executor.checkpoint import Checkpoint
@@ -21,6 +21,7 @@ from treepipe.executor.sources import SourceSettings, open_source
 from treepipe.executor.transport import ZeroMQ
 from treepipe.scenario.computing import COMPUTED, ONE_CORE, Compute, Computed
 from treepipe.scenario.schema import SamplingSection, SourceSection
+from treepipe.testing.random_model import save_random_checkpoint
 
 torch.set_num_threads(1)
 

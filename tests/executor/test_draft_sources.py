@@ -18,11 +18,7 @@ from tests.worlds.changed import changed
 from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.examples import examples
 from tests.worlds.real_runs import assert_greedy
-from tests.worlds.tiny_models import (
-    VOCABULARY,
-    save_head,
-    save_random_checkpoint,
-)
+from tests.worlds.tiny_models import save_head
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
 from treepipe.core.requests import LIVES
@@ -38,6 +34,7 @@ from treepipe.executor.stage_model import TargetEnds
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.schema import SourceSection
+from treepipe.testing.random_model import VOCABULARY, save_random_checkpoint
 
 TEXT = (3, 9, 27, 20, 60, 58, 52, 34)
 READ = 5

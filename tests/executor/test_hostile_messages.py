@@ -25,7 +25,6 @@ from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.examples import THOROUGH
 from tests.worlds.hosts import free_port
 from tests.worlds.real_runs import assert_greedy
-from tests.worlds.tiny_models import VOCABULARY
 from treepipe.core.messages import Beat, Close, Flight, MessageLimits, Segment, Word
 from treepipe.executor.addresses import LOOPBACK
 from treepipe.executor.clock import now_ms
@@ -42,6 +41,7 @@ from treepipe.executor.mailbox import (
 )
 from treepipe.executor.transport import ZeroMQ
 from treepipe.results.trace import Trace
+from treepipe.testing.random_model import VOCABULARY
 
 TOKEN = bytes(range(TOKEN_BYTES))
 WIDTH, ROWS = 32, 2

@@ -29,7 +29,6 @@ from tests.worlds.command_line import ROOT, Terminal
 from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.examples import examples
 from tests.worlds.hosts import at, free_port
-from tests.worlds.tiny_models import save_random_checkpoint
 from treepipe.core.errors import UserError
 from treepipe.core.messages import Flight, Segment
 from treepipe.core.schedules import systems
@@ -64,6 +63,7 @@ from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import SourceSection
 from treepipe.scenario.unread import unread_warnings
+from treepipe.testing.random_model import save_random_checkpoint
 
 SCENARIO = Scenario.load(ROOT / "studies" / "scenarios" / "demo.toml")
 NAMED, FAR = "127.0.0.1:5601", "10.0.0.7:5600"

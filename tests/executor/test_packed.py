@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests.worlds.examples import examples
-from tests.worlds.tiny_models import CONFIGS, greedy, save_random_checkpoint
+from tests.worlds.tiny_models import greedy
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.executor.packed import LEAST_BYTES, PackedLinear, can_pack, pack
 from treepipe.executor.stage_model import StageModel, TargetEnds
 from treepipe.executor.widening import write_wider
+from treepipe.testing.random_model import CONFIGS, save_random_checkpoint
 
 torch.set_num_threads(1)
 

@@ -23,7 +23,6 @@ from tests.worlds.command_line import ROOT
 from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.hosts import free_port
 from tests.worlds.real_runs import assert_greedy, controller_of, run_once
-from tests.worlds.tiny_models import save_random_checkpoint
 from treepipe.core.errors import RunError
 from treepipe.executor.controller import Controller
 from treepipe.results.metrics import run_metrics, utilization
@@ -31,6 +30,7 @@ from treepipe.results.where import shares
 from treepipe.scenario.deployment import RequestSpec
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
+from treepipe.testing.random_model import save_random_checkpoint
 
 pytestmark = pytest.mark.processes
 

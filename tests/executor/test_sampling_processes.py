@@ -18,7 +18,6 @@ from scipy import stats
 from tests.worlds.changed import changed
 from tests.worlds.deployments import small_deployment
 from tests.worlds.real_runs import run_once
-from tests.worlds.tiny_models import save_random_checkpoint
 from treepipe.core.cache_room import PAGE
 from treepipe.core.system import Ends
 from treepipe.core.verification import Adaptive, Sampling, target_distribution
@@ -27,6 +26,7 @@ from treepipe.executor.measure.calibration import WholeModel
 from treepipe.executor.verifier import new_rule
 from treepipe.scenario.deployment import RequestSpec, Room
 from treepipe.scenario.schema import SamplingSection
+from treepipe.testing.random_model import save_random_checkpoint
 
 pytestmark = pytest.mark.processes
 

@@ -8,19 +8,14 @@ import pytest
 import torch
 
 from tests.worlds.command_line import assert_sentence
-from tests.worlds.tiny_models import (
-    CONFIGS,
-    greedy,
-    parameter_bytes,
-    save_head,
-    save_random_checkpoint,
-)
+from tests.worlds.tiny_models import greedy, parameter_bytes, save_head
 from treepipe.core.errors import UserError
 from treepipe.core.protocol import DraftPass
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.executor.widening import main, write_wider
+from treepipe.testing.random_model import CONFIGS, save_random_checkpoint
 
 torch.set_num_threads(1)
 

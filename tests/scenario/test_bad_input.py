@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.worlds.command_line import SCENARIO, assert_refused, assert_sentence, call, run_with
-from tests.worlds.tiny_models import save_random_checkpoint, save_tokenizer
+from tests.worlds.tiny_models import save_tokenizer
 from treepipe.core.errors import UserError
 from treepipe.executor.launch import prepare
 from treepipe.files.reading import read_json
@@ -17,6 +17,7 @@ from treepipe.results.recording import Recording
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.workload import read_trace
 from treepipe.sim.predict import predict
+from treepipe.testing.random_model import save_random_checkpoint
 
 OUTSIDE = """
 seed=two seed=nan seed=99999999999999999999999999 runs=1.5 name=3 emulate=yes emulate=3

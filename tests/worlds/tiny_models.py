@@ -17,8 +17,7 @@ from transformers import AutoModelForCausalLM
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.eagle_head import EagleHead
 from treepipe.executor.stage_model import StageModel
-from treepipe.testing.random_model import VOCABULARY as VOCABULARY
-from treepipe.testing.random_model import save_random_checkpoint as save_random_checkpoint
+from treepipe.testing.random_model import VOCABULARY
 
 
 def change(folder: Path, file: str = "config.json", **keys: Any) -> None:
