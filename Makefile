@@ -51,9 +51,10 @@ pythons:
 bench: setup
 	$(BIN)/python -m treepipe.studies.workshop.benchmarks --out bench/results.json
 
-# The tables of keys in the scenario's page, from the schema.
+# The tables of keys in the scenario's page, from the schema, and the table of laws.
 docs: setup
 	$(BIN)/python -m treepipe.studies.workshop.scenario_page docs/scenario.md
+	$(BIN)/python -m treepipe.studies.workshop.laws_page docs/laws.md
 
 validate: setup
 	$(BIN)/python -m treepipe.studies.workshop.grid docs

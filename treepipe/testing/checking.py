@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from math import inf
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -15,6 +14,7 @@ from treepipe.core.errors import UserError
 from treepipe.core.system import System
 from treepipe.testing.case import TrialCase
 from treepipe.testing.law import LAWS, PROTOCOL, Law, LawBroken
+from treepipe.testing.shrinking import Size, shrunk
 from treepipe.testing.story import Story
 from treepipe.testing.subjects import found_executor, found_system
 from treepipe.testing.tree_executor import TREE_LAWS, TREE_TRIALS, TreeExecutor
@@ -59,7 +59,7 @@ class Tried:
     """The outcome of one trial.
 
     Attributes:
-        cases: number of cases tried, those of shrinking included.
+        cases: number of cases tried, those of shrinking excluded.
         broken: None if every law held.
     """
 
@@ -92,29 +92,16 @@ class LawOutcome:
 
 
 SHRINK_S = 20.0
-"""Seconds that the search for a smaller case may take."""
-
-
-class _Enough(BaseException):
-    """Ends hypothesis, which lets no ``Exception`` through."""
+"""Processor seconds that the search for a smaller case may take."""
 
 
 @dataclass
 class _Found:
-    """The smallest case that failed so far, and when the first one did."""
+    """The case that failed, and the number of cases until then."""
 
     cases: int = 0
-    values: dict[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
     error: Exception | None = None
-    since: float = inf
-
-    def note(self, values: dict[str, Any], error: Exception) -> None:
-        now = time.perf_counter()
-        if self.error is None or len(repr(values)) <= len(repr(self.values)):
-            self.values, self.error = values, error
-        self.since = min(self.since, now)
-        if now - self.since > SHRINK_S:
-            raise _Enough from None
 
 
 def run_trial(
@@ -140,36 +127,57 @@ def run_trial(
         database=None,
         suppress_health_check=list(HealthCheck),
         report_multiple_bugs=False,
-        phases=(Phase.generate, Phase.shrink),
+        phases=(Phase.generate,),
     )
     @given(st.data())
     def law_holds(data: st.DataObject) -> None:
+        if found.error is not None:
+            raise found.error  # hypothesis tries the case again
         case = TrialCase(data.draw)
         found.cases += 1
         try:
             trial.run(subject, case)
         except Exception as error:
-            found.note(case.shortened(), error)
+            found.values, found.error = case.shortened(), error
             raise
 
     broken = None
     try:
         law_holds()
-    except (Exception, _Enough):
+    except Exception:
         if found.error is None:
             raise
-        story, _ = _played(subject, trial, found.values)
-        law, sentence = _told(found.error)
         called = subject.name if label is None else label
-        broken = Counterexample(called, trial.name, law, sentence, found.values, story)
+        broken = _counterexample(subject, trial, found.values, _law(found.error), called)
     return Tried(trial, found.cases, time.perf_counter() - began, broken)
 
 
-def _told(error: Exception) -> tuple[str, str]:
-    """Return the broken law, and what was seen; a fault of its code breaks ``PROTOCOL``."""
+def _counterexample(
+    subject: Any, trial: Trial, values: Mapping[str, Any], law: tuple[str, str], label: str
+) -> Counterexample:
+    """Shrink a case that breaks a law, and tell it."""
+    until = time.process_time() + SHRINK_S
+
+    def size(case: Mapping[str, Any]) -> Size | None:
+        story, error = _played(subject, trial, case)
+        same = _law(error) == law
+        return (story.events, len(story.steps), len(repr(case))) if same else None
+
+    values = shrunk(subject, values, size, lambda: time.process_time() < until)
+    values = TrialCase.replaying(values).shortened()
+    story, error = _played(subject, trial, values)
+    own = str(error).partition(": ")[2]
+    sentence = own if isinstance(error, LawBroken) else f"{type(error).__name__}: {error}"
+    return Counterexample(label, trial.name, law[0], sentence, values, story)
+
+
+def _law(error: Exception | None) -> tuple[str, str]:
+    """Return the law that an error breaks, and the kind of an error that is no broken law."""
+    if error is None:
+        return "", ""
     if isinstance(error, LawBroken):
-        return error.law, str(error).partition(": ")[2]
-    return PROTOCOL, f"{type(error).__name__}: {error}"
+        return error.law, ""
+    return PROTOCOL, type(error).__name__
 
 
 def _played(

@@ -40,10 +40,11 @@ def parameters_of(system: System) -> st.SearchStrategy[dict[str, Any]]:
     """Values of a system's keys that its record allows together, the partition excluded."""
     keys = keys_of([system.parameters])
     chosen = {name: _values(hint, key) for name, (hint, key) in keys.items() if name != PARTITION}
-    return st.fixed_dictionaries(chosen).filter(lambda values: _agree(system.parameters, values))
+    return st.fixed_dictionaries(chosen).filter(lambda values: agree(system.parameters, values))
 
 
-def _agree(parameters: type[Parameters], values: Mapping[str, Any]) -> bool:
+def agree(parameters: type[Parameters], values: Mapping[str, Any]) -> bool:
+    """Whether a record allows these values of its keys together."""
     try:
         chosen = parameters(**values)
         chosen.check()

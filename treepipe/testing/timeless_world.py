@@ -49,6 +49,10 @@ def candidates(draft: Logits, order: DraftPass, paths: Sequence[list[int]]) -> D
     return Drafted(order.ticket, tokens, log_probs)
 
 
+MOST_MOVES = 20_000
+"""Several times as many as the requests of a trial take."""
+
+
 def first(count: int) -> int:
     """Of all possible moves the first one."""
     return 0
@@ -211,8 +215,10 @@ class TimelessWorld:
 
     def run(self) -> None:
         """Until nothing moves any more; then every request is finished."""
+        moves = 0
         while self.step():
-            pass
+            moves += 1
+            hold(moves < MOST_MOVES, "termination", f"no end after {MOST_MOVES} moves")
         waiting = [session for session, each in self.requests.items() if each.reason is None]
         hold(not waiting, "termination", f"nothing moves, and requests {waiting} wait")
 
@@ -364,10 +370,10 @@ class TimelessWorld:
 
     def lose(self, pipeline: int) -> None:
         """A worker of the pipeline is gone, and every draft server hears of it."""
+        self.lost.add(pipeline)
         for number, server in enumerate(self.servers):
             orders = server.desk.lose(pipeline, f"pipeline{pipeline}.stage1")
             self.carry_out(number, orders)
-        self.lost.add(pipeline)
 
     def travelling(self, session: int) -> set[int]:
         """Tickets of the segments that are in the pipeline or wait to be evaluated."""

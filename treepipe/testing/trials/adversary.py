@@ -29,6 +29,7 @@ ACTIONS = st.lists(
         st.tuples(st.just("move"), st.integers(1, 30)),
         st.tuples(st.just("move"), st.integers(1, 30)),
         st.tuples(st.just("offend"), st.integers(1, 4), st.integers(0, 9)),
+        st.tuples(st.just("offend"), st.just(1), st.integers(0, 1)),
         st.tuples(st.just("lose"), st.integers(0, 9)),
     ),
     max_size=40,
@@ -86,17 +87,17 @@ class Adversary:
         raise LawBroken("refusal", f"{event} is not refused")
 
     def illegal_events(self, session: int) -> Iterator[Event]:
+        for own, drafted in self.world.servers[0].drafted:
+            if own == session:
+                more = [*drafted.tokens, [1]], [*drafted.log_probs, [-1.0]]
+                yield Drafted(drafted.ticket + 1, drafted.tokens, drafted.log_probs)
+                yield Drafted(drafted.ticket, *more)
         yield Started((1,), 5)
         yield Drafted(10**6, [[1]], [[-1.0]])
         yield Returned(10**6, 0, 0, (1,))
         yield Returned(0, 0, 0, (1,))
         yield Stepped(Returned(10**6, 0, 0, (1,)))
         yield Drafted(0, [[1], [2]], [[-1.0], [-1.0]])
-        for own, drafted in self.world.servers[0].drafted:
-            if own == session:
-                more = [*drafted.tokens, [1]], [*drafted.log_probs, [-1.0]]
-                yield Drafted(drafted.ticket + 1, drafted.tokens, drafted.log_probs)
-                yield Drafted(drafted.ticket, *more)
         if self.world.requests[session].reason is not None:
             yield WorkerLost("any")
 

@@ -144,7 +144,7 @@ POLICIES = ["fifo", "weighted_fair", "earliest_deadline"]
 
 
 def shared_passes(system: System, case: TrialCase) -> None:
-    """Several requests in the passes of one pipeline."""
+    """Several requests in the passes of one pipeline, or of two."""
     asked = case.draw("requests", requests(2, 9))
     stages = case.draw("stages", st.integers(1, 5))
     batch = case.draw("batch", st.sampled_from([1, 2, 4, 8]))
@@ -154,12 +154,14 @@ def shared_passes(system: System, case: TrialCase) -> None:
         case,
         asked,
         stages,
+        pipelines=1 if system.in_lock_step else case.draw("pipelines", st.integers(1, 2)),
         drafts=1 if system.in_lock_step else case.draw("drafts", st.integers(1, 2)),
         batch=batch,
         prompts=case.draw("prompts", st.sampled_from(["first", "last"])),
     )
     if not system.in_lock_step:
-        most = max(max(shared) for shared in played.pipelines[0].shared)
+        stages_of_all = [shared for each in played.pipelines for shared in each.shared]
+        most = max(max(shared, default=0) for shared in stages_of_all)
         hold(most <= batch, "batches", f"a pass serves {most} requests, {batch} may share it")
 
 

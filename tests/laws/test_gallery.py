@@ -1,0 +1,62 @@
+"""The tool finds every fault of the gallery, by its law, and tells it in a small story."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.laws.gallery import MUTANTS, Mutant
+from treepipe.core.schedules import systems
+from treepipe.studies.workshop.laws_page import with_laws
+from treepipe.testing import checking
+from treepipe.testing.checking import run_trial
+from treepipe.testing.trials import TRIALS
+
+MOST_EVENTS = 12
+SHRINK_S = 2.0
+PAGE = Path(__file__).parents[2] / "docs/laws.md"
+
+
+@pytest.fixture(autouse=True)
+def _less_shrinking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "SHRINK_S", SHRINK_S)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_fault_is_found_by_its_law(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    if mutant.trial.name == "sampling":  # its story has no events
+        monkeypatch.setattr(checking, "SHRINK_S", 0.0)
+    with mutant.planted() as system:
+        found = run_trial(system, mutant.trial, mutant.examples).broken
+    assert found is not None, f"{mutant.name} survives"
+    assert found.law in mutant.laws, found.text()
+    assert found.story.events <= MOST_EVENTS, found.text()
+    line = next(row for row in PAGE.read_text("utf-8").splitlines() if f"| `{mutant.name}` " in row)
+    assert f"| {found.law} |" in line, f"the page tells another law than {found.law}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("trial", sorted({mutant.trial.name for mutant in MUTANTS}))
+def test_without_a_fault_nothing_is_found(trial: str) -> None:
+    for name in dict.fromkeys(each.system for each in MUTANTS if each.trial.name == trial):
+        found = run_trial(systems()[name], TRIALS[trial], 2).broken
+        assert found is None, found.text()
+
+
+def test_the_page_has_all_laws_and_faults() -> None:
+    text = PAGE.read_text("utf-8")
+    assert with_laws(text) == text, "make docs"
+    rows = [row for row in text.splitlines() if row.startswith("| `")]
+    for mutant in MUTANTS:
+        told = f"| `{mutant.name}` | {mutant.wrong} | {mutant.origin} | {mutant.system} |"
+        assert any(row.startswith(told) for row in rows), told
+
+
+def test_a_fault_is_planted_and_taken_out_again() -> None:
+    right = systems()["specpipe_db"].segment_tokens
+    mutant = next(each for each in MUTANTS if each.name == "bound_without_root")
+    with mutant.planted() as system:
+        assert system.segment_tokens is not right
+    assert systems()["specpipe_db"].segment_tokens is right
