@@ -1,6 +1,6 @@
 """Making a case smaller: fewer requests, events and moves, and smaller numbers, one step at a time.
 
-The fewer events its schedules are told, the smaller is a case. Hypothesis would shrink what it drew,
+The fewer events its schedules are told, the smaller is a case. Hypothesis would shrink its draws,
 among which the moves outnumber everything else; this shrinks the values that replay the case.
 """
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.laws.gallery import MUTANTS, Mutant
+from tests.worlds.gallery import MUTANTS, Mutant
 from treepipe.core.schedules import systems
 from treepipe.studies.workshop.laws_page import with_laws
 from treepipe.testing import checking
