@@ -100,14 +100,14 @@ class Fails(MaskedModel):
 @pytest.mark.parametrize(
     ("wrong", "trial", "laws"),
     [
-        (SeesSiblings, "one_session", {"tree_attention"}),
-        (CountsRows, "one_session", {"tree_attention"}),
-        (ParentOffByOne, "one_session", {"tree_attention"}),
-        (KeepsTheFirst, "one_session", {"compaction"}),
-        (ForgetsTheAccepted, "one_session", {"compaction"}),
+        (SeesSiblings, "growing", {"tree_attention"}),
+        (CountsRows, "growing", {"tree_attention"}),
+        (ParentOffByOne, "growing", {"tree_attention"}),
+        (KeepsTheFirst, "pruned", {"compaction"}),
+        (ForgetsTheAccepted, "pruned", {"compaction"}),
         (OneCache, "sessions", {"sessions"}),
         (KeepsTheOld, "sessions", {"sessions", "protocol"}),
-        (Fails, "one_session", {"protocol"}),
+        (Fails, "pruned", {"protocol"}),
     ],
 )
 def test_a_wrong_engine_is_found_with_a_small_story(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -74,25 +75,25 @@ _LAWS = (
         PROTOCOL,
         "every legal call is answered",
         "treepipe/testing/tree_executor.py",
-        "one_session",
+        "growing",
     ),
     Law(
         "committed",
         "rows of committed tokens, however they are cut, have the logits of one plain pass",
         "Vaswani et al. 2017, section 3.2.3 (causal attention)",
-        "one_session",
+        "growing",
     ),
     Law(
         "tree_attention",
         "a node's row has the logits of a plain pass over the committed tokens and its path",
         "PipeDec, algorithm 1; SpecPipe, section 3.2.1",
-        "one_session",
+        "growing",
     ),
     Law(
         "compaction",
         "rows behind a prune have these logits, too: the cache keeps the right entries in order",
         "FlowSpec, section 3.3 (KV cache pruning); PipeDec, section 3.3.4",
-        "one_session",
+        "pruned",
     ),
     Law(
         "sessions",
@@ -131,15 +132,15 @@ class _Session:
 
 
 NUMBERS = st.integers(0, 99)
-ACTIONS = st.one_of(
+_ROWS = st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=5)
+GROWING = st.one_of(
     st.tuples(st.just("commit"), st.lists(NUMBERS, min_size=1, max_size=5)),
-    st.tuples(st.just("grow"), st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=5)),
-    st.tuples(st.just("grow"), st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=5)),
-    st.tuples(st.just("prune"), NUMBERS),
-    st.tuples(st.just("end"), NUMBERS),
+    st.tuples(st.just("grow"), _ROWS),
+    st.tuples(st.just("grow"), _ROWS),
 )
-"""Compute committed tokens; nodes, each below a node and with a token; keep a node's subtree, its
-ancestors accepted; accept a node's path and drop the rest. Numbers count modulo what there is."""
+"""Compute committed tokens; or nodes, each below a node and with a token, modulo what there is."""
+ACTIONS = GROWING | st.tuples(st.just("prune"), NUMBERS) | st.tuples(st.just("end"), NUMBERS)
+"""Also: keep a node's subtree, its ancestors accepted; accept a node's path and drop the rest."""
 
 
 class _Play:
@@ -226,11 +227,11 @@ class _Play:
         hold(close, law, f"{what} {row} is off by {far[row]:.3g} from a plain pass")
 
 
-def one_session(executor: TreeExecutor, case: TrialCase) -> None:
+def one_session(action: st.SearchStrategy[Any], executor: TreeExecutor, case: TrialCase) -> None:
     play = _Play(executor, case)
     try:
         play.open(1)
-        for name, argument in case.draw("actions", st.lists(ACTIONS, max_size=10)):
+        for name, argument in case.draw("actions", st.lists(action, max_size=10)):
             getattr(play, name)(play.open_[1], argument)
     finally:
         play.close()
@@ -254,6 +255,7 @@ def several_sessions(executor: TreeExecutor, case: TrialCase) -> None:
 
 
 TREE_TRIALS: Mapping[str, Trial] = {
-    "one_session": Trial("one_session", one_session, 40),
+    "growing": Trial("growing", partial(one_session, GROWING), 20),
+    "pruned": Trial("pruned", partial(one_session, ACTIONS), 30),
     "sessions": Trial("sessions", several_sessions, 25),
 }
