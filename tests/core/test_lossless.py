@@ -15,7 +15,7 @@ import torch
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from tests.worlds.any_section import least_room, sections
+from tests.worlds.any_section import sections
 from tests.worlds.examples import examples
 from tests.worlds.tiny_models import greedy, save_head
 from treepipe.core.cache_room import CacheRoom
@@ -34,7 +34,8 @@ from treepipe.scenario.schema import ScheduleSection
 from treepipe.testing.hashed_lm import Choose, any_order
 from treepipe.testing.pipeline import TimelessPipeline
 from treepipe.testing.random_model import VOCABULARY, save_random_checkpoint
-from treepipe.testing.timeless_world import TimelessRequest, TimelessWorld
+from treepipe.testing.timeless_world import Sharing, TimelessRequest, TimelessWorld
+from treepipe.testing.trials.decoding import least_room
 
 torch.set_num_threads(1)
 
@@ -134,10 +135,7 @@ class ModelWorld(TimelessWorld):
             _nothing,
             _nothing,
             choose,
-            batch=batch,
-            prompts=prompts,
-            room=room,
-            least=least,
+            Sharing(batch=batch, prompts=prompts, room=room, least=least),
         )
         self._source = source
         self._observe = getattr(source, "observe", lambda session, features: None)
@@ -147,9 +145,7 @@ class ModelWorld(TimelessWorld):
     def models(self) -> list[StageModel]:
         return self._pipeline.models
 
-    def new_pipeline(
-        self, stages: int, drafts: int, made: type[TimelessPipeline] = TimelessPipeline
-    ) -> TimelessPipeline:
+    def new_pipeline(self, stages: int) -> TimelessPipeline:
         return self._pipeline
 
     def entered(self, session: int, request: TimelessRequest) -> None:
@@ -288,7 +284,8 @@ def decode(
     chosen = ScheduleSection.model_validate({"name": name, **section})
     factory = chosen.choose(reads_states=reads)
     longest = max(map(len, PROMPTS[:requests])) + WANTED
-    room = least_room(chosen, len(cuts), longest) if crowded else None
+    stages = len(cuts)
+    room = least_room(chosen.system, chosen.parameters, stages, longest) if crowded else None
     world = ModelWorld(target, source, cuts, any_order(seed), batch, prompts, room, least)
     world.new_schedule = lambda session: factory(session, len(cuts))
     for session in range(1, requests + 1):

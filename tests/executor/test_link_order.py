@@ -15,6 +15,7 @@ from treepipe.core.protocol import Started
 from treepipe.executor.link_order import FAR, LATE_MS, MOST_EARLY, TWICE, LinkOrder
 from treepipe.scenario.schema import ScheduleSection
 from treepipe.testing.hashed_lm import DRAFTS, any_order, greedy, target
+from treepipe.testing.timeless_world import Sharing
 
 LINK = "draft0", "pipeline0.stage1"
 
@@ -33,7 +34,7 @@ def test_no_delivery_changes_a_text(
         target,
         DRAFTS["noisy"],
         any_order(seed),
-        in_phases=not given_section.parameters.overlapped_pruning,
+        Sharing(in_phases=not given_section.parameters.overlapped_pruning),
     )
     prompts = [tuple(range(n, 2 * n + 1)) for n in range(1, requests + 1)]
     for session, prompt in enumerate(prompts, start=1):

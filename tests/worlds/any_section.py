@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from treepipe.core.cache_room import DRAFT, CacheRoom
 from treepipe.core.schedules import systems
-from treepipe.scenario.schema import ScheduleSection
 from treepipe.testing.hashed_lm import VOCABULARY
 
 SCHEDULES: tuple[str, ...] = tuple(systems())
@@ -37,14 +35,3 @@ sections = st.fixed_dictionaries(
         "prefill_chunk": st.integers(1, 40),
     }
 ).filter(lambda section: section["context_aware"] or not section["score_aware"])
-
-
-def least_room(
-    section: ScheduleSection, stages: int, longest: int, *, paged: bool = True
-) -> CacheRoom:
-    """Room for one request of so many tokens, at the stages and at the draft."""
-    system, parameters = section.system, section.parameters
-    tree = system.tree_tokens(parameters, stages)
-    scratch = system.most_scratch_tokens(parameters, stages)
-    of = CacheRoom((), 0.0, tree, scratch, paged)
-    return CacheRoom((of.held(0, longest),), of.held(DRAFT, longest), tree, scratch, paged)

@@ -78,10 +78,8 @@ class PostedBox(deque[Message]):
 class PostedWorld(TimelessWorld):
     """Its pipelines' boxes are links."""
 
-    def new_pipeline(
-        self, stages: int, drafts: int, made: type[TimelessPipeline] = TimelessPipeline
-    ) -> TimelessPipeline:
-        pipeline = super().new_pipeline(stages, drafts, made)
+    def new_pipeline(self, stages: int) -> TimelessPipeline:
+        pipeline = super().new_pipeline(stages)
         boxes: dict[Event, deque[Message]] = {box: PostedBox(self.choose) for box in pipeline.boxes}
         pipeline.boxes = boxes
         return pipeline

@@ -103,6 +103,34 @@ class Server:
         return bool(self.desk._passes) or len(self.desk._queue) > 0
 
 
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How requests share the servers and stages of a world.
+
+    Attributes:
+        groups: stages that step together, in lock-step.
+        in_phases: in lock-step, stages prune before results travel on.
+        drafts: number of draft servers.
+        policy: order of the requests that wait for a server.
+        batch: most requests in a pass.
+        prompts: place of prompts among the segments that wait for a stage.
+        room: for keys and values of each server's requests; None: no bound.
+        least: probability of a candidate that a draft still offers.
+    """
+
+    groups: Groups = 1
+    in_phases: bool = False
+    drafts: int = 1
+    policy: Policy = "fifo"
+    batch: int = 1
+    prompts: Place = "last"
+    room: CacheRoom | None = None
+    least: float = 0.0
+
+
+ALONE = Sharing()
+
+
 class TimelessWorld:
     """Draft servers and pipelines; ``choose`` picks which of the possible moves is next.
 
@@ -122,59 +150,47 @@ class TimelessWorld:
         target: Logits,
         draft: Logits,
         choose: Choose = first,
+        sharing: Sharing = ALONE,
         *,
-        groups: Groups = 1,
-        in_phases: bool = False,
-        drafts: int = 1,
-        policy: Policy = "fifo",
-        batch: int = 1,
-        prompts: Place = "last",
-        room: CacheRoom | None = None,
-        least: float = 0.0,
         bounds: Bounds | None = None,
         story: Story | None = None,
     ) -> None:
-        """Args: ``pipelines``: number of stages of each; ``room``: of each draft server;
-        ``least``: probability of a candidate; ``bounds``: None: nobody looks at them; ``story``:
-        notes each move."""
-        self.batch, self.prompts, self.bounds, self.story = batch, prompts, bounds, story
+        """Make a world of idle servers and stages.
+
+        Args:
+            pipelines: number of stages of each.
+            bounds: those that the system's record states; None: nobody looks at them.
+            story: notes each event and each message that comes.
+        """
+        self.sharing, self.bounds, self.story = sharing, bounds, story
         self.target, self.draft, self.choose = target, draft, choose
-        per_pipeline = [len(group_sizes(groups, stages)) for stages in pipelines]
+        per_pipeline = [len(group_sizes(sharing.groups, stages)) for stages in pipelines]
         levels = ServiceLevels((2.0, 1.0), (9.0, 1.0))
         self.servers = [
             Server(
                 DraftDesk(
                     d,
                     per_pipeline,
-                    ArrivalQueue(policy, levels),
-                    batch,
-                    room=room,
-                    least_log_prob=log(least) if least else -inf,
+                    ArrivalQueue(sharing.policy, levels),
+                    sharing.batch,
+                    room=sharing.room,
+                    least_log_prob=log(sharing.least) if sharing.least else -inf,
                 )
             )
-            for d in range(drafts)
+            for d in range(sharing.drafts)
         ]
-        self.groups, self.in_phases = groups, in_phases
-        self.pipelines = [self.new_pipeline(stages, drafts) for stages in pipelines]
+        self.pipelines = [self.new_pipeline(stages) for stages in pipelines]
         self.requests: dict[int, TimelessRequest] = {}
         self.draft_calls: list[int] = []
         self.empty_returns = self.preemptions = 0
-        self.room = room
         self.lost: set[int] = set()
         self._arrived: set[tuple[int, int]] = set()
         self._now = 0.0
 
-    def new_pipeline(
-        self, stages: int, drafts: int, made: type[TimelessPipeline] = TimelessPipeline
-    ) -> TimelessPipeline:
-        return made(
-            stages,
-            self.target,
-            self.groups,
-            drafts,
-            self.batch,
-            self.prompts,
-            in_phases=self.in_phases,
+    def new_pipeline(self, stages: int) -> TimelessPipeline:
+        s = self.sharing
+        return TimelessPipeline(
+            stages, self.target, s.groups, s.drafts, s.batch, s.prompts, in_phases=s.in_phases
         )
 
     @property
@@ -228,8 +244,8 @@ class TimelessWorld:
         self._now += 1.0
         if moves:
             moves[self.choose(len(moves))]()
-        if self.room is not None:
-            self._assert_room(self.room)
+        if self.sharing.room is not None:
+            self._assert_room(self.sharing.room)
         return bool(moves)
 
     def _assert_room(self, room: CacheRoom) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -22,7 +23,7 @@ from treepipe.testing.strategies import (
     parameters_of,
     requests,
 )
-from treepipe.testing.timeless_world import TimelessWorld
+from treepipe.testing.timeless_world import ALONE, Sharing, TimelessWorld
 from treepipe.testing.trial import Trial
 
 Asked = list[tuple[int, int, frozenset[int]]]
@@ -52,16 +53,14 @@ def bounds_of(system: System, parameters: Parameters, stages: int) -> Bounds:
     )
 
 
-def least_room(system: System, parameters: Parameters, stages: int, longest: int) -> Any:
-    """Return a function from ``paged`` to the room for one request of ``longest`` tokens."""
+def least_room(
+    system: System, parameters: Parameters, stages: int, tokens: int, *, paged: bool = True
+) -> CacheRoom:
+    """Return the room for one request of so many tokens, at the stages and at the draft."""
     tree = system.tree_tokens(parameters, stages)
     scratch = system.most_scratch_tokens(parameters, stages)
-
-    def room(paged: bool) -> CacheRoom:
-        of = CacheRoom((), 0.0, tree, scratch, paged)
-        return CacheRoom((of.held(0, longest),), of.held(DRAFT, longest), tree, scratch, paged)
-
-    return room
+    of = CacheRoom((), 0.0, tree, scratch, paged)
+    return CacheRoom((of.held(0, tokens),), of.held(DRAFT, tokens), tree, scratch, paged)
 
 
 def decode(
@@ -71,14 +70,9 @@ def decode(
     asked: Asked,
     stages: int,
     pipelines: int = 1,
-    drafts: int = 1,
-    **world: Any,
+    sharing: Sharing = ALONE,
 ) -> TimelessWorld:
-    """Decode all requests at once, and hold their texts against plain greedy decoding.
-
-    Args:
-        world: further arguments of ``TimelessWorld``.
-    """
+    """Decode all requests at once, and hold their texts against plain greedy decoding."""
     draft = DRAFTS[case.draw("draft", DRAFT_NAMES)]
     places = system.places(parameters)
     fitting = places is None or len(asked) <= places * pipelines
@@ -87,11 +81,9 @@ def decode(
         target,
         draft,
         case.choose,
-        in_phases=not parameters.overlapped_pruning,
-        drafts=drafts,
+        replace(sharing, in_phases=not parameters.overlapped_pruning),
         bounds=bounds_of(system, parameters, stages) if fitting else None,
         story=case.story,
-        **world,
     )
 
     def new_schedule(session: int) -> Any:
@@ -101,7 +93,7 @@ def decode(
     try:
         for session, (length, wanted, ends) in enumerate(asked, start=1):
             started = Started(prompt_of(session, length), wanted, ends)
-            at = (session - 1) % pipelines, session % drafts
+            at = (session - 1) % pipelines, session % sharing.drafts
             played.open(session, new_schedule(session), started, *at)
         played.run()
     except ProtocolError as error:
@@ -126,18 +118,10 @@ def any_requests(system: System, case: TrialCase) -> None:
     most = 1 if system.in_lock_step else len(asked)
     pipelines = case.draw("pipelines", st.integers(1, most))
     drafts = 1 if system.in_lock_step else case.draw("drafts", st.integers(1, 3))
-    decode(
-        system,
-        parameters,
-        case,
-        asked,
-        stages,
-        pipelines,
-        drafts,
-        groups=together,
-        policy=case.draw("policy", st.sampled_from(POLICIES)),
-        least=case.draw("least", st.just(0.0) | st.floats(0.01, 1.0)),
-    )
+    policy = case.draw("policy", st.sampled_from(POLICIES))
+    least = case.draw("least", st.just(0.0) | st.floats(0.01, 1.0))
+    sharing = Sharing(together, drafts=drafts, policy=policy, least=least)
+    decode(system, parameters, case, asked, stages, pipelines, sharing)
 
 
 POLICIES = ["fifo", "weighted_fair", "earliest_deadline"]
@@ -148,17 +132,12 @@ def shared_passes(system: System, case: TrialCase) -> None:
     asked = case.draw("requests", requests(2, 9))
     stages = case.draw("stages", st.integers(1, 5))
     batch = case.draw("batch", st.sampled_from([1, 2, 4, 8]))
-    played = decode(
-        system,
-        drawn_parameters(system, case),
-        case,
-        asked,
-        stages,
-        pipelines=1 if system.in_lock_step else case.draw("pipelines", st.integers(1, 2)),
-        drafts=1 if system.in_lock_step else case.draw("drafts", st.integers(1, 2)),
-        batch=batch,
-        prompts=case.draw("prompts", st.sampled_from(["first", "last"])),
-    )
+    parameters = drawn_parameters(system, case)
+    few = st.integers(1, 1 if system.in_lock_step else 2)
+    pipelines, drafts = case.draw("pipelines", few), case.draw("drafts", few)
+    prompts = case.draw("prompts", st.sampled_from(["first", "last"]))
+    sharing = Sharing(drafts=drafts, batch=batch, prompts=prompts)
+    played = decode(system, parameters, case, asked, stages, pipelines, sharing)
     if not system.in_lock_step:
         stages_of_all = [shared for each in played.pipelines for shared in each.shared]
         most = max(max(shared, default=0) for shared in stages_of_all)
@@ -171,12 +150,12 @@ def little_room(system: System, case: TrialCase) -> None:
     stages = case.draw("stages", st.integers(1, 4))
     parameters = drawn_parameters(system, case)
     longest = max(length + wanted for length, wanted, _ in asked)
-    room = least_room(
-        system, parameters, stages, longest + case.draw("more_room", st.integers(0, 40))
-    )
+    tokens = longest + case.draw("more_room", st.integers(0, 40))
     paged = case.draw("paged", st.booleans())
+    room = least_room(system, parameters, stages, tokens, paged=paged)
     batch = case.draw("batch", st.sampled_from([1, 3]))
-    played = decode(system, parameters, case, asked, stages, batch=batch, room=room(paged))
+    sharing = Sharing(batch=batch, room=room)
+    played = decode(system, parameters, case, asked, stages, sharing=sharing)
     hold(paged or not played.preemptions, "rooms", "a reserved cache was taken away")
 
 

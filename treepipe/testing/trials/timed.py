@@ -25,7 +25,7 @@ from treepipe.testing.case import TrialCase
 from treepipe.testing.hashed_lm import DRAFTS, Logits, greedy
 from treepipe.testing.law import hold
 from treepipe.testing.strategies import GROUPS, requests
-from treepipe.testing.timeless_world import candidates
+from treepipe.testing.timeless_world import Sharing, candidates
 from treepipe.testing.trial import Trial
 from treepipe.testing.trials.decoding import Asked, decode, drawn_parameters, prompt_of
 
@@ -74,7 +74,7 @@ def two_worlds(system: System, case: TrialCase) -> None:
     stages = sum(groups) if isinstance(groups, tuple) else case.draw("stages", st.integers(1, 4))
     together = groups if isinstance(groups, tuple) else 1
     parameters = drawn_parameters(system, case, together)
-    decode(system, parameters, case, asked, stages, groups=together)
+    decode(system, parameters, case, asked, stages, sharing=Sharing(together))
     per_role = st.lists(TIMES_MS, min_size=stages + 1, max_size=stages + 1)
     stage_ms, prune_ms = case.draw("times_ms", per_role), case.draw("prune_ms", SHORT_MS)
     devices = [
