@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import shorten
 
 from matplotlib.figure import Figure
 
@@ -10,13 +11,16 @@ from treepipe.testing.story import Story
 
 COLUMN_IN, ROW_IN, MOST_ROWS = 1.9, 0.33, 120
 """Width and height of the picture per role and step, and the last steps that are drawn."""
+MOST_CHARACTERS = 130
+"""Of a step's text; the story in words has all of it."""
 
 
 def draw_story(story: Story, title: str, path: Path) -> None:
     """Write the picture of a story's last steps, time downwards. Args: ``path``: PNG or SVG."""
     steps = story.steps[-MOST_ROWS:]
     names = {name: None for step in steps for name in (step.sender, step.receiver) if name}
-    place = {name: column for column, name in enumerate(sorted(names))}
+    ordered = sorted(names, key=lambda name: (not name.startswith("request"), name))
+    place = {name: column for column, name in enumerate(ordered)}
     figure = Figure(figsize=(4.5 + COLUMN_IN * len(place), 1.2 + ROW_IN * len(steps)))
     axes = figure.subplots()
     for name, x in place.items():
@@ -29,7 +33,13 @@ def draw_story(story: Story, title: str, path: Path) -> None:
         else:
             arrow = {"arrowstyle": "->", "color": "tab:orange"}
             axes.annotate("", (x, row), (place[step.sender], row), arrowprops=arrow)
-        axes.text(len(place) - 0.6, row, step.text[:110], va="center", fontsize=7)
+        axes.text(
+            len(place) - 0.6,
+            row,
+            shorten(step.text, MOST_CHARACTERS, placeholder=" …"),
+            va="center",
+            fontsize=7,
+        )
     axes.set_xlim(-0.6, len(place) + 1.6)
     axes.set_ylim(len(steps), -2.2)
     axes.axis("off")

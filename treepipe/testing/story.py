@@ -46,9 +46,14 @@ class Step:
 
 @dataclass
 class Story:
-    """The steps so far, in order."""
+    """The steps so far, in order.
+
+    Attributes:
+        ledgers: fed nodes by request.
+    """
 
     steps: list[Step] = field(default_factory=list)
+    ledgers: dict[int, NodeLedger] = field(default_factory=dict)
 
     @property
     def events(self) -> int:
@@ -65,10 +70,14 @@ class Story:
         self.steps.append(Step(receiver, _message(message), sender))
 
     def lines(self) -> Iterator[str]:
-        """Yield the steps in words."""
+        """Yield the steps in words, then the token tree of each request where the story ends."""
         for number, step in enumerate(self.steps, start=1):
             who = step.receiver if step.sender is None else f"{step.sender} -> {step.receiver}"
             yield f"{number:3}  {who}: {step.text}"
+        for session, ledger in self.ledgers.items():
+            if ledger.tokens:
+                yield f"     fed nodes of request {session}:"
+                yield from (f"       {line}" for line in tree_lines(ledger))
 
 
 class Noted:
@@ -171,7 +180,7 @@ def tree_lines(ledger: NodeLedger) -> Iterator[str]:
         below.setdefault(parent, []).append(node)
 
     def lines(node: int, indent: str) -> Iterator[str]:
-        mark = "" if node in live else "  (pruned or accepted)"
+        mark = "" if node in live else ", pruned or accepted"
         yield f"{indent}{ledger.tokens[node]} at position {ledger.positions[node]}{mark}"
         for child in below.get(node, ()):
             yield from lines(child, indent + "  ")

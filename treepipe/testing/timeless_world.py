@@ -216,6 +216,8 @@ class TimelessWorld:
     def entered(self, session: int, request: TimelessRequest) -> None:
         """A request is there, or there again."""
         self.requests[session] = request
+        if self.story is not None:
+            self.story.ledgers[session] = self.pipelines[request.pipeline].ledger(session)
 
     def reopen(self, session: int, draft: int) -> None:
         """A request was preempted: what it has emitted is prompt by now."""
