@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from math import inf, log
 from typing import Any
 
@@ -41,12 +41,19 @@ def candidates(draft: Logits, order: DraftPass, paths: Sequence[list[int]]) -> D
         return Drafted(order.ticket, (), ())
     tokens, log_probs = [], []
     for path in paths:
-        logits = draft(path)
-        logs = logits - np.log(np.sum(np.exp(logits - logits.max()))) - logits.max()
-        top = np.argsort(-logs, kind="stable")[: order.top_k]
-        tokens.append([int(token) for token in top])
-        log_probs.append([float(logs[token]) for token in top])
+        ranked, logs = _ranked(draft, tuple(path))
+        tokens.append(ranked[: order.top_k])
+        log_probs.append(logs[: order.top_k])
     return Drafted(order.ticket, tokens, log_probs)
+
+
+@lru_cache(50_000)
+def _ranked(draft: Logits, path: tuple[int, ...]) -> tuple[list[int], list[float]]:
+    """All tokens behind a path, most probable first, and their log probabilities."""
+    logits = draft([*path])
+    logs = logits - np.log(np.sum(np.exp(logits - logits.max()))) - logits.max()
+    ranked = np.argsort(-logs, kind="stable")
+    return ranked.tolist(), logs[ranked].tolist()
 
 
 MOST_MOVES = 20_000

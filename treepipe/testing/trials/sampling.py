@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -22,7 +23,7 @@ from treepipe.core.verification import (
     target_distribution,
 )
 from treepipe.testing.case import TrialCase
-from treepipe.testing.hashed_lm import VOCABULARY, any_order, noisy, target
+from treepipe.testing.hashed_lm import VOCABULARY, Logits, any_order, noisy, target
 from treepipe.testing.law import hold
 from treepipe.testing.strategies import parameters_of
 from treepipe.testing.timeless_world import TimelessWorld
@@ -36,8 +37,12 @@ DRAFT = noisy(2.0)
 """It differs so much from the target that a wrong rule is seen in so many texts."""
 
 
-def distribution(logits: Any) -> Any:
-    return target_distribution(np.asarray(logits, dtype=np.float64), WARM)
+@lru_cache(50_000)
+def distribution(model: Logits, path: tuple[int, ...]) -> Any:
+    """[7] a model's distribution behind a path; a rule that writes to it raises."""
+    found = target_distribution(np.asarray(model([*path]), dtype=np.float64), WARM)
+    found.flags.writeable = False
+    return found
 
 
 class SamplingWorld(TimelessWorld):
@@ -54,7 +59,7 @@ class SamplingWorld(TimelessWorld):
             return super().answer(session, order, paths)
         tokens, log_probs = [], []
         for path in paths:
-            q = distribution(self.draft(path))
+            q = distribution(self.draft, tuple(path))
             drawn = draw_without_replacement(q, min(order.top_k, VOCABULARY), self._rng)
             tokens.append(drawn)
             log_probs.append([float(np.log(q[token])) for token in drawn])
@@ -81,7 +86,7 @@ class SamplingWorld(TimelessWorld):
     def _token(self, path: list[int], offer: Offer | None) -> int:
         children = offer.children if offer else ()
         return self._rule.next_token(
-            distribution(target(path)), children, distribution(DRAFT(path))
+            distribution(target, tuple(path)), children, distribution(DRAFT, tuple(path))
         )
 
 
@@ -89,7 +94,7 @@ def p_value(counts: Counter[tuple[int, ...]]) -> float:
     """Return the chi-square p-value of the texts; rare ones share a cell."""
     shares = {}
     for text in product(range(VOCABULARY), repeat=HORIZON):
-        steps = [distribution(target([*PROMPT, *text[:i]]))[t] for i, t in enumerate(text)]
+        steps = [distribution(target, (*PROMPT, *text[:i]))[t] for i, t in enumerate(text)]
         shares[text] = float(np.prod(steps))
     total = counts.total()
     common = [text for text, share in shares.items() if share * total >= 5]
