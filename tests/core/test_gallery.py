@@ -14,7 +14,7 @@ from treepipe.testing.checking import run_trial
 from treepipe.testing.trials import TRIALS
 
 MOST_EVENTS = 12
-SHRINK_S = 2.0
+SHRINK_S = 8.0
 PAGE = Path(__file__).parents[2] / "docs/laws.md"
 
 
