@@ -57,7 +57,9 @@ def test_the_demonstration_end_to_end(tmp_path: Path) -> None:
     assert (out / "timeline-flowspec.png").exists()
     assert (out / "execution-trace.json").exists()
     demo.show_demo(rows, out, quiet=True)
-    assert "Utilization: predicted / measured" in (out / "table.txt").read_text()
+    shown = (out / "table.txt").read_text()
+    assert "Utilization: predicted / measured" in shown
+    assert "│ pp " in shown
 
 
 # --- the command ------------------------------------------------------------------------------

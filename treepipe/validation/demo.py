@@ -85,7 +85,7 @@ def show_demo(rows: Sequence[Row], out: Path, quiet: bool) -> None:
     tables = [times, _utilization_sheet(rows)]
     text = io.StringIO()
     for table in tables:
-        Console(file=text, width=130, markup=False, emoji=False).print(table)
+        print_sheet(Console(file=text, width=130, markup=False, emoji=False), table)
     with Failures() as failures:
         failures.attempt(write_file, out / "table.txt", text.getvalue(), "--out")
         if not quiet:
