@@ -7,6 +7,7 @@ from textwrap import shorten
 
 from matplotlib.figure import Figure
 
+from treepipe.results.plots import save_figure
 from treepipe.testing.story import Story
 
 COLUMN_IN, ROW_IN, MOST_ROWS = 1.9, 0.33, 120
@@ -44,4 +45,4 @@ def draw_story(story: Story, title: str, path: Path) -> None:
     axes.set_ylim(len(steps), -2.2)
     axes.axis("off")
     axes.set_title(title, fontsize=9)
-    figure.savefig(path, dpi=110, bbox_inches="tight")
+    save_figure(figure, path, dpi=110, option="--plot")

@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 
 from treepipe.core.barrier import Groups
 from treepipe.core.cache_room import DRAFT, CacheRoom
-from treepipe.core.errors import ProtocolError
 from treepipe.core.protocol import Started
 from treepipe.core.system import Parameters, ScheduleContext, System
 from treepipe.scenario.deployment import Bounds
 from treepipe.testing.case import TrialCase
 from treepipe.testing.hashed_lm import DRAFTS, VOCABULARY, greedy, target
-from treepipe.testing.law import LawBroken, hold
+from treepipe.testing.law import hold
 from treepipe.testing.strategies import (
     DRAFT_NAMES,
     GROUPS,
@@ -33,6 +32,14 @@ Asked = list[tuple[int, int, frozenset[int]]]
 def prompt_of(session: int, length: int) -> tuple[int, ...]:
     """Return the prompt of a session, which differs from the other sessions' prompts."""
     return tuple((session * i) % VOCABULARY for i in range(length))
+
+
+def drawn_partition(system: System, case: TrialCase) -> tuple[int, Groups]:
+    """Return the number of stages, and the groups of them that step together (lock-step only)."""
+    groups = case.draw("groups", GROUPS) if system.in_lock_step else 1
+    if isinstance(groups, tuple):
+        return sum(groups), groups
+    return case.draw("stages", st.integers(1, 5)), 1
 
 
 def drawn_parameters(system: System, case: TrialCase, groups: Groups = 1) -> Parameters:
@@ -90,14 +97,11 @@ def decode(
         return system.make(parameters, ScheduleContext(session, stages))
 
     played.new_schedule = new_schedule
-    try:
-        for session, (length, wanted, ends) in enumerate(asked, start=1):
-            started = Started(prompt_of(session, length), wanted, ends)
-            at = (session - 1) % pipelines, session % sharing.drafts
-            played.open(session, new_schedule(session), started, *at)
-        played.run()
-    except ProtocolError as error:
-        raise LawBroken("protocol", str(error)) from error
+    for session, (length, wanted, ends) in enumerate(asked, start=1):
+        started = Started(prompt_of(session, length), wanted, ends)
+        at = (session - 1) % pipelines, session % sharing.drafts
+        played.open(session, new_schedule(session), started, *at)
+    played.run()
     for session, (length, wanted, ends) in enumerate(asked, start=1):
         expected = greedy(list(prompt_of(session, length)), wanted, ends)
         found = played.text(session)
@@ -111,9 +115,7 @@ def decode(
 def any_requests(system: System, case: TrialCase) -> None:
     """One to four requests at once, on any partition, each on its own pipeline or together."""
     asked = case.draw("requests", requests())
-    groups = case.draw("groups", GROUPS) if system.in_lock_step else 1
-    stages = sum(groups) if isinstance(groups, tuple) else case.draw("stages", st.integers(1, 5))
-    together = groups if isinstance(groups, tuple) else 1
+    stages, together = drawn_partition(system, case)
     parameters = drawn_parameters(system, case, together)
     most = 1 if system.in_lock_step else len(asked)
     pipelines = case.draw("pipelines", st.integers(1, most))

@@ -19,15 +19,21 @@ from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment, Placed, RequestSpec, Roles, Service, Wiring
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
-from treepipe.sim.theory.closed_form import closed_form
+from treepipe.sim.theory.closed_form import FORMS, closed_form
 from treepipe.sim.world import simulate
 from treepipe.testing.case import TrialCase
 from treepipe.testing.hashed_lm import DRAFTS, Logits, greedy
 from treepipe.testing.law import hold
-from treepipe.testing.strategies import GROUPS, requests
+from treepipe.testing.strategies import requests
 from treepipe.testing.timeless_world import Sharing, candidates
 from treepipe.testing.trial import Trial
-from treepipe.testing.trials.decoding import Asked, decode, drawn_parameters, prompt_of
+from treepipe.testing.trials.decoding import (
+    Asked,
+    decode,
+    drawn_parameters,
+    drawn_partition,
+    prompt_of,
+)
 
 BEYOND = 40
 """Tokens of the text that a draft may ask for beyond its end."""
@@ -70,9 +76,7 @@ class HashedSource:
 def two_worlds(system: System, case: TrialCase) -> None:
     """The same requests without time and simulated, with any times of stages, links and pruning."""
     asked = case.draw("requests", requests(1, 3))
-    groups = case.draw("groups", GROUPS) if system.in_lock_step else 1
-    stages = sum(groups) if isinstance(groups, tuple) else case.draw("stages", st.integers(1, 4))
-    together = groups if isinstance(groups, tuple) else 1
+    stages, together = drawn_partition(system, case)
     parameters = drawn_parameters(system, case, together)
     decode(system, parameters, case, asked, stages, sharing=Sharing(together))
     per_role = st.lists(TIMES_MS, min_size=stages + 1, max_size=stages + 1)
@@ -128,8 +132,9 @@ RELATIVE = 1e-9
 
 def formula(system: System, case: TrialCase) -> None:
     """Constant times and one client; nothing or everything is accepted."""
-    targets = case.draw("targets", st.integers(1, 3)) if system.closed_form == "star" else 1
-    stages = 1 if system.closed_form == "star" else case.draw("stages", st.integers(1, 4))
+    shared = FORMS[str(system.closed_form)].targets
+    targets = case.draw("targets", st.integers(1, 3)) if shared else 1
+    stages = 1 if shared else case.draw("stages", st.integers(1, 4))
     ms = {name: case.draw(name, TIMES_MS) for name in ("stage_ms", "draft_ms")}
     beta = case.draw("beta", st.sampled_from([0, 1]))
     # The form of the central scheduler is for equal stages and groups.
