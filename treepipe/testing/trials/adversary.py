@@ -87,13 +87,13 @@ class Adversary:
         raise LawBroken("refusal", f"{event} is not refused")
 
     def illegal_events(self, session: int) -> Iterator[Event]:
-        queued = self.world.desk._passes  # a schedule that listens may have asked for another one
-        asked = {(own, order.ticket) for passes in queued for own, order in passes}
+        # A schedule that listens may have cancelled the running pass, and asked for another one:
+        # it ignores whatever the cancelled one answers.
+        asked = {own for passes in self.world.desk._passes for own, _ in passes}
         for own, drafted in self.world.servers[0].drafted:
-            if own == session:
+            if own == session and own not in asked:
                 more = [*drafted.tokens, [1]], [*drafted.log_probs, [-1.0]]
-                if (session, drafted.ticket + 1) not in asked:
-                    yield Drafted(drafted.ticket + 1, drafted.tokens, drafted.log_probs)
+                yield Drafted(drafted.ticket + 1, drafted.tokens, drafted.log_probs)
                 yield Drafted(drafted.ticket, *more)
         yield Started((1,), 5)
         yield Drafted(10**6, [[1]], [[-1.0]])
