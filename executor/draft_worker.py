@@ -30,10 +30,10 @@ from treepipe.results.recording import RecordedRequest, Recorder
 from treepipe.scenario.desks import draft_desk
 
 Observe: TypeAlias = Callable[[int, torch.Tensor], None]
-"""Callback with a session and the target's final states [n, hidden] of its next n committed
+"""Callback with a session and the target's states [n, captured hidden] of its next n committed
 tokens."""
 Features: TypeAlias = NodeNotes[torch.Tensor | None]
-"""The target's final states of one request's tree nodes; None if a state did not travel."""
+"""The captured states of one request's tree nodes; None if a state did not travel."""
 NO_SESSION = 0
 """A session of no request."""
 IN_VAIN = DraftPass(1, (0, 0), (), (), True, 1)
@@ -142,7 +142,8 @@ class DraftWorker:
         with self._station.work("draft", NO_SESSION, 1, times.draft(1)):
             self._source.open(NO_SESSION)
             if self._observe is not None:
-                self._observe(NO_SESSION, torch.zeros(1, self._deployment.roles.width))
+                roles = self._deployment.roles
+                self._observe(NO_SESSION, torch.zeros(1, roles.width * len(roles.captured)))
             self._source.draft_batch([(NO_SESSION, IN_VAIN)])
             self._source.close(NO_SESSION)
 
@@ -187,7 +188,8 @@ class DraftWorker:
     def _note_features(self, flight: Flight, hidden: torch.Tensor, observe: Observe) -> None:
         """Pass states to a draft that reads them; tree nodes' states wait for their word."""
         assert self._ends is not None  # only called with the target's ends
-        split = self._ends.features(hidden).split([len(each.tokens) for each in flight.segments])
+        states = self._ends.read_states(hidden, self._deployment.roles.captured)
+        split = states.split([len(each.tokens) for each in flight.segments])
         for segment, features in zip(flight.segments, split, strict=True):
             self._note(segment, list(features), observe)
 

@@ -14,8 +14,8 @@ import errno
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hmac import compare_digest
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -128,6 +128,7 @@ class Gate:
         senders, receivers: allowed names (a switch also receives messages for others).
         kinds: allowed bodies.
         width, dtype: width and type of the target's hidden states.
+        states: states of each row that has any, by sender; 1 if it is not named.
         most_rows: limit of the rows of one message.
         bare: senders whose flights hold no hidden states, since the first stage embeds.
         limits: limits of the numbers in a message.
@@ -144,11 +145,12 @@ class Gate:
     dtype: torch.dtype = torch.float32
     limits: MessageLimits | None = None
     waits: bool = True
+    states: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def most_bytes(self) -> int:
         """Limit of a frame."""
-        row: int = self.dtype.itemsize * self.width
+        row: int = self.dtype.itemsize * self.width * max(self.states.values(), default=1)
         return HEADER_BYTES + self.most_rows * max(row, ROW_HEADER_BYTES)
 
     def fault(self, envelope: Envelope) -> str | None:
@@ -165,7 +167,8 @@ class Gate:
         else:
             embedded = isinstance(body, Flight) and envelope.sender in self.bare
             rows = 0 if embedded else body.state_rows
-        if envelope.rows != rows or envelope.width != (self.width if rows else 0):
+        width = self.width * self.states.get(envelope.sender, 1)
+        if envelope.rows != rows or envelope.width != (width if rows else 0):
             return "does not hold the hidden states of its rows"
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -14,6 +15,7 @@ from treepipe.core.verification import Sampling
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_memory import RememberingDraft
 from treepipe.executor.draft_source import DraftSource, Opening
+from treepipe.files.reading import read_json
 from treepipe.scenario.computing import Compute
 from treepipe.scenario.schema import SamplingSection, SourceSection
 
@@ -39,6 +41,18 @@ class SourceSettings:
         """The draft of a server that decodes plainly: a look-up, which needs no model."""
         section = SourceSection(source=LOOKUP.name)
         return replace(self, section=section, model=None, remembers=False)
+
+    def captured(self, layers: int) -> tuple[int, ...]:
+        """Return the boundaries that the draft reads of a target of ``layers`` layers.
+
+        Raises ``UserError``: there are no such boundaries, or the draft's config is unreadable.
+        """
+        config = Path() if self.model is None else self.model / "config.json"
+        try:
+            parameters = self.section.parameters
+            return self.section.drafter.captured(parameters, partial(read_json, config), layers)
+        except ValueError as fault:
+            raise UserError(f"draft source {self.section.source!r}: {fault}") from None
 
     @property
     def whole(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from treepipe.core.captures import NORMED, kept
 from treepipe.core.messages import NO_PARENT
 from treepipe.executor.cache import RaggedCache, TreeCache
 from treepipe.executor.checkpoint import Checkpoint
@@ -76,6 +77,7 @@ class LayerStack:
     Attributes:
         check_causality: assert at every pass that each row attends to the committed entries,
             its ancestors and itself, and to nothing else (slow).
+        kept: numbers of the layers whose inputs a pass returns in front of its result.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class LayerStack:
         device: str,
     ) -> None:
         """Prepare layers whose caches hold ``capacity`` entries per session."""
-        self.check_causality = False
+        self.check_causality, self.kept = False, tuple[int, ...]()
         self._config = config
         self._capacity, self._dtype, self._device = capacity, dtype, device
         self._rotations = Rotations(rotary, dtype, device)
@@ -150,13 +152,16 @@ class LayerStack:
 
     @torch.inference_mode()
     def run(self, opened: OpenedPass) -> list[torch.Tensor]:
-        """Return [n, hidden] per part after the last layer."""
+        """Return [n, (k + 1) hidden] per part: the inputs of the k layers that are ``kept``, then
+        the states after the last layer."""
         parts, caches, rows = opened.parts, opened.caches, opened.rows
         states = torch.cat([part.hidden for part in parts])[None]
         below = 1 + max([max(part.positions) for part in parts])
         rotary = self._rotations.at(opened.place, below)
         cache = caches[0] if len(parts) == 1 else RaggedCache(caches, rows)
-        for layer in self._layers:
+        held = list[torch.Tensor]()
+        for number, layer in enumerate(self._layers):
+            held += [states] * self.kept.count(number)
             states = layer(
                 states,
                 attention_mask=opened.mask,
@@ -167,7 +172,7 @@ class LayerStack:
             )
         for own, part in zip(caches, parts, strict=True):
             own.finish(committed=part.parents is None)
-        return list(states[0].split(rows))
+        return list((torch.cat([*held, states], -1) if held else states)[0].split(rows))
 
 
 class StageModel(LayerStack):
@@ -180,13 +185,16 @@ class StageModel(LayerStack):
         capacity: int,
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
+        captured: Sequence[int] = (),
     ) -> None:
-        """Load the layers, for ``capacity`` cache entries per session. Raises as ``load_layer``."""
+        """Load the layers, for ``capacity`` cache entries per session, to return the states at the
+        ``captured`` boundaries, too. Raises as ``load_layer``."""
         loaded = [load_layer(checkpoint, number, dtype, device) for number in layers]
         for place, layer in enumerate(loaded):
             layer.self_attn.layer_idx = place  # the cache counts this stage's layers only
         rotary = fixed_rotary(checkpoint.architecture, checkpoint.config).to(device)
         super().__init__(loaded, rotary, checkpoint.config, capacity, dtype, device)
+        self.kept = kept(captured, layers)
 
 
 def load_layer(checkpoint: Checkpoint, number: int, dtype: torch.dtype, device: str) -> Any:
@@ -215,6 +223,7 @@ class TargetEnds:
     ) -> None:
         """Load the selected ends. Raises ``UserError`` if a weight is no finite number."""
         config = checkpoint.config
+        self._layers, self._width = checkpoint.layers, checkpoint.hidden_size
 
         def read(prefix: str) -> torch.Tensor:
             tensor: torch.Tensor = checkpoint.tensors(prefix)["weight"].to(device, dtype)
@@ -241,13 +250,20 @@ class TargetEnds:
 
     @torch.inference_mode()
     def features(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Apply the final norm to [n, hidden], for the projection or an EAGLE head."""
-        result: torch.Tensor = self._norm(hidden)
+        """Apply the final norm to the last layer's states, of rows [n, (k + 1) hidden] behind the k
+        captured states -> [n, hidden]."""
+        result: torch.Tensor = self._norm(hidden[..., -self._width :])
         return result
+
+    def read_states(self, hidden: torch.Tensor, captured: Sequence[int]) -> torch.Tensor:
+        """Return what a draft reads [n, len(captured) hidden] of rows as above."""
+        behind = hidden[:, -self._width :]
+        found = [hidden[:, : -self._width], *[behind] * captured.count(self._layers)]
+        return torch.cat([*found, *[self.features(hidden)] * captured.count(NORMED)], -1)
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Compute [n, hidden] -> [n, vocabulary]."""
+        """Compute rows as above -> [n, vocabulary]."""
         return self.project(self.features(hidden))
 
     @torch.inference_mode()

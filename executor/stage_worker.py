@@ -37,7 +37,9 @@ class StageWorker:
         checkpoint, compute = Checkpoint.open(settings.target), settings.placed.compute
         dtype, device = DTYPES[compute.dtype], compute.device
         self._transfer, capacity = DeviceTransfer(compute), settings.capacity
-        self._model = StageModel(checkpoint, settings.placed.layers, capacity, dtype, device)
+        layers, captured = settings.placed.layers, self._deployment.roles.captured
+        self._model = StageModel(checkpoint, layers, capacity, dtype, device, captured)
+        self._width, self._captured = checkpoint.hidden_size, captured
         self._model.check_causality = settings.check_causality
         self._embeds = settings.number == 1 and self._deployment.roles.ends == "pipeline"
         verifies = self._deployment.roles.verifies(settings.pipeline, settings.number)
@@ -112,11 +114,13 @@ class StageWorker:
         hidden = None
         if tokens:
             self._station.enter("mask")
-            opened = self._model.begin(self._parts(action))
+            parts, before = self._parts(action)
+            opened = self._model.begin(parts)
             session = flight.segments[0].session
             duration = times.stage.over(self._desk.parts(flight))
             with self._station.work("compute", session, tokens, duration):
                 hidden = torch.cat(self._model.run(opened))
+                hidden = torch.cat((before, hidden), -1) if before.shape[-1] else hidden
                 self._transfer.wait()
         if self._verifier is not None:
             self._verify(self._verifier, flight, hidden)
@@ -153,10 +157,10 @@ class StageWorker:
                 answers = [tokens for tokens, _ in judged]
             decide_ms = times.decide * len(flight.segments)
             with self._station.work("decide", flight.session, rows, decide_ms):
-                if self._deployment.roles.reads_states:
+                if self._captured:
                     found = [rows for _, rows in judged]
                     picked = [own[list(rows)] for own, rows in zip(split, found, strict=True)]
-                    states = self._ends.features(torch.cat(picked))
+                    states = self._ends.read_states(torch.cat(picked), self._captured)
         states = None if states is None or not len(states) else self._transfer.to_host(states)
         verified = Verified(flight, tuple(answers), tuple(found))
         self._station.send(receiver, verified if self._sends_all else verified.going_back, states)
@@ -170,9 +174,10 @@ class StageWorker:
             return self._accepted.of(segment, token_at)
         return tuple([token_at(row) for row in range(len(segment.answered))]), ()
 
-    def _parts(self, move: Move) -> list[Part]:
-        """Return the rows of the flight that were not pruned."""
-        parts = []
+    def _parts(self, move: Move) -> tuple[list[Part], torch.Tensor]:
+        """Return the rows of the flight that were not pruned, and the captured states [rows, ...]
+        that came with them."""
+        parts, before = list[Part](), list[torch.Tensor]()
         for segment, rows, hidden in zip(
             move.flight.segments, move.rows, move.payloads, strict=True
         ):
@@ -183,5 +188,7 @@ class StageWorker:
                     left = hidden if rows is None else hidden[list(rows)]
                     states = self._transfer.to_device(left)
                 parents = None if segment.committed else segment.parents
-                parts.append(Part(segment.session, states, segment.positions, parents))
-        return parts
+                own = states[:, -self._width :]
+                parts.append(Part(segment.session, own, segment.positions, parents))
+                before.append(states[:, : -self._width])
+        return parts, torch.cat(before)

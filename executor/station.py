@@ -169,7 +169,8 @@ class RoleSettings:
         counts = len(deployment.roles.drafts), len(deployment.roles.pipelines)
         limits = MessageLimits(self.vocabulary, entries, most_rows, *counts)
         ends = senders, receivers, kinds
-        return Gate(self.token, *ends, width, most_rows, bare, dtype, limits, self.emulate)
+        states = {sender: deployment.roles.sent_states(sender) for sender in senders}
+        return Gate(self.token, *ends, width, most_rows, bare, dtype, limits, self.emulate, states)
 
 
 class Station:

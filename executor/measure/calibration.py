@@ -36,9 +36,16 @@ Tokens: TypeAlias = npt.NDArray[np.int64]
 class WholeModel:
     """All layers of a checkpoint in this process, for small models."""
 
-    def __init__(self, checkpoint: Checkpoint, capacity: int, compute: Compute = ONE_CORE) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        capacity: int,
+        compute: Compute = ONE_CORE,
+        captured: Sequence[int] = (),
+    ) -> None:
         dtype, device = DTYPES[compute.dtype], compute.device
-        self.stage = StageModel(checkpoint, range(checkpoint.layers), capacity, dtype, device)
+        layers, self.captured = range(checkpoint.layers), captured
+        self.stage = StageModel(checkpoint, layers, capacity, dtype, device, captured)
         self.ends = TargetEnds(checkpoint, dtype, device)
 
     def read(
@@ -53,7 +60,7 @@ class WholeModel:
         positions: Sequence[int],
         parents: Sequence[int] | None = None,
     ) -> torch.Tensor:
-        """Append the tokens to session 0 and return the last layer's [n, hidden]."""
+        """Append the tokens to session 0 and return the captured states and the last layer's."""
         return self.stage.forward(0, self.ends.embed(tokens), positions, parents)
 
     def greedy(
@@ -127,7 +134,8 @@ class AcceptanceRecorder:
         self._name = self._drafter.called_of("" if directory is None else directory.name)
         target, entries = texts.target, 2 * texts.longest
         self._draft = open_source(settings, target, target.vocabulary, entries, ONE_CORE)
-        self._whole = WholeModel(target, texts.longest)
+        captured = settings.captured(target.layers)
+        self._whole = WholeModel(target, texts.longest, captured=captured)
         self._rng = np.random.default_rng(texts.seed)
         self._off_path: list[list[Floats]] = [[] for _ in range(OFF_PATH_STEPS)]
 
@@ -216,7 +224,8 @@ class AcceptanceRecorder:
     def _observe(self, states: torch.Tensor) -> None:
         if self._drafter.reads_states:
             reader: Any = self._draft
-            reader.observe(SESSION, self._whole.ends.features(states))
+            whole = self._whole
+            reader.observe(SESSION, whole.ends.read_states(states, whole.captured))
 
     def _chain(self, unread: Sequence[int], tokens: Sequence[int]) -> list[SourceAnswer]:
         """Ask at each token in turn, with only tokens before the first one verified."""

@@ -180,18 +180,15 @@ class Passage:
         return timeline_ms(servers, [0.0, *delays])
 
     def _occupied_ms(self, rows: int, answered: int | None = None) -> list[float]:
-        """Return how long a segment occupies each link, without the states that an EAGLE head reads
-        where ids travel. ``answered`` is as for ``stage_ms``; of other rows only the states come
-        back."""
-        deployment, (first, *between, last) = self.deployment, self.links
-        back = rows if answered is None or deployment.roles.reads_states else answered
-        outside, inside = (
-            deployment.roles.outer_row_bytes + ROW_BYTES,
-            deployment.roles.row_bytes + ROW_BYTES,
-        )
-        between_ms = [link.occupied_ms(HEADER_BYTES + rows * inside) for link in between]
-        there_ms = first.occupied_ms(HEADER_BYTES + rows * outside)
-        return [there_ms, *between_ms, last.occupied_ms(HEADER_BYTES + back * outside)]
+        """Return how long a segment occupies each link, without the states that a draft reads where
+        ids travel. ``answered`` is as for ``stage_ms``; of other rows only the states come back."""
+        roles = self.deployment.roles
+        back = rows if answered is None or roles.reads_states else answered
+        counts = [rows] * len(self.stages) + [back]
+        return [
+            link.occupied_ms(HEADER_BYTES + count * (roles.flight_row_bytes(sender) + ROW_BYTES))
+            for link, count, (sender, _) in zip(self.links, counts, self._hops, strict=True)
+        ]
 
 
 def _verification_ms(placed: Placed, rows: int) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.worlds.sources import nodes
+from treepipe.core.captures import NORMED
 from treepipe.core.drafter import EAGLE_HEAD, TAKEN, DraftParameters
 from treepipe.core.drafts import REGISTRY, drafters
 from treepipe.core.drafts.ngram import LOOKUP
@@ -52,9 +53,9 @@ class Longer(DraftParameters):
         (MODEL, {"parameters": Heavy}, "default 1.5 is more than its most value"),
         (MODEL, {"parameters": Elsewhere}, "key device is one of every draft server's"),
         (MODEL, {"weights": None}, "unverified_depths is 0 for a language model alone"),
-        (MODEL, {"reads_states": True}, "unverified_depths is 0 for a language model alone"),
+        (MODEL, {"captures": (NORMED,)}, "unverified_depths is 0 for a language model alone"),
         (LOOKUP, {"unverified_depths": -1}, "unverified_depths is 0 for a language model alone"),
-        (EAGLE, {"reads_states": False}, "an EAGLE head reads the target's states"),
+        (EAGLE, {"captures": ()}, "an EAGLE head reads the target's states"),
     ],
 )
 def test_what_a_record_cannot_mean_is_refused(

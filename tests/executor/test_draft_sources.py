@@ -19,6 +19,7 @@ from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.examples import examples
 from tests.worlds.real_runs import assert_greedy
 from tests.worlds.tiny_models import save_head
+from treepipe.core.captures import NORMED
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
 from treepipe.core.requests import LIVES
@@ -205,7 +206,7 @@ def decode_greedily(
 def test_text_is_greedy_whatever_drafts(
     target: Checkpoint, head: Path, kind: str, name: str
 ) -> None:
-    deployment = small_deployment(name, clients=3, reads_states=kind == "eagle")
+    deployment = small_deployment(name, clients=3, captured=(NORMED,) * (kind == "eagle"))
     decode_greedily(target, head, kind, deployment, emulate=False)
 
 
@@ -213,7 +214,7 @@ def test_text_is_greedy_whatever_drafts(
 @pytest.mark.parametrize("kind", ["hybrid", "eagle"])
 def test_passes_in_vain_leave_the_text_as_it_is(target: Checkpoint, head: Path, kind: str) -> None:
     """The way back takes over 20 ms, so an idle draft runs several of them per round."""
-    deployment = small_deployment("chain", reads_states=kind == "eagle")
+    deployment = small_deployment("chain", captured=(NORMED,) * (kind == "eagle"))
     deployment = changed(deployment, warm_up_ms=3.0)
     trace = decode_greedily(target, head, kind, deployment, emulate=True)
     vain = [s for s in trace.spans if s.device == "draft0" and s.kind == "draft" and not s.session]

@@ -6,6 +6,7 @@ import pytest
 
 from tests.worlds.changed import changed
 from tests.worlds.demo import deployed
+from treepipe.core.captures import NORMED
 from treepipe.core.errors import UserError
 from treepipe.profiles.library import find_model
 from treepipe.scenario.deployment import Deployment
@@ -110,7 +111,7 @@ def test_who_has_the_targets_ends_needs_memory_for_them() -> None:
     at_draft = memory_needs(changed(deployment, ends="draft"))
     assert [need.ends for need in at_draft] == [0, 0, 7 + 2]
     assert at_draft[-1].buffers * MIB == pytest.approx(64 * (4 * 1000 + 2 * 100))
-    assert memory_needs(changed(deployment, reads_states=True))[-1].ends == 7 + 2
+    assert memory_needs(changed(deployment, captured=(NORMED,)))[-1].ends == 7 + 2
     assert [need.ends for need in memory_needs(deployment)] == [2, 2, 7]
     (alone,) = [(deployment.roles.pipelines[0][0],)]
     assert memory_needs(changed(deployment, pipelines=(alone,)))[0].ends == 2

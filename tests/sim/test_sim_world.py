@@ -31,6 +31,7 @@ from tests.worlds.timed_pipeline import (
     static,
     times,
 )
+from treepipe.core.captures import NORMED
 from treepipe.core.draft_work import Turn
 from treepipe.core.messages import Beat, Flight, Segment, Word
 from treepipe.core.protocol import Drafted, DraftPass
@@ -66,7 +67,7 @@ def test_of_a_prompt_one_row_is_judged_and_goes_back(ends: Ends, reads_states: b
         requests=(RequestSpec((0,) * 150, 1),),
         row_bytes=992,
         ends=ends,
-        reads_states=reads_states,
+        captured=(NORMED,) * reads_states,
         default=LinkTimes(0.0),
         pairs={("stage4", "draft"): LinkTimes(0.0, 8.0)},
     )

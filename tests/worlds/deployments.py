@@ -45,7 +45,7 @@ def small_deployment(
     batch: int = 1,
     sampling: SamplingSection = GREEDY,
     ends: Ends | None = None,
-    reads_states: bool = False,
+    captured: tuple[int, ...] = (),
     **settings: object,
 ) -> Deployment:
     """Args: ``ends``: None: as published, unless the rule needs the drafted tree."""
@@ -63,12 +63,12 @@ def small_deployment(
                 for p in range(pipelines)
             ),
             ends=ends or ("draft" if RULES[sampling.rule].needs_tree else section.parameters.ends),
-            reads_states=reads_states,
+            captured=captured,
             row_bytes=128,
         ),
         Wiring(LinkTimes(1.0, 1000.0)),
         Service(
-            section.choose(drawn=sampling.rule == "rejection", reads_states=reads_states),
+            section.choose(drawn=sampling.rule == "rejection", reads_states=bool(captured)),
             clients=clients,
             limit=1 if name in ("pipedec", "specpipe") else None,
             batch=batch,

@@ -7,9 +7,11 @@ pure data: it names the executor's code that opens the draft.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from treepipe.core.captures import Captures
 from treepipe.core.registry import NAME, NAME_RULE, names_of, wrong_keys
 
 TAKEN = frozenset(
@@ -56,7 +58,8 @@ class Drafter:
         parameters: the dataclass of its keys.
         weights: the checkpoint that it reads; None: it computes no model, takes no time by layers
             and holds no memory.
-        reads_states: it reads the target's states of committed tokens.
+        captures: the boundaries of the target whose states of committed tokens it reads
+            (``captures.py``), or the function that finds them; (): it reads none.
         unverified_depths: levels below the last verified token whose answers differ and are
             recorded one by one; deeper ones answer like the last of them. 0: answers depend on the
             token path alone, as a language model's do.
@@ -72,7 +75,7 @@ class Drafter:
     opens: str
     parameters: type[DraftParameters] = DraftParameters
     weights: Weights | None = None
-    reads_states: bool = False
+    captures: tuple[int, ...] | Captures = ()
     unverified_depths: int = 0
     called: str = "{weights}"
     order: int = 100
@@ -100,6 +103,19 @@ class Drafter:
     @property
     def keys(self) -> frozenset[str]:
         return names_of(self.parameters)
+
+    @property
+    def reads_states(self) -> bool:
+        return bool(self.captures)
+
+    def captured(
+        self, parameters: Any, config: Callable[[], Mapping[str, Any]], layers: int
+    ) -> tuple[int, ...]:
+        """Return the boundaries that it reads of a target of ``layers`` layers; ``config`` reads
+        its checkpoint's ``config.json``. Raises ``ValueError`` with a sentence."""
+        if isinstance(self.captures, tuple):
+            return self.captures
+        return self.captures(parameters, config(), layers)
 
     @property
     def borrows(self) -> bool:

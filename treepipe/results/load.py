@@ -96,18 +96,16 @@ def _arrival_rate_s(scenario: Scenario, deployment: Deployment) -> float | None:
 def _busy_ms(deployment: Deployment, trace: Trace) -> dict[str, float]:
     """Return the busy time of each device, shared machine, port and medium, over its capacity."""
     busy, links = defaultdict[str, float](float), defaultdict[str, float](float)
-    drafts = {draft.name for draft in deployment.roles.drafts}
+    roles = deployment.roles
     for span in trace.spans:
         if span.kind in BUSY:
             busy[span.device] += span.end_ms - span.start_ms
         elif span.kind == "transfer":
             sender, receiver = span.device.split("->")
             link = deployment.link(sender, receiver)
-            # Few bytes are left out: a word's indices, states that an EAGLE head reads of accepted
-            # rows. A lost message is sent again.
-            outer = {sender, receiver} & drafts
-            row_bytes = deployment.roles.outer_row_bytes if outer else deployment.roles.row_bytes
-            size = HEADER_BYTES + span.tokens * (row_bytes + ROW_BYTES)
+            # Few bytes are left out: a word's indices, states that a draft reads of accepted rows.
+            # A lost message is sent again.
+            size = HEADER_BYTES + span.tokens * (roles.flight_row_bytes(sender) + ROW_BYTES)
             occupied = link.occupied_ms(size) / (1 - link.loss)
             ports = {f"link {span.device}"}
             if not deployment.roles.is_local(sender, receiver):

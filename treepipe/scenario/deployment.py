@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from treepipe.core.barrier import Groups
+from treepipe.core.captures import carried
 from treepipe.core.draft_work import Draft
 from treepipe.core.front_desk import Policy, ServiceLevels
 from treepipe.core.messages import Flight, Message
@@ -95,7 +96,7 @@ class Roles:
     Attributes:
         machines: machines that host roles; a role on none of them has a device of its own.
         ends: location of the target's embedding and output projection.
-        reads_states: a draft reads the target's states of accepted rows (an EAGLE head).
+        captured: boundaries of the target whose states of accepted rows a draft reads.
         row_bytes: bytes of one row's hidden state between stages.
         dtype: in a run, the type of the target's computation and of the states that stages send.
         footprint: the target's footprint; None if its size is unknown.
@@ -106,7 +107,7 @@ class Roles:
     pipelines: tuple[tuple[Placed, ...], ...]
     machines: tuple[Machine, ...] = ()
     ends: Ends = "draft"
-    reads_states: bool = False
+    captured: tuple[int, ...] = ()
     row_bytes: int = 0
     dtype: Computed = FULL
     footprint: Footprint | None = None
@@ -120,6 +121,10 @@ class Roles:
     @property
     def devices(self) -> tuple[str, ...]:
         return tuple(placed.name for placed in self.placed)
+
+    @property
+    def reads_states(self) -> bool:
+        return bool(self.captured)
 
     @property
     def layers(self) -> dict[str, range]:
@@ -162,15 +167,25 @@ class Roles:
         """Width of a row's hidden state in a run."""
         return self.row_bytes // round(BYTES[self.dtype])
 
-    @property
-    def outer_row_bytes(self) -> int:
-        """Bytes of a row's hidden states between draft and pipeline; 0 where ids are sent."""
-        return 0 if self.ends == "pipeline" else self.row_bytes
+    def sent_states(self, sender: str) -> int:
+        """Return the number of states of each row whose states a role sends: a stage's output and
+        the captured ones before it, or what the draft reads if it verifies."""
+        for stages in self.pipelines:
+            for stage in stages:
+                if stage.name == sender:
+                    if self.ends == "pipeline" and stage is stages[-1]:
+                        return len(self.captured)
+                    return 1 + carried(self.captured, stage.layers)
+        return 1 if self.ends == "draft" else 0
 
     def sent_row_bytes(self, sender: str) -> int:
         """Return the bytes of the hidden states of a row that a role sends."""
-        feeds = any(sender == draft.name for draft in self.drafts)
-        return self.outer_row_bytes if feeds else self.row_bytes
+        return self.row_bytes * self.sent_states(sender)
+
+    def flight_row_bytes(self, sender: str) -> int:
+        """Return the same of a message with a state of every row; 0 where ids are sent."""
+        last = sender in [stages[-1].name for stages in self.pipelines]
+        return 0 if self.ends == "pipeline" and last else self.sent_row_bytes(sender)
 
 
 @dataclass(frozen=True, slots=True)

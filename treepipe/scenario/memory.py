@@ -87,7 +87,8 @@ def _stages(deployment: Deployment, target: Footprint, pipeline: int) -> Iterato
         count, buffers, ends = len(stage.layers), 0.0, 0.0
         if target.row_bytes:
             # The mask of a pass has an entry for every row and every request's cache entry.
-            buffers = rows * (2 * target.row_bytes + FLOAT_BYTES * entries * batch)
+            states = 1 + max(1, deployment.roles.sent_states(stage.name))
+            buffers = rows * (states * target.row_bytes + FLOAT_BYTES * entries * batch)
         if deployment.roles.ends == "pipeline":
             ends = target.stage_ends_bytes(number == 1, number == len(stages))
             buffers += rows * FLOAT_BYTES * target.vocabulary * (number == len(stages))
@@ -107,7 +108,8 @@ def _draft(
     borrows = deployment.roles.ends == "draft" or deployment.roles.reads_states
     ends = own.ends_bytes + (target.ends_bytes if borrows else 0.0)
     judged = target if borrows else own
-    buffers = rows * (FLOAT_BYTES * judged.vocabulary + 2 * judged.row_bytes)
+    states = 1 + max(1, len(deployment.roles.captured))
+    buffers = rows * (FLOAT_BYTES * judged.vocabulary + states * judged.row_bytes)
     return _need(name, own, layers, _held(deployment, at_once, entries), buffers, ends)
 
 

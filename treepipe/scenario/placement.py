@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from math import inf
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from treepipe.core.drafter import EAGLE_HEAD, Weights
 from treepipe.core.errors import UserError
 from treepipe.core.system import Ends
 from treepipe.core.tree import split
+from treepipe.files.reading import read_json
 from treepipe.physics.host import Factor, HostTimes
 from treepipe.physics.timing import DeviceTimes, TimeTable
 from treepipe.profiles.library import (
@@ -105,13 +107,44 @@ def place(scenario: Scenario, ends: Ends, layers: int | None = None) -> Placemen
             scenario.path,
         ),
         ends,
-        any(draft.drafter.reads_states for draft in scenario.drafts),
+        _captured(scenario, max([stages[-1].placed.layers.stop for stages in pipelines])),
         placing.row_bytes,
         footprint=placing.footprint,
         draft_footprints={r.placed.name: r.footprint for r in drafts if r.footprint is not None},
     )
     warnings, restart_ms = tuple(placing.warnings), max(restarts, default=None)
     return Placement(roles, placing.target, warnings, placing.estimates, restart_ms)
+
+
+def _captured(scenario: Scenario, layers: int) -> tuple[int, ...]:
+    """Return the boundaries of the target that the drafts read. Raises ``UserError``: two of them
+    read different ones, or one asks for a boundary that there is not."""
+    found = dict[tuple[int, ...], int]()
+    for index, draft in enumerate(scenario.drafts):
+        try:
+            captured = draft.drafter.captured(
+                draft.parameters, partial(_config, scenario, index), layers
+            )
+        except ValueError as fault:
+            raise UserError(f"{scenario.path}: key drafts.{index}.{fault}") from None
+        if captured:
+            found.setdefault(captured, index)
+    if len(found) > 1:
+        (one, first), (other, second) = [*found.items()][:2]
+        raise UserError(
+            f"{scenario.path}: keys drafts.{first} and drafts.{second} read different states "
+            f"of the target: {one} and {other}"
+        )
+    return next(iter(found), ())
+
+
+def _config(scenario: Scenario, index: int) -> Mapping[str, Any]:
+    """Read the ``config.json`` of a draft's checkpoint; empty if the scenario names none."""
+    draft, base = scenario.drafts[index], scenario.path.parent
+    if draft.checkpoint is None or draft.drafter.weights is None:
+        return {}
+    found = checkpoint_directory(draft.checkpoint, draft.drafter.weights.reference, base)
+    return read_json(found / "config.json")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@ further down its own guess (EAGLE, section 4.1)."""
 
 from __future__ import annotations
 
+from treepipe.core.captures import NORMED
 from treepipe.core.drafter import EAGLE_HEAD, Drafter
 
 DRAFTS = (
@@ -12,7 +13,7 @@ DRAFTS = (
         summary="an EAGLE head",
         opens="treepipe.executor.eagle:EagleDraft.opened",
         weights=EAGLE_HEAD,
-        reads_states=True,
+        captures=(NORMED,),
         unverified_depths=7,
     ),
 )

@@ -1,0 +1,70 @@
+"""Captured states: what reaches a draft is what a dense model computes, and what it weighs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.worlds.changed import changed
+from tests.worlds.deployments import small_deployment, worker_roles
+from tests.worlds.local_workers import LocalRun
+from tests.worlds.tiny_models import greedy
+from treepipe.core.captures import NORMED
+from treepipe.core.messages import HEADER_BYTES, ROW_BYTES, Flight, Verified
+from treepipe.core.system import Ends
+from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.draft_worker import DraftWorker
+
+CAPTURED = (0, 1, 2, 2, 4, NORMED)
+"""The embedding, a cut between stages (twice), a place beside it, and both ends of the top."""
+
+
+def dense_states(target: Checkpoint, text: list[int]) -> torch.Tensor:
+    """[tokens, captured hidden] by transformers, whose last hidden states are behind the norm."""
+    model: Any = AutoModelForCausalLM.from_pretrained(target.directory, dtype=torch.float32)
+    last: list[torch.Tensor] = []
+    model.model.layers[-1].register_forward_hook(lambda *call: last.append(call[-1]))
+    with torch.inference_mode():
+        found = model.eval()(torch.tensor([text]), output_hidden_states=True).hidden_states
+    at = {NORMED: found[-1], target.layers: last[0]}
+    return torch.cat([at.get(each, found[min(each, 4)])[0] for each in CAPTURED], -1)
+
+
+@pytest.mark.parametrize("ends", ["draft", "pipeline"])
+@pytest.mark.parametrize("name", ["flowspec", "pipedec", "chain"])
+def test_a_draft_reads_the_states_of_exactly_the_committed_text(
+    target: Checkpoint, name: str, ends: Ends
+) -> None:
+    deployment = changed(
+        small_deployment(name, clients=3, pipelines=2, ends=ends, captured=CAPTURED),
+        row_bytes=4 * target.hidden_size,
+    )
+    roles = worker_roles((target.directory, target.directory), deployment)
+    seen: dict[int, list[torch.Tensor]] = {}
+
+    def listen(draft: DraftWorker) -> None:
+        draft._observe = lambda session, states: seen.setdefault(session, []).append(states)
+
+    kept = [role for role in roles if role.pipeline in (None, 0)]
+    run = LocalRun(kept, listen)
+    for number, (spec, text) in enumerate(zip(deployment.requests, run.texts, strict=True), 1):
+        prompt = list(spec.prompt)
+        assert list(text) == greedy(target.directory, prompt, spec.max_new_tokens)
+        states = torch.cat(seen[number])
+        assert len(states) >= len(prompt)
+        expected = dense_states(target, [*prompt, *text])[: len(states)]
+        assert torch.allclose(states, expected, atol=2e-3)
+    _assert_sizes(run, deployment.roles.sent_row_bytes)
+
+
+def _assert_sizes(run: LocalRun, row_bytes: Any) -> None:
+    """What a message weighs in both worlds is what its sender hands over."""
+    for name, station in run.stations.items():
+        for message, hidden in station.sent:
+            if isinstance(message, Flight | Verified):
+                states = 0 if hidden is None else hidden.numel() * hidden.element_size()
+                expected = HEADER_BYTES + message.rows * ROW_BYTES + states
+                assert message.size_bytes(row_bytes(name)) == expected

@@ -1,0 +1,104 @@
+"""The workers of a run without their processes: each serves in turn, on messages in memory that
+pass the gates of a run."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from treepipe.core.recovery import Journal
+from treepipe.core.requests import Assignment
+from treepipe.executor.control import ANSWERS, Finished, Open
+from treepipe.executor.draft_worker import DraftWorker
+from treepipe.executor.mailbox import Envelope, Received
+from treepipe.executor.stage_worker import StageWorker
+from treepipe.executor.station import RoleSettings
+
+
+class _Line:
+    """Keeps what a draft server tells its controller; its clock stands still."""
+
+    def __init__(self) -> None:
+        self.finished: list[Finished] = []
+
+    def send_bytes(self, data: bytes) -> None:
+        answer = ANSWERS.decoded(data)
+        if isinstance(answer, Finished):
+            self.finished.append(answer)
+
+    def now_ms(self) -> float:
+        return 0.0
+
+    def wake(self, at_ms: float) -> None: ...
+
+
+class LocalStation:
+    """Takes the place of a station."""
+
+    called, fresh = False, True
+
+    def __init__(self, settings: RoleSettings, boxes: Mapping[str, deque[Received]]) -> None:
+        self.settings, self._boxes = settings, boxes
+        self.control = self.clock = _Line()
+        self.sent = list[tuple[Any, torch.Tensor | None]]()
+
+    def send(self, receiver: str, message: Any, hidden: torch.Tensor | None = None) -> None:
+        shape = (0, 0) if hidden is None else tuple(hidden.shape)
+        own = self.settings.placed.name
+        self.sent.append((message, hidden))
+        self._boxes[receiver].append(
+            Received(Envelope(own, receiver, 0.0, 0.0, message, *shape), hidden)
+        )
+
+    def due(self) -> Received | None:
+        box = self._boxes[self.settings.placed.name]
+        if not box:
+            return None
+        received = box.popleft()
+        assert self.settings.gate().fault(received.envelope) is None
+        return received
+
+    def wait(self, until_ms: float | None = None) -> Received | None:
+        return self.due()
+
+    def woken(self, at_ms: float | None) -> bool:
+        return False
+
+    def enter(self, kind: str) -> None: ...
+
+    @contextmanager
+    def work(self, *of: Any) -> Iterator[None]:
+        yield
+
+
+class LocalRun:
+    """All requests of a deployment, decoded at once."""
+
+    def __init__(
+        self, roles: Sequence[RoleSettings], prepare: Callable[[DraftWorker], None] = lambda d: None
+    ) -> None:
+        """Make the workers and serve until every request is over; ``prepare`` is called with the
+        draft server before that."""
+        boxes: Mapping[str, deque[Received]] = defaultdict(deque)
+        self.stations = {role.placed.name: LocalStation(role, boxes) for role in roles}
+        stations: list[Any] = [*self.stations.values()]
+        draft, *stages = [
+            (DraftWorker if each.settings.kind == "draft" else StageWorker)(each)
+            for each in stations
+        ]
+        assert isinstance(draft, DraftWorker)
+        prepare(draft)
+        deployment, journal = roles[0].deployment, Journal()
+        for number, spec in enumerate(deployment.requests):
+            held = journal.open(number + 1, len(spec.prompt), Assignment(number, 0.0, 0))
+            draft.open(Open(held, deployment.schedule_of(0), spec, 0.0))
+        draft.serve()
+        while any(boxes.values()):
+            for worker in (*stages, draft):
+                worker.serve()
+        finished = {each.trace.session: each.trace for each in stations[0].control.finished}
+        self.texts = [finished[number + 1].tokens for number in range(len(deployment.requests))]

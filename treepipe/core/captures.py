@@ -1,0 +1,39 @@
+"""The target's states that a draft reads, and how they travel: rules for both worlds.
+
+A *boundary* is a place between the target's layers: b is the state after b layers, so 0 is the
+embedding and L the last layer's output; ``NORMED`` is the state behind the final norm. Stages hand
+captured states on with the hidden states of the same rows, and the last one sends them back with
+its answer, as vLLM's stages do: prunes remove them with their rows, and no draft waits for two
+messages of one row. A stage reads a boundary at the input of its layer b, which it has received
+anyway, so that no boundary travels twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+NORMED = 2**16
+"""The final norm's output, which the output projection reads; it is above all layers."""
+
+Captures: TypeAlias = Callable[[Any, Mapping[str, Any], int], tuple[int, ...]]
+"""Maps a draft's keys, its ``config.json`` and the target's number of layers to the boundaries that
+it reads, in ascending order; raises ``ValueError`` with a sentence that begins with the key."""
+
+
+def kept(captured: Sequence[int], layers: range) -> tuple[int, ...]:
+    """Return the layers of a stage, counted from its first, whose inputs are captured.
+
+    >>> kept((2, 4, 5, NORMED), range(4, 8))
+    (0, 1)
+    """
+    return tuple(boundary - layers.start for boundary in captured if boundary in layers)
+
+
+def carried(captured: Sequence[int], layers: range) -> int:
+    """Count the captured states per row that leave a stage beside its own output.
+
+    >>> carried((2, 4, 5, 8, NORMED), range(0, 4)), carried((2, 4, 5, 8, NORMED), range(4, 8))
+    (1, 3)
+    """
+    return sum([boundary < layers.stop for boundary in captured])
