@@ -146,10 +146,12 @@ def _layer_curves(tables: Tables, own: Sequence[LayerTime], estimate: bool) -> l
     """
     if estimate:
         return [Curve("layer", TimeTable(times), c) for c, times in sorted(tables.items())]
-    measured = {context for entry in own if entry.attention for context in entry.ms}
+    measured = {
+        context: times for entry in own if entry.attention for context, times in entry.ms.items()
+    }
     found = []
     for context, times in sorted(tables.items()):
-        points = tuple(sorted(times)) if context in measured else ()
+        points = tuple(sorted(measured.get(context, ())))
         known = (points[0], points[-1]) if points else None
         found.append(Curve("layer", TimeTable(times), context, points, known))
     return found

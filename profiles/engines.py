@@ -66,8 +66,6 @@ class Imported:
 
 def read_export(kind: str, file: Path, model: str | None = None) -> Imported:
     """Read an export of a kind in ``KINDS``. Raises ``UserError`` if that fails."""
-    if kind not in KINDS:
-        raise UserError(f"profiles import {kind}: there are {', '.join(KINDS)}")
     with reading(file, "cannot be read"):
         text = read_text(file, "utf-8-sig")
     try:

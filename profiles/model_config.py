@@ -13,18 +13,23 @@ from treepipe.profiles.shapes import BYTES
 
 REQUIRED = {
     "hidden_size": "hidden_size",
-    "intermediate_size": "intermediate_size",
     "layers": "num_hidden_layers",
     "heads": "num_attention_heads",
     "vocabulary": "vocab_size",
 }
 """Our names -> those of ``config.json``."""
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""Names of the number of routed experts in families of mixtures."""
 
 
 def read_config(path: Path) -> ModelProfile:
     """Read a model's sizes. Raises ``UserError`` if one is missing or makes no sense."""
     config = read_json(path)
     config = {**config, **(config.get("text_config") or {})}
+    if config.get("kv_lora_rank"):
+        raise UserError(f"{path}: key kv_lora_rank: sizes of latent attention are not supported")
+    experts = _experts(config, path)
+    width = None if experts is None else experts["size"]  # some mixtures have no dense layer
     sizes = {ours: _size(config, theirs, path) for ours, theirs in REQUIRED.items()}
     heads = sizes["heads"]
     kv_heads = _size(config, "num_key_value_heads", path, heads)
@@ -41,6 +46,8 @@ def read_config(path: Path) -> ModelProfile:
     return ModelProfile.model_validate(
         {
             **sizes,
+            "intermediate_size": _size(config, "intermediate_size", path, width),
+            "experts": experts,
             "kv_heads": kv_heads,
             "head_dim": _size(config, "head_dim", path, sizes["hidden_size"] // heads),
             "tied": bool(config.get("tie_word_embeddings", False)),
@@ -50,6 +57,25 @@ def read_config(path: Path) -> ModelProfile:
             "origin": {"source": str(path), "date": written},
         }
     )
+
+
+def _experts(config: dict[str, Any], path: Path) -> dict[str, int] | None:
+    """Return the sizes of a mixture's experts; None for a dense model."""
+    count = next((config[key] for key in EXPERTS if config.get(key)), 0)
+    if count in (0, 1):
+        return None
+    layers = range(_size(config, "num_hidden_layers", path))
+    size = _size(config, "moe_intermediate_size", path, config.get("intermediate_size"))
+    step, named = config.get("decoder_sparse_step") or 1, config.get("mlp_only_layers") or ()
+    first = config.get("first_k_dense_replace") or 0
+    return {
+        "count": count,
+        "per_token": _size(config, "num_experts_per_tok", path),
+        "size": size,
+        "shared_size": config.get("shared_expert_intermediate_size")
+        or size * (config.get("n_shared_experts") or 0),
+        "dense_layers": sum(n in named or n < first or (n + 1) % step != 0 for n in layers),
+    }
 
 
 def _size(config: dict[str, Any], key: str, path: Path, default: int | None = None) -> int:

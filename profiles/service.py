@@ -2,8 +2,9 @@
 
 Times measured in this shape and type are used unchanged. Otherwise the nearest measured shape's
 times are scaled by the ratio of the two roofline times at each token count; without measurements
-the roofline itself is used. It also adds attention that a table leaves out. Every departure from a
-measurement adds a warning.
+the roofline itself is used. It also adds attention that a table leaves out. A mixture's table
+follows the law of its experts between its rows and beyond them (``mixtures.py``). Every departure
+from a measurement adds a warning.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TypeAlias, TypeVar
 
 from treepipe.core.errors import UserError
 from treepipe.physics.timing import ServiceTable, TimeTable
+from treepipe.profiles.mixtures import bend, with_law
 from treepipe.profiles.schema import Hardware, MeasuredTime, Roofline
 from treepipe.profiles.shapes import BYTES, DType, Shape, compute_dtype
 
@@ -50,10 +52,11 @@ class PassWork:
 
 
 def layer_work(shape: Shape, dtype: DType, tokens: int) -> PassWork:
-    """Work of a decoder layer without attention itself: its weights once, its rows in and out."""
-    rows = 2 * tokens * (shape.hidden_size + shape.intermediate_size) * BYTES[compute_dtype(dtype)]
-    flops = 2.0 * shape.layer_matrix_parameters * tokens
-    return PassWork(flops, shape.layer_bytes(dtype) + rows)
+    """Work of a decoder layer without attention itself: its weights once (of a mixture those of the
+    experts that the rows touch), its rows in and out."""
+    rows = 2 * tokens * (shape.hidden_size + shape.mlp_width(1)) * BYTES[compute_dtype(dtype)]
+    flops = 2.0 * shape.matrix_parameters(1) * tokens
+    return PassWork(flops, shape.layer_bytes(dtype, tokens) + rows)
 
 
 def attention_work(shape: Shape, dtype: DType, tokens: int, context: int) -> PassWork:
@@ -101,7 +104,7 @@ class MeasuredPart:
     """
 
     name: str
-    sizes: Callable[[Shape], tuple[int, ...]]
+    sizes: Callable[[Shape], tuple[float, ...]]
     work: Callable[[Shape, DType, int, int], list[PassWork]]
 
 
@@ -148,7 +151,7 @@ class ServiceTimes:
         shape = model.shape
         whole = self._own(self._hardware.draft, model)
         if whole:
-            return ServiceTable(self._taken(whole, model, "draft pass").ms)
+            return ServiceTable(self._by_experts(self._taken(whole, model, "draft pass").ms, model))
         parts = [(self.layer(model), shape.layers)]
         if shape.eagle:
             parts.append((self._estimated(FUSION, model, (0,)), 1))
@@ -170,6 +173,9 @@ class ServiceTimes:
 
     def layer(self, model: ServedModel) -> Tables:
         """Return the times of one decoder layer with attention."""
+        return self._by_experts(self._layer(model), model)
+
+    def _layer(self, model: ServedModel) -> Tables:
         if not self._hardware.layer:
             return self._unmeasured(ATTENDING_LAYER, model, CONTEXTS)
         nearest = self._nearest(self._hardware.layer, LAYER, model)
@@ -184,6 +190,19 @@ class ServiceTimes:
         if not self._hardware.head:
             return self._unmeasured(HEAD, model, (0,))
         return self._of_measured(self._nearest(self._hardware.head, HEAD, model), HEAD, model)
+
+    def _by_experts(self, tables: Tables, model: ServedModel) -> Tables:
+        """Add rows to a mixture's tables, by the law of its experts."""
+        experts = model.shape.experts
+        if experts is None:
+            return tables
+        last = min(max(points) for points in tables.values())
+        if last < bend(experts):
+            self._warn(
+                f"times of {model} over more than {last} rows follow from the number of experts "
+                f"that the rows touch (uniform routing), without a cost of each row"
+            )
+        return {context: with_law(points, experts) for context, points in tables.items()}
 
     def _embedding(self, model: ServedModel) -> list[tuple[Tables, int]]:
         """Return the embedding's measured times; without any it is neglected (a few KB a row)."""

@@ -14,6 +14,7 @@ import torch
 from treepipe.core.errors import UserError
 from treepipe.executor.computing import memory_mib, peak_memory, runtime_mib
 from treepipe.executor.measure.budget import LITTLE, choose, guess_times, idle_seconds
+from treepipe.executor.measure.sensors import find_sensor, measure_power
 from treepipe.executor.measure.subject import NamedModel, RandomCheckpoint, Subject
 from treepipe.executor.measure.timing import (
     Effort,
@@ -41,6 +42,7 @@ from treepipe.profiles.schema import (
     LayerTime,
     MeasuredOrigin,
     MeasuredTime,
+    Power,
     Roofline,
 )
 from treepipe.profiles.shapes import DType
@@ -56,8 +58,8 @@ FEW_GAPS_MS = (0.0, 10.0, 100.0)
 """Idle gaps for measurements with little time."""
 IDLE_TOKENS = 16
 IDLE_CONTEXT = 256
-PEAKS, IDLE = 0.05, 0.10
-"""Shares of the time for peak figures and for the idle effect; passes have the rest."""
+PEAKS, IDLE, POWER = 0.05, 0.10, 0.08
+"""Shares of the time for peak figures, for the idle effect and for power; passes have the rest."""
 
 
 @dataclass(slots=True)
@@ -67,6 +69,7 @@ class Measurements:
     Attributes:
         missing: unfinished steps.
         thinned: a sentence on points left out for lack of time, or empty.
+        powerless: a sentence on why there is no power, or empty.
     """
 
     peaks: Samples[Peak] = field(default_factory=dict)
@@ -74,6 +77,8 @@ class Measurements:
     idle: Samples[float] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     thinned: str = ""
+    power: Power | None = None
+    powerless: str = ""
     peak_memory_mib: float = 0.0
     runtime_mib: float = 0.0
     seconds: float = 0.0
@@ -102,6 +107,8 @@ class DeviceSession:
         self._clock = clock_of(bench.device)
         self._start = time.perf_counter()
         self._block: LayerBlock | None = None
+        self._sensor = find_sensor(bench.device)
+        self._power_seconds = 0.0 if isinstance(self._sensor, str) else POWER * seconds
 
     @property
     def withheld(self) -> float:
@@ -117,6 +124,7 @@ class DeviceSession:
         """
         self._start = time.perf_counter()
         steps = {"peak figures": self._peaks, "passes": self._passes, "idle effect": self._idle}
+        steps["power"] = self._power
         self.found.missing = list(steps)
         try:
             for name, step in steps.items():
@@ -155,7 +163,7 @@ class DeviceSession:
         probes, bench = list(self._probes()), self.bench
         guess = guess_times(probes, self._clock)
         idle = idle_seconds(FEW_GAPS_MS, guess(("block", IDLE_TOKENS, self._idle_context)))
-        left = self._left - max(IDLE * self._seconds, idle)
+        left = self._left - max(IDLE * self._seconds, idle) - self._power_seconds
         choice = choose(probes, bench.tokens, bench.contexts, left, guess)
         if choice.thinned:
             self.found.thinned = choice.sentence(bench.tokens, bench.contexts)
@@ -183,6 +191,24 @@ class DeviceSession:
     def _idle_context(self) -> int:
         return min(self.bench.contexts, key=lambda context: abs(context - IDLE_CONTEXT))
 
+    def _power(self, say: Progress) -> None:
+        """Measure power where the machine tells it, with the largest pass as work."""
+        sensor, bench, block = self._sensor, self.bench, self._block
+        if isinstance(sensor, str):
+            self.found.powerless = sensor
+            return
+        assert block is not None, "passes come first"
+        largest = block.probe(("block", max(bench.tokens), self._idle_context))
+
+        def work() -> None:
+            largest.before()
+            largest.work()
+            if bench.device == "cuda":
+                torch.cuda.synchronize()
+
+        self.found.power = measure_power(sensor, work, self._power_seconds / 2)
+        say("", 100)
+
     def _idle(self, say: Progress) -> None:
         assert self._block is not None, "passes come first"
         bench = self.bench
@@ -199,7 +225,7 @@ class DeviceSession:
 
             return before
 
-        left = self._left
+        left = self._left - self._power_seconds
         pass_ms = guess_times([base], self._clock)(base.key)
         fits = idle_seconds(GAPS_MS, pass_ms) <= max(min(left, IDLE * self._seconds), LITTLE)
         gaps = GAPS_MS if fits else FEW_GAPS_MS
@@ -235,6 +261,7 @@ def device_profile(session: DeviceSession) -> DeviceProfile:
         call_overhead_ms=overhead,
         prune_ms=prunes[0] if prunes else 0.0,
         idle_factor=idle_factors(found),
+        power=found.power,
         roofline=_roofline(found, bench.dtype_name),
         origin=_origin(session),
         layer=(LayerTime.model_validate(layer),) if block else (),
@@ -327,8 +354,7 @@ def _origin(session: DeviceSession) -> MeasuredOrigin:
             f"other processes had the processor for {withheld:.0%} of that time, not counted"
             + ("; measure again when the machine is idle" if withheld > BUSY else "")
         )
-    if found.thinned:
-        notes.append(found.thinned)
+    notes += filter(None, (found.thinned, found.powerless))
     if found.missing:
         notes.append(f"interrupted, not finished: {', '.join(found.missing)}")
     hardware, versions = Processor.here().described(bench.threads), ""

@@ -190,6 +190,10 @@ def test_what_is_imported_is_a_profile_that_scenarios_name(terminal: Terminal) -
     assert scenario.acceptance.table == {1: (0.8, 0.75, 0.5)}
     assert "0.8, 0.75, 0.5 by depth" in terminal.succeeds("profiles", out)
     terminal.refuses("--force", *command)
+    terminal.refuses(
+        "profiles import vlm: there are vllm, llama-cpp", "profiles", "import", "vlm", out
+    )
+    terminal.refuses("--config: has no effect", *command, "--config", "llama-2-7b")
 
 
 def test_an_assumption_about_ranks_is_named_and_uncertain(terminal: Terminal) -> None:
@@ -222,7 +226,6 @@ BAD = [
     ("vllm-requests", response(per_step_accepted=[2]), "'per_step_drafted'"),
     ("table", "a,b\n1,2\n", "its first line must be position,accepted"),
     ("table", "position,accepted\n2,0.5\n", "positions must be 1, 2, 3"),
-    ("vlm", "", "profiles import vlm: there are vllm, llama-cpp, sglang"),
 ]  # fmt: skip
 
 

@@ -107,6 +107,9 @@ def test_estimates_are_marked(name: str) -> None:
         ("qwen-3-8b", 8.19),
         ("qwen-3-14b", 14.8),
         ("qwen-3-32b", 32.8),
+        ("qwen-3-30b-a3b", 30.5),
+        ("mixtral-8x7b", 46.7),
+        ("gpt-oss-20b", 20.9),
     ],
 )
 def test_model_sizes_give_the_published_parameters(name: str, billions: float) -> None:

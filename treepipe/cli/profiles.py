@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +26,8 @@ class ShowByDefault(TyperGroup):
         known = args and args[0] in self.commands
         return super().parse_args(ctx, args if known else ["show", *args])
 
+
+UNSAID = "not stated"
 
 app = typer.Typer(cls=ShowByDefault, help="List, show, check and import profiles.")
 
@@ -61,18 +63,24 @@ def show(
 
 @dataclass(frozen=True, kw_only=True)
 class ImportOptions:
-    """Options of ``treepipe profiles import``."""
+    """Options of ``treepipe profiles import``; ``OF_DEVICES`` are for times of passes only, those
+    in ``OF_BOTH`` for all, the rest for acceptance only."""
 
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="vllm, llama-cpp, sglang, …")]
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="vllm, llama-cpp, sglang, llama-bench, …")
+    ]
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What the engine exported.")]
-    out: Annotated[Path, typer.Option("--out", metavar="FILE.toml", help="The profile.")] = Path(
-        "imported-acceptance.toml"
-    )
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="FILE.toml", help="Default imported-acceptance or imported-device."
+        ),
+    ] = None
     target: Annotated[
         str | None, typer.Option(help="What decodes; default the engine's name of the model.")
     ] = None
-    draft: Annotated[str, typer.Option(help="What drafts.")] = "not stated"
-    task: Annotated[str, typer.Option(help="What kind of text it is.")] = "not stated"
+    draft: Annotated[str, typer.Option(help="What drafts.")] = UNSAID
+    task: Annotated[str, typer.Option(help="What kind of text it is.")] = UNSAID
     temperature: Annotated[float, typer.Option(min=0, help="Of the target's text.")] = 0.0
     source: Annotated[
         str | None,
@@ -94,14 +102,75 @@ class ImportOptions:
         Path | None,
         typer.Option(metavar="FILE.json", help="Ordered steps as a recording, to replay them."),
     ] = None
+    config: Annotated[
+        str | None,
+        typer.Option(metavar="config.json|PROFILE", help="Of times: the model's sizes."),
+    ] = None
+    dtype: Annotated[
+        str | None, typer.Option(help="Of times: the weights' type; default the file's.")
+    ] = None
+    hardware: Annotated[
+        str | None, typer.Option(help="Of times: what was measured; default the file's.")
+    ] = None
     force: Force = False
     quiet: Quiet = False
+
+
+OF_DEVICES = {"config", "dtype", "hardware"}
+OF_BOTH = {"kind", "file", "out", "source", "model", "force", "quiet"}
 
 
 @app.command("import")
 @command(ImportOptions)
 def import_(asked: ImportOptions) -> None:
-    """Make an acceptance profile of what a serving engine exports, or of a published table."""
+    """Make an acceptance profile of what a serving engine exports, or of a published table; or a
+    device profile of the times of passes that a benchmark prints."""
+    from treepipe.profiles.cost_tables import COSTS
+    from treepipe.profiles.engines import KINDS
+
+    if asked.kind not in {*KINDS, *COSTS}:
+        raise UserError(f"profiles import {asked.kind}: there are {', '.join((*KINDS, *COSTS))}")
+    of_device = asked.kind in COSTS
+    for each in fields(asked):
+        foreign = each.name not in OF_BOTH and (each.name in OF_DEVICES) != of_device
+        if foreign and getattr(asked, each.name) != each.default:
+            made = "a device" if of_device else "an acceptance"
+            option = each.name.replace("_", "-")
+            raise UserError(f"--{option}: has no effect; {asked.kind} makes {made} profile")
+    (_import_device if of_device else _import_acceptance)(asked)
+
+
+def _import_device(asked: ImportOptions) -> None:
+    from treepipe.files.outputs import write_file
+    from treepipe.files.toml_file import toml_text, validated
+    from treepipe.profiles.cost_tables import device_content, read_costs
+    from treepipe.profiles.library import find_model
+    from treepipe.profiles.schema import DeviceProfile, EmulatedProfile
+    from treepipe.profiles.shapes import BYTES
+    from treepipe.results.show import console
+
+    dtype = next((each for each in BYTES if each == asked.dtype), None)
+    if asked.dtype != dtype:
+        raise UserError(f"--dtype {asked.dtype}: must be one of {', '.join(BYTES)}")
+    if dtype is not None and asked.config is None:
+        raise UserError("--dtype: has no effect without --config, the model's sizes")
+    out = asked.out or Path("imported-device.toml")
+    check_outputs({"--out": out}, inputs=(asked.file,), keep=() if asked.force else ("--out",))
+    found = read_costs(asked.kind, asked.file, asked.model)
+    config = None if asked.config is None else find_model(asked.config, "--config")
+    origin = {"source": asked.source or f"{asked.kind}: {asked.file.name}"}
+    if asked.hardware is not None:
+        origin["hardware"] = asked.hardware
+    named = asked.config or UNSAID
+    content = device_content(found, config, model=named, dtype=dtype, **origin)
+    validated(EmulatedProfile if config is None else DeviceProfile, content, out)
+    write_file(out, toml_text(content, [f"Imported from {asked.file.name}."]), "--out")
+    if not asked.quiet:
+        for line in (content["origin"]["note"], f"device profile: {out}"):
+            console().print(line, highlight=False)
+
+
+def _import_acceptance(asked: ImportOptions) -> None:
     from treepipe.files.outputs import Failures, write_file
     from treepipe.files.toml_file import toml_text, validated
     from treepipe.profiles.engines import profile_content, read_export
@@ -113,7 +182,7 @@ def import_(asked: ImportOptions) -> None:
         raise UserError(
             "--assume-ranks is an assumption: it needs --uncertainty, and --uncertainty needs it"
         )
-    out, replay = asked.out, asked.replay
+    out, replay = asked.out or Path("imported-acceptance.toml"), asked.replay
     keep = () if asked.force else ("--out",)
     check_outputs({"--out": out, "--replay": replay}, inputs=(asked.file,), keep=keep)
     found = read_export(asked.kind, asked.file, asked.model)
@@ -124,7 +193,7 @@ def import_(asked: ImportOptions) -> None:
         source=asked.source or f"{asked.kind}: {asked.file.name}",
         date=date.today(),
         draft=asked.draft,
-        target=asked.target or found.model or "not stated",
+        target=asked.target or found.model or UNSAID,
         task=asked.task,
         temperature=asked.temperature,
         uncertainty=asked.uncertainty,
@@ -136,15 +205,15 @@ def import_(asked: ImportOptions) -> None:
         if replay is not None:
             failures.attempt(chain_recording(found.replay, found.prompts).save, replay)
     if not asked.quiet:
-        for line in _said(found, content["origin"]["note"], asked):
+        for line in _said(found, content["origin"]["note"], out, asked.replay):
             console().print(line, highlight=False)
 
 
-def _said(found: Imported, note: str, asked: ImportOptions) -> Iterator[str]:
+def _said(found: Imported, note: str, out: Path, replay: Path | None) -> Iterator[str]:
     yield f"accepted, given all above: {', '.join(f'{share:.3g}' for share in found.shares)}"
     yield f"tokens per step: {found.tokens:.4g}"
     yield note
-    yield f"acceptance profile: {asked.out}"
-    if asked.replay is not None:
+    yield f"acceptance profile: {out}"
+    if replay is not None:
         drafted = max(length for steps in found.replay for length, _ in steps)
-        yield f"recording: {asked.replay}; replay it with schedule chain, gamma = {drafted}"
+        yield f"recording: {replay}; replay it with schedule chain, gamma = {drafted}"

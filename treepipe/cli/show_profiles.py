@@ -127,6 +127,8 @@ def _origin_lines(profile: AnyProfile) -> list[str]:
         ]
     if isinstance(profile, (Device, Hardware)) and profile.memory_mib is not None:
         lines.append(f"memory {profile.memory_mib:g} MiB")
+    if isinstance(profile, (Device, Hardware)) and profile.power is not None:
+        lines.append(str(profile.power))
     if isinstance(profile, (DeviceProfile, EmulatedProfile)) and profile.price is not None:
         lines.append(f"price {profile.price}")
     return lines

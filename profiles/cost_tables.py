@@ -1,0 +1,321 @@
+"""Times of whole passes by rows, as engines' benchmarks and cost tables tell them, as a device
+profile.
+
+Such a file times a pass through a whole model. With the model's sizes (its ``config.json``) the
+time is divided: the output projection has its share of the weights that the smallest pass reads,
+the layers have the rest in equal parts, and both together give every time of the file again.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeAlias
+
+from pydantic import BaseModel, model_validator
+
+from treepipe.core.errors import UserError
+from treepipe.files.reading import read_text, reading, reading_fault
+from treepipe.files.section import Count, Positive
+from treepipe.files.toml_file import validated
+from treepipe.profiles.schema import ModelProfile
+from treepipe.profiles.shapes import BYTES, DType, Shape
+
+Placed: TypeAlias = tuple[str, dict[str, Any]]
+"""An entry of a file, behind the words that name its place."""
+UNSAID = "not stated"
+SILENT = (
+    "the file tells nothing of pruning caches (prune_ms), of decisions (decide_ms), of idle gaps, "
+    "of links, of memory or of energy"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CostTable:
+    """The content of such a file; what it does not tell is None or empty.
+
+    Attributes:
+        ms: a whole pass, by context length, by rows.
+        dtype: that the profile states for the weights.
+        notes: what the times are, and what was left out.
+    """
+
+    ms: dict[int, dict[int, float]]
+    notes: tuple[str, ...]
+    model: str = ""
+    dtype: DType | None = None
+    hardware: str = ""
+    versions: str = ""
+    date: datetime.date | None = None
+
+
+def read_costs(kind: str, file: Path, model: str | None = None) -> CostTable:
+    """Read a file of a kind in ``COSTS``. Raises ``UserError`` with file, entry and key."""
+    with reading(file, "cannot be read"):
+        text = read_text(file, "utf-8-sig")
+    try:
+        entries = _entries(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{file}: {reading_fault(error)}") from None
+    return COSTS[kind]([(f"{file}: {place}", entry) for place, entry in entries], model)
+
+
+def device_content(
+    found: CostTable,
+    config: ModelProfile | None,
+    *,
+    model: str,
+    dtype: DType | None,
+    **origin: Any,
+) -> dict[str, Any]:
+    """Build a profile's content; without the model's sizes it holds the times of a role that has
+    the whole model.
+
+    Args:
+        model: its name, where the file tells none.
+        dtype: of the weights, instead of what the file or ``config`` tells.
+        origin: keys that replace what the file tells.
+    """
+    notes = [*found.notes, SILENT]
+    said = {
+        "date": found.date or datetime.date.today(),
+        "hardware": found.hardware or UNSAID,
+        "versions": found.versions or UNSAID,
+        **origin,
+    }
+    if config is None:
+        least = min(found.ms)
+        if len(found.ms) > 1:
+            notes.append(f"only times behind {least} tokens were taken; others need --config")
+        notes.append("the model's sizes are unknown: stage_ms and draft_ms are of the whole model")
+        whole = {"stage_ms": found.ms[least], "draft_ms": found.ms[least]}
+        return {**whole, "origin": {**said, "note": "; ".join(notes)}}
+    shape = Shape.model_validate(config.model_dump(include=set(Shape.model_fields)))
+    of_all = {
+        "model": found.model or model,
+        "dtype": dtype or found.dtype or config.dtype,
+        "shape": shape.model_dump(exclude_defaults=True),
+    }
+    head, layer = divided(found.ms, shape)
+    notes.append(
+        f"the output projection's part is its share of the weights that the smallest pass reads, "
+        f"and the same for any number of rows; each of {shape.layers} layers has an equal part of "
+        f"the rest"
+    )
+    return {
+        "origin": {**said, "note": "; ".join(notes)},
+        "layer": [{**of_all, "ms": layer}],
+        "head": [{**of_all, "ms": {0: {1: head}}}],
+    }
+
+
+def divided(
+    ms: Mapping[int, Mapping[int, float]], shape: Shape
+) -> tuple[float, dict[int, dict[int, float]]]:
+    """Divide times of whole passes into one of the output projection and those of a layer."""
+    context = min(ms)
+    rows = min(ms[context])
+    layers = shape.layers * shape.read_parameters(rows)
+    head = ms[context][rows] * shape.head_parameters / (layers + shape.head_parameters)
+    return head, {
+        context: {rows: (time - head) / shape.layers for rows, time in times.items()}
+        for context, times in ms.items()
+    }
+
+
+def _entries(text: str) -> list[Placed]:
+    """Return the tables of a JSON value, or of the lines that hold one each, with their places."""
+    try:
+        content = json.loads(text)
+        each = content if isinstance(content, list) else [content]
+        placed = [(f"entry {number}", entry) for number, entry in enumerate(each, 1)]
+    except json.JSONDecodeError:
+        # Engines print such lines among their other messages.
+        lines = [
+            (f"line {number}", line)
+            for number, line in enumerate(text.splitlines(), 1)
+            if line.lstrip().startswith("{")
+        ]
+        placed = [(place, _line(place, line)) for place, line in lines]
+    for place, entry in placed:
+        if not isinstance(entry, dict):
+            raise ValueError(f"{place}: is no table")
+    if not placed:
+        raise ValueError("there is no JSON in it")
+    return placed
+
+
+def _line(place: str, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{place}: is not valid JSON: {error}") from None
+
+
+def _place(
+    ms: dict[int, dict[int, float]], where: str, context: int, rows: int, time: float
+) -> None:
+    if rows in ms.setdefault(context, {}):
+        raise UserError(
+            f"{where}: {rows} rows behind {context} tokens are timed before, too; a profile is of "
+            f"one setting"
+        )
+    ms[context][rows] = time
+
+
+# --- llama.cpp ----------------------------------------------------------------------------------
+
+
+class LlamaBench(BaseModel):
+    """A test of ``llama-bench -o json`` (llama.cpp, tools/llama-bench/README.md)."""
+
+    model_filename: str
+    model_type: str
+    model_size: Count
+    model_n_params: Count
+    build_commit: str
+    build_number: int
+    backends: str
+    cpu_info: str
+    gpu_info: str
+    n_batch: Count
+    n_ubatch: Count
+    n_gpu_layers: int
+    n_prompt: int
+    n_gen: int
+    n_depth: int = 0
+    test_time: datetime.datetime
+    avg_ns: Positive
+    samples_ns: tuple[Positive, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return Path(self.model_filename).stem
+
+    @property
+    def dtype(self) -> DType:
+        """The type with the nearest bytes of a weight, on average over the file's weights."""
+        size = self.model_size / self.model_n_params
+        return min(BYTES, key=lambda dtype: abs(BYTES[dtype] - size))
+
+
+def _llama_bench(entries: Sequence[Placed], model: str | None) -> CostTable:
+    """Read passes over a prompt of so many tokens, each one pass (``-p 1,2,4 -n 0``)."""
+    tests = [(place, validated(LlamaBench, entry, place)) for place, entry in entries]
+    names = {test.name for _, test in tests}
+    if len(names if model is None else names & {model}) != 1:
+        raise UserError(f"{entries[0][0]}: models are {', '.join(sorted(names))}; give --model")
+    own = [(place, test) for place, test in tests if test.name == (model or test.name)]
+    ms: dict[int, dict[int, float]] = {}
+    left_out = 0
+    for place, test in own:
+        if test.n_gen or not 0 < test.n_prompt <= min(test.n_batch, test.n_ubatch):
+            left_out += 1
+            continue
+        time = median(test.samples_ns) if test.samples_ns else test.avg_ns
+        _place(ms, place, test.n_depth, test.n_prompt, time / 1e6)
+    if not ms:
+        raise UserError(f"{own[0][0]}: no test is one pass over a prompt (-p 1,2,4,8 -n 0)")
+    last, bits = own[-1][1], 8 * own[-1][1].model_size / own[-1][1].model_n_params
+    notes = [
+        f"{last.model_type}: {last.dtype} stands for {bits:.2f} bits a weight; "
+        f"n_gpu_layers = {last.n_gpu_layers}",
+        "medians of passes over rows of one text, whose last row alone is projected",
+    ]
+    if left_out:
+        notes.append(f"{left_out} tests were left out: they generate, or take several passes")
+    return CostTable(
+        ms,
+        tuple(notes),
+        last.name,
+        last.dtype,
+        ", ".join(filter(None, (last.gpu_info, last.cpu_info))),
+        f"llama.cpp {last.build_commit} (build {last.build_number}), {last.backends}",
+        last.test_time.date(),
+    )
+
+
+class BatchedBench(BaseModel):
+    """A line of ``llama-batched-bench --output-format jsonl``: ``pl`` texts, each of ``pp`` tokens,
+    to which ``tg`` are added in as many passes."""
+
+    pp: int
+    tg: Count
+    pl: Count
+    t_tg: Positive
+
+
+def _batched_bench(entries: Sequence[Placed], model: str | None) -> CostTable:
+    ms: dict[int, dict[int, float]] = {}
+    for place, entry in entries:
+        test = validated(BatchedBench, entry, place)
+        _place(ms, place, test.pp + test.tg // 2, test.pl, 1e3 * test.t_tg / test.tg)
+    note = "mean times of passes over one row of each of so many texts, all of them projected"
+    return CostTable(ms, (note,), model or "", versions="llama.cpp, llama-batched-bench")
+
+
+# --- cost tables of adaptive verification -------------------------------------------------------
+
+
+class StepsTable(BaseModel):
+    """SGLang's table for DSpark: whole steps per second, by rows to verify
+    (sglang.srt.speculative.dspark_sps_table, ``--speculative-dspark-sps-table-path``)."""
+
+    sample_batch_tokens: tuple[Count, ...]
+    sample_steps_per_sec: tuple[Positive, ...]
+
+    @model_validator(mode="after")
+    def _equal_lengths(self) -> StepsTable:
+        _check_lengths(self.sample_batch_tokens, self.sample_steps_per_sec)
+        return self
+
+
+class AddedTable(BaseModel):
+    """SGLang's other table: seconds of a step are bias + alpha(requests) + theta(rows), with alpha
+    of the fewest requests and theta of the fewest rows 0."""
+
+    bias_seconds: Positive
+    m_probes: tuple[Count, ...]
+    theta_seconds: tuple[float, ...]
+
+    @model_validator(mode="after")
+    def _equal_lengths(self) -> AddedTable:
+        _check_lengths(self.m_probes, self.theta_seconds)
+        return self
+
+
+def _check_lengths(rows: Sequence[int], times: Sequence[float]) -> None:
+    if not rows or len(rows) != len(times):
+        raise ValueError(f"{len(rows)} numbers of rows do not go with {len(times)} times")
+
+
+def _dspark(entries: Sequence[Placed], model: str | None) -> CostTable:
+    ms: dict[int, dict[int, float]] = {}
+    for place, entry in entries:
+        if "bias_seconds" in entry:
+            added = validated(AddedTable, entry, place)
+            times = [1e3 * (added.bias_seconds + theta) for theta in added.theta_seconds]
+            points = zip(added.m_probes, times, strict=True)
+        else:
+            table = validated(StepsTable, entry, place)
+            times = [1e3 / rate for rate in table.sample_steps_per_sec]
+            points = zip(table.sample_batch_tokens, times, strict=True)
+        for rows, time in points:
+            _place(ms, place, 0, rows, time)
+    note = (
+        "whole steps of the engine, with its draft's passes and its own work: a simulation that "
+        "adds a draft's passes counts those twice"
+    )
+    return CostTable(ms, (note,), model or "")
+
+
+COSTS: dict[str, Callable[[Sequence[Placed], str | None], CostTable]] = {
+    "llama-bench": _llama_bench,
+    "llama-batched-bench": _batched_bench,
+    "dspark": _dspark,
+}
+"""Readers of llama.cpp's two benchmarks, and of SGLang's cost tables for DSpark."""
