@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
+import torch
+
 from treepipe.profiles.schema import Power
 
 STEP_S = 0.05
@@ -116,7 +118,8 @@ class EnergyZone:
 
 
 def _nvml(root: Path) -> Sensor | None:
-    """Find the first GPU of NVIDIA's library (``nvidia-ml-py``); of a Jetson it tells no power."""
+    """Find the measured GPU in NVIDIA's library (``nvidia-ml-py``); of a Jetson it tells no
+    power."""
     try:
         import pynvml as nvml
     except ImportError:
@@ -124,6 +127,9 @@ def _nvml(root: Path) -> Sensor | None:
     try:
         nvml.nvmlInit()
         gpu = nvml.nvmlDeviceGetHandleByIndex(0)
+        if torch.cuda.is_available():  # whose first GPU need not be the library's
+            uuid = torch.cuda.get_device_properties(0).uuid
+            gpu = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
         nvml.nvmlDeviceGetPowerUsage(gpu)
     except nvml.NVMLError:
         return None

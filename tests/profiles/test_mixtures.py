@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from treepipe import simulate
 from treepipe.core.errors import UserError
 from treepipe.profiles.library import find_device, find_model, load_model, shape_of
 from treepipe.profiles.mixtures import with_law
@@ -15,6 +16,7 @@ from treepipe.profiles.schema import DeviceProfile
 from treepipe.profiles.service import ServedModel, ServiceTimes
 from treepipe.profiles.shapes import BYTES, Experts
 from treepipe.scenario.footprint import Footprint
+from treepipe.scenario.scenario import Scenario
 
 BOARD = "jetson-agx-orin-llama-cpp"
 MIXTURE = "qwen-3.6-35b-a3b"
@@ -43,9 +45,9 @@ def test_touched_experts_are_those_of_independent_draws() -> None:
     for rows in (1, 2, 5, 20):
         seen = [
             len({int(e) for _ in range(rows) for e in rng.choice(12, 3, replace=False)})
-            for _ in range(2000)
+            for _ in range(500)
         ]
-        assert few.touched(rows) == pytest.approx(np.mean(seen), abs=0.12)
+        assert few.touched(rows) == pytest.approx(np.mean(seen), abs=0.2)
 
 
 @pytest.mark.parametrize("rows", PASSES)
@@ -109,6 +111,30 @@ def test_a_roofline_reads_what_the_rows_touch() -> None:
     # Memory holds all of them.
     footprint = Footprint.of_shape(shape, "bfloat16")
     assert footprint.layer_bytes == pytest.approx(2 * (weights(10**6) + 4096 + 256))
+
+
+@pytest.mark.parametrize(("model", "best"), [("qwen-3.5-4b", 6), (MIXTURE, 3)])
+def test_a_mixture_wants_shorter_drafts_than_a_dense_model(model: str, best: int) -> None:
+    """On the same board with the same draft: what docs/planning.md says. All passes but those of
+    the mixture's 3 and 6 rows were measured."""
+    scenario = Scenario.of(
+        {
+            "name": "one board",
+            "target": {"profile": model, "dtype": "int4"},
+            "drafts": [{"device": {"draft_ms": {1: 2.0}}}],
+            "pipelines": [{"stages": [{"device": BOARD}]}],
+            "links": {"default": {"latency_ms": 0.05}},
+            "schedule": {"name": "chain", "gamma": 1},
+            "acceptance": {"source": "bernoulli", "beta": 0.8},
+            "workload": {"requests": 1, "prompt_tokens": 16, "new_tokens": 400},
+        }
+    )
+    speeds = {}
+    for gamma in range(1, 7):
+        found = simulate(scenario.with_(**{"schedule.gamma": gamma}), runs=2)
+        speeds[gamma] = found.metrics["time_between_tokens_ms"].mean
+    assert min(speeds, key=lambda gamma: speeds[gamma]) == best
+    assert ("uniform routing" in " ".join(found.warnings)) == (model == MIXTURE)
 
 
 CONFIG = {
