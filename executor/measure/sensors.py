@@ -127,8 +127,9 @@ def _nvml(root: Path) -> Sensor | None:
     try:
         nvml.nvmlInit()
         gpu = nvml.nvmlDeviceGetHandleByIndex(0)
-        if torch.cuda.is_available():  # whose first GPU need not be the library's
-            uuid = torch.cuda.get_device_properties(0).uuid
+        properties = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
+        uuid = getattr(properties, "uuid", None)  # none in old versions of torch
+        if uuid is not None:  # torch's first GPU need not be the library's
             gpu = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
         nvml.nvmlDeviceGetPowerUsage(gpu)
     except nvml.NVMLError:
