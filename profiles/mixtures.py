@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from scipy.optimize import nnls
 
 from treepipe.profiles.shapes import Experts
 
@@ -39,6 +38,8 @@ def law(points: Mapping[int, float], experts: Experts) -> Callable[[int], float]
     Times that end before ``bend`` are explained without a cost of each row (c = 0): it could not be
     told from that of experts, and only experts run out.
     """
+    from scipy.optimize import nnls  # takes long to load, and most models are dense
+
     rows = sorted(points)
 
     def terms(n: int) -> list[float]:
