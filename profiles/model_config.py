@@ -8,6 +8,7 @@ from typing import Any
 
 from treepipe.core.errors import UserError
 from treepipe.files.reading import read_json
+from treepipe.files.toml_file import validated
 from treepipe.profiles.schema import ModelProfile
 from treepipe.profiles.shapes import BYTES
 
@@ -43,7 +44,8 @@ def read_config(path: Path) -> ModelProfile:
         raise UserError(f"{path}: key dtype = {dtype!r} is not one of {', '.join(BYTES)}")
     written = datetime.date.fromtimestamp(path.stat().st_mtime)
     family = str(config.get("model_type", ""))
-    return ModelProfile.model_validate(
+    return validated(
+        ModelProfile,
         {
             **sizes,
             "intermediate_size": _size(config, "intermediate_size", path, width),
@@ -55,35 +57,41 @@ def read_config(path: Path) -> ModelProfile:
             "query_norm": family.startswith("qwen3"),
             "dtype": dtype,
             "origin": {"source": str(path), "date": written},
-        }
+        },
+        path,
     )
 
 
 def _experts(config: dict[str, Any], path: Path) -> dict[str, int] | None:
     """Return the sizes of a mixture's experts; None for a dense model."""
-    count = next((config[key] for key in EXPERTS if config.get(key)), 0)
-    if count in (0, 1):
+    count = max(_size(config, key, path, 0, least=0) for key in EXPERTS)
+    if count < 2:
         return None
     layers = range(_size(config, "num_hidden_layers", path))
     size = _size(config, "moe_intermediate_size", path, config.get("intermediate_size"))
-    step, named = config.get("decoder_sparse_step") or 1, config.get("mlp_only_layers") or ()
-    first = config.get("first_k_dense_replace") or 0
+    shared = size * _size(config, "n_shared_experts", path, 0, least=0)
+    named = config.get("mlp_only_layers") or []
+    if not isinstance(named, list):
+        raise UserError(f"{path}: key mlp_only_layers = {named!r} must be a list")
+    first = _size(config, "first_k_dense_replace", path, 0, least=0)
+    step = _size(config, "decoder_sparse_step", path, 1)
     return {
         "count": count,
         "per_token": _size(config, "num_experts_per_tok", path),
         "size": size,
-        "shared_size": config.get("shared_expert_intermediate_size")
-        or size * (config.get("n_shared_experts") or 0),
+        "shared_size": _size(config, "shared_expert_intermediate_size", path, shared, least=0),
         "dense_layers": sum(n in named or n < first or (n + 1) % step != 0 for n in layers),
     }
 
 
-def _size(config: dict[str, Any], key: str, path: Path, default: int | None = None) -> int:
+def _size(
+    config: dict[str, Any], key: str, path: Path, default: int | None = None, least: int = 1
+) -> int:
     value = config.get(key)
     if value is None:
         value = default
     if value is None:
         raise UserError(f"{path}: key {key} is missing; a model's sizes cannot be read without it")
-    if not isinstance(value, int) or value < 1:
-        raise UserError(f"{path}: key {key} = {value!r} must be a whole number of at least 1")
+    if not isinstance(value, int) or value < least:
+        raise UserError(f"{path}: key {key} = {value!r} must be a whole number of at least {least}")
     return value

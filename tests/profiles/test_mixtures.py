@@ -180,10 +180,14 @@ def test_a_mixture_s_config_is_a_model_profile(
     [
         ({"num_experts": 8, "num_experts_per_tok": None}, "key num_experts_per_tok is missing"),
         ({"num_experts": 1, "intermediate_size": None}, "key intermediate_size is missing"),
+        ({"num_experts": "8"}, "key num_experts = '8' must be a whole number of at least 0"),
+        ({"num_experts": 8, "num_experts_per_tok": 9}, "key experts: .*per_token = 9 is above"),
+        ({"num_experts": 8, "first_k_dense_replace": 4}, "leaves no mixture of 4 layers"),
+        ({"num_experts": 8, "mlp_only_layers": 3}, "key mlp_only_layers = 3 must be a list"),
         ({"kv_lora_rank": 512}, "latent attention"),
     ],
 )
-def test_a_config_that_lacks_a_size_is_refused(
+def test_a_config_without_sense_is_refused(
     keys: dict[str, object], sentence: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "config.json"
