@@ -68,6 +68,7 @@ def test_profile_holds_every_table(measured_file: Path) -> None:
     # The installed package does not always have the local tag ("+cu130") that the module has.
     assert f"torch {torch.__version__.split('+')[0]}" in profile.origin.versions
     assert "4 layers of target with its weights" in profile.origin.note
+    assert (profile.power is None) == ("power was not measured" in profile.origin.note)
 
 
 def test_a_scenario_of_the_measured_device_simulates(
@@ -98,6 +99,8 @@ def test_a_config_alone_is_measured_with_random_weights(
     Path("device.toml").write_text("mine")
     few = ("--layers", "1", "--out", "device.toml", *FEW)
     terminal.refuses("--force overwrites it", "calibrate", "--model", "config.json", *few)
+    mixture = ("--model", "qwen-3-30b-a3b", "--out", "other.toml")
+    terminal.refuses("is a mixture of experts; give", "calibrate", *mixture)
     terminal.succeeds("calibrate", "--model", "config.json", *few, "--force")
     assert {path.name for path in terminal.folder.iterdir()} == {"config.json", "device.toml"}
     profile = _loaded(Path("device.toml"))
@@ -117,7 +120,14 @@ def test_random_weights_have_the_shapes_of_real_ones(architecture: str, tmp_path
     load_layer(made, 1, torch.float32, "cpu")
 
 
-@pytest.mark.parametrize("name", [n for n in profile_names("models") if "eagle" not in n])
+DENSE = [
+    name
+    for name in profile_names("models")
+    if "eagle" not in name and find_model(name, "test").experts is None
+]
+
+
+@pytest.mark.parametrize("name", DENSE)
 def test_a_model_profile_is_enough_to_build_its_layers(name: str) -> None:
     model = find_model(name, "test")
     made = RandomCheckpoint.from_shape(name, model)
