@@ -65,6 +65,16 @@ class TreeCache:
         seen[:, self.committed :] = self.tree_mask[nodes:]
         return seen
 
+    def within(self, mask: torch.Tensor, window: int) -> torch.Tensor:
+        """Return the open pass's mask without the entries ``window`` or more positions before a
+        row. A committed entry's position is its index; the first nodes of a tree follow them."""
+        if self.length + self._rows <= window:
+            return mask
+        places = torch.arange(self.length + self._rows)
+        nodes = self.committed + len(self.tree_mask)
+        places[self.committed : nodes] = self.committed - 1 + self.tree_mask.sum(1)
+        return mask & (places[self.length :, None] - places[None] < window)
+
     def update(
         self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from treepipe.core.errors import UserError
 from treepipe.executor.supported import (
+    INSTEAD,
     end_tokens,
     generation_warnings,
     head_size,
@@ -51,6 +52,9 @@ class Checkpoint:
     @classmethod
     def open(cls, directory: Path) -> Checkpoint:
         """Open a directory. Raises ``UserError`` if it is incomplete or not supported."""
+        for file in [directory, *directory.glob("*.gguf")]:
+            if file.suffix == ".gguf" and not (directory / "config.json").exists():
+                raise UserError(f"{file}: {INSTEAD}")
         if not directory.is_dir():
             raise UserError(f"{directory}: there is no such checkpoint directory")
         config, named = read_config(directory / "config.json")
@@ -91,7 +95,9 @@ class Checkpoint:
 
     @property
     def max_positions(self) -> int:
-        return max_positions(self.config)
+        from treepipe.executor.families import FAMILIES
+
+        return max_positions(self.config, FAMILIES[self.architecture])
 
     @property
     def end_tokens(self) -> frozenset[int]:

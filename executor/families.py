@@ -1,46 +1,186 @@
-"""The layer classes of the supported architectures; this import takes seconds."""
+"""The supported architectures, a record each, and their layer classes; this import takes seconds.
+
+A record says what an architecture does apart from Llama around its own layer module: which layers
+attend to a window only, how its files hold experts, what its ends do.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import AutoConfig as AutoConfig
+from transformers.models.gemma2 import modeling_gemma2
+from transformers.models.gemma3 import modeling_gemma3
+from transformers.models.glm4 import modeling_glm4
+from transformers.models.gpt_oss import modeling_gpt_oss
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
+from transformers.models.mixtral import modeling_mixtral
+from transformers.models.olmo2 import modeling_olmo2
+from transformers.models.phi3 import modeling_phi3
 from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
+from transformers.models.qwen3_moe import modeling_qwen3_moe
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+"""Kinds of layers, by the names of ``layer_types`` in ``config.json``."""
+
+
+class Experts(NamedTuple):
+    """How files name the matrices of each expert, which a layer of transformers holds stacked.
+
+    Attributes:
+        block: name of the feed-forward part, which is ``mlp`` in the layer.
+    """
+
+    block: str
+    gate: str
+    up: str
+    down: str
+
+    def stored(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        """Shapes of the files' tensors, given those of the layer's."""
+        found = dict[str, tuple[int, ...]]()
+        for name, shape in shapes.items():
+            if name == "mlp.experts.gate_up_proj":
+                count, both, hidden = shape
+                parts = {self.gate: (both // 2, hidden), self.up: (both // 2, hidden)}
+            elif name == "mlp.experts.down_proj":
+                count, *one = shape
+                parts = {self.down: tuple(one)}
+            else:
+                found[name.replace("mlp.", f"{self.block}.")] = shape
+                continue
+            for part, one_shape in parts.items():
+                found |= {self._name(number, part): one_shape for number in range(count)}
+        return found
+
+    def stacked(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Join the files' tensors to the layer's."""
+        rest = dict(tensors)
+        count = sum(name.endswith(f".{self.down}.weight") for name in rest)
+        gates, ups, downs = (
+            [rest.pop(self._name(number, part)) for number in range(count)]
+            for part in (self.gate, self.up, self.down)
+        )
+        both = [torch.cat(pair) for pair in zip(gates, ups, strict=True)]
+        found = {name.replace(f"{self.block}.", "mlp."): each for name, each in rest.items()}
+        found["mlp.experts.gate_up_proj"] = torch.stack(both)
+        found["mlp.experts.down_proj"] = torch.stack(downs)
+        return found
+
+    def _name(self, number: int, part: str) -> str:
+        return f"{self.block}.experts.{number}.{part}.weight"
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """An architecture's ``model_type`` and classes."""
+    """An architecture: its classes in transformers, and what it does apart from Llama.
 
+    Attributes:
+        model: base class of its models, which says what its layers need around them.
+        slides: whether ``sliding_window`` holds for all layers ("all"), for those that
+            ``layer_types`` names ("named"), or is not read ("none").
+        partial_rotary: whether only a share of a head's width is rotated.
+        rotary_by_kind: whether the kinds of layers have rotary embeddings of their own.
+        scales_embedding: whether embeddings are multiplied by the square root of their width.
+        softcaps: whether ``final_logit_softcapping`` bounds the logits.
+        experts: None where files and layers name all tensors alike.
+    """
+
+    architecture: str
     model_type: str
     layer: Any
     rotary: Any
     norm: Any
+    model: Any
+    slides: str = "none"
+    partial_rotary: bool = False
+    rotary_by_kind: bool = False
+    scales_embedding: bool = False
+    softcaps: bool = False
+    experts: Experts | None = None
+
+    @classmethod
+    def of(cls, module: Any, name: str, **differences: Any) -> Family:
+        """Return an architecture's record, given transformers' module and its classes' name."""
+        whole = getattr(module, f"{name}ForCausalLM")
+        parts = ("DecoderLayer", "RotaryEmbedding", "RMSNorm", "PreTrainedModel")
+        layer, rotary, norm, model = (getattr(module, name + part) for part in parts)
+        model_type = whole.config_class.model_type
+        return cls(whole.__name__, model_type, layer, rotary, norm, model, **differences)
+
+    @property
+    def attention(self) -> str:
+        """Implementation of attention that its layers are run with, by transformers' name: "eager"
+        where a layer does more than the usual one (sinks, bounded scores)."""
+        return "sdpa" if self.model._supports_sdpa else "eager"
+
+    def kind(self, config: Any, number: int) -> str:
+        """Return the kind of a layer."""
+        if self.slides == "none" or not getattr(config, "sliding_window", None):
+            return FULL
+        return SLIDING if self.slides == "all" else str(config.layer_types[number])
+
+    def embedding_scale(self, config: Any, dtype: torch.dtype) -> torch.Tensor | None:
+        """Return the factor of embeddings, rounded to the type; None if there is none."""
+        if not self.scales_embedding:
+            return None
+        return torch.tensor(config.hidden_size**0.5, dtype=torch.float32).to(dtype)
+
+    def softcap(self, config: Any) -> float | None:
+        """Return the bound c of logits x, as c tanh(x / c); None if there is none."""
+        return config.final_logit_softcapping if self.softcaps else None
+
+    def dtype_of(self, name: str, dtype: torch.dtype) -> torch.dtype:
+        """Type of a weight in a model of this type: some are kept in float32."""
+        kept = [*(self.model._keep_in_fp32_modules_strict or ())]
+        if dtype == torch.float16:
+            kept += self.model._keep_in_fp32_modules or ()
+        wide = dtype != torch.float32 and any(re.search(each, name) for each in kept)
+        return torch.float32 if wide else dtype
 
 
-_MODULES = modeling_llama, modeling_mistral, modeling_qwen2, modeling_qwen3
-FAMILIES = {
-    f"{name}ForCausalLM": Family(
-        name.lower(),
-        getattr(module, f"{name}DecoderLayer"),
-        getattr(module, f"{name}RotaryEmbedding"),
-        getattr(module, f"{name}RMSNorm"),
-    )
-    for name, module in zip(("Llama", "Mistral", "Qwen2", "Qwen3"), _MODULES, strict=True)
-}
+_GEMMA = {"scales_embedding": True, "softcaps": True}
+_RECORDS = (
+    Family.of(modeling_llama, "Llama"),
+    Family.of(modeling_mistral, "Mistral", slides="all"),
+    Family.of(
+        modeling_mixtral,
+        "Mixtral",
+        slides="all",
+        experts=Experts("block_sparse_moe", "w1", "w3", "w2"),
+    ),
+    Family.of(modeling_qwen2, "Qwen2", slides="named"),
+    Family.of(modeling_qwen3, "Qwen3", slides="named"),
+    Family.of(
+        modeling_qwen3_moe,
+        "Qwen3Moe",
+        slides="all",
+        experts=Experts("mlp", "gate_proj", "up_proj", "down_proj"),
+    ),
+    Family.of(modeling_gemma2, "Gemma2", slides="named", **_GEMMA),
+    Family.of(modeling_gemma3, "Gemma3", slides="named", rotary_by_kind=True, **_GEMMA),
+    Family.of(modeling_gpt_oss, "GptOss", slides="named"),
+    Family.of(modeling_phi3, "Phi3", slides="all", partial_rotary=True),
+    Family.of(modeling_olmo2, "Olmo2"),
+    Family.of(modeling_glm4, "Glm4", partial_rotary=True),
+)
+FAMILIES = {family.architecture: family for family in _RECORDS}
 """Supported architectures by the name in ``config.json``."""
 
 
 def layer_shapes(architecture: str, config: Any) -> dict[str, tuple[int, ...]]:
-    """Shapes of a decoder layer's tensors by name; a model's layers are alike."""
+    """Shapes of a decoder layer's tensors by their names in files; a model's layers are alike."""
+    family = FAMILIES[architecture]
     with torch.device("meta"):
-        layer = FAMILIES[architecture].layer(config, 0)
-    return {name: tuple(tensor.shape) for name, tensor in layer.state_dict().items()}
+        layer = family.layer(config, 0)
+    shapes = {name: tuple(tensor.shape) for name, tensor in layer.state_dict().items()}
+    return shapes if family.experts is None else family.experts.stored(shapes)
 
 
 def fixed_rotary(architecture: str, config: Any) -> Any:
@@ -50,5 +190,7 @@ def fixed_rotary(architecture: str, config: Any) -> Any:
     drafted token's that is never committed. Texts end before that: ``supported.max_positions``.
     """
     rotary = FAMILIES[architecture].rotary(config=config)
-    rotary.rope_type = "default"  # the kind that transformers leaves alone
+    fixed = "default"  # the kind that transformers leaves alone
+    by_kind = isinstance(rotary.rope_type, dict)  # of layers
+    rotary.rope_type = dict.fromkeys(rotary.rope_type, fixed) if by_kind else fixed
     return rotary

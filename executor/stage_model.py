@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -15,7 +15,7 @@ from treepipe.core.captures import NORMED, kept
 from treepipe.core.messages import NO_PARENT
 from treepipe.executor.cache import RaggedCache, TreeCache
 from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.families import FAMILIES, fixed_rotary
+from treepipe.executor.families import FAMILIES, FULL, SLIDING, fixed_rotary
 from treepipe.executor.packed import linear, pack
 from treepipe.executor.supported import head_size
 
@@ -43,13 +43,14 @@ class OpenedPass:
     Attributes:
         caches: a cache per part, opened for its rows.
         place: [1, all rows] position ids.
-        mask: [1, 1, all rows, all entries]; None where every row may attend to everything.
+        masks: [1, 1, all rows, all entries] by kind of layers; None where every row may attend to
+            everything.
     """
 
     parts: Sequence[Part]
     caches: Sequence[TreeCache]
     place: torch.Tensor
-    mask: torch.Tensor | None
+    masks: Mapping[str, torch.Tensor | None]
 
     @property
     def rows(self) -> list[int]:
@@ -59,8 +60,11 @@ class OpenedPass:
 class Rotations:
     """Cosines and sines of every position, from ``families.fixed_rotary``."""
 
-    def __init__(self, rotary: Any, dtype: torch.dtype, device: str) -> None:
-        self._rotary, self._like = rotary, torch.empty(0, dtype=dtype, device=device)
+    def __init__(self, rotary: Any, dtype: torch.dtype, device: str, kind: str = FULL) -> None:
+        """Args: ``kind``: the kind of layers, where each has frequencies of its own."""
+        by_kind = isinstance(rotary.rope_type, dict)
+        self._rotary = partial(rotary, layer_type=kind) if by_kind else rotary
+        self._like = torch.empty(0, dtype=dtype, device=device)
         self._tables: tuple[torch.Tensor, ...] = ()
 
     def at(self, place: torch.Tensor, below: int) -> tuple[torch.Tensor, ...]:
@@ -88,12 +92,20 @@ class LayerStack:
         capacity: int,
         dtype: torch.dtype,
         device: str,
+        kinds: Sequence[str] = (),
     ) -> None:
-        """Prepare layers whose caches hold ``capacity`` entries per session."""
+        """Prepare layers whose caches hold ``capacity`` entries per session.
+
+        ``kinds`` are the layers' kinds (``families.FULL``, which is the default, or ``SLIDING``).
+        """
         self.check_causality, self.kept = False, tuple[int, ...]()
         self._config = config
         self._capacity, self._dtype, self._device = capacity, dtype, device
-        self._rotations = Rotations(rotary, dtype, device)
+        self._kinds = kinds or [FULL] * len(layers)
+        self._rotations = {
+            kind: Rotations(rotary, dtype, device, kind) for kind in dict.fromkeys(self._kinds)
+        }
+        self._additive = config._attn_implementation == "eager"
         self._layers = layers
         self._caches: dict[int, TreeCache] = {}
 
@@ -141,14 +153,27 @@ class LayerStack:
         if self.check_causality:
             for cache, mask, part in zip(caches, masks, parts, strict=True):
                 _assert_causal(cache, mask, part.parents)
-        whole = len(parts) == 1
         positions = np.fromiter(chain.from_iterable([part.positions for part in parts]), np.int64)
         place = torch.from_numpy(positions)[None].to(self._device)
-        # A single committed row attends to everything, and needs no mask.
-        if whole and len(positions) == 1 and parts[0].parents is None:
-            return OpenedPass(parts, caches, place, None)
-        mask = (masks[0] if whole else RaggedCache.mask(masks))[None, None]
-        return OpenedPass(parts, caches, place, mask.to(self._device))
+        single = len(positions) == 1 and parts[0].parents is None
+        opened = {kind: self._mask(kind, caches, masks, single) for kind in self._rotations}
+        return OpenedPass(parts, caches, place, opened)
+
+    def _mask(
+        self, kind: str, caches: Sequence[TreeCache], masks: Sequence[torch.Tensor], single: bool
+    ) -> torch.Tensor | None:
+        """Return the mask of a kind of layers as they read it; a single committed row that attends
+        to everything needs none."""
+        if kind == SLIDING:
+            window = self._config.sliding_window
+            masks = [cache.within(mask, window) for cache, mask in zip(caches, masks, strict=True)]
+        if single and bool(masks[0].all()):
+            return None
+        mask = (masks[0] if len(masks) == 1 else RaggedCache.mask(masks))[None, None]
+        if self._additive:
+            hidden = torch.finfo(self._dtype).min
+            mask = torch.zeros(mask.shape, dtype=self._dtype).masked_fill_(~mask, hidden)
+        return mask.to(self._device)
 
     @torch.inference_mode()
     def run(self, opened: OpenedPass) -> list[torch.Tensor]:
@@ -157,18 +182,18 @@ class LayerStack:
         parts, caches, rows = opened.parts, opened.caches, opened.rows
         states = torch.cat([part.hidden for part in parts])[None]
         below = 1 + max([max(part.positions) for part in parts])
-        rotary = self._rotations.at(opened.place, below)
+        rotary = {kind: each.at(opened.place, below) for kind, each in self._rotations.items()}
         cache = caches[0] if len(parts) == 1 else RaggedCache(caches, rows)
         held = list[torch.Tensor]()
-        for number, layer in enumerate(self._layers):
+        for number, (layer, kind) in enumerate(zip(self._layers, self._kinds, strict=True)):
             held += [states] * self.kept.count(number)
             states = layer(
                 states,
-                attention_mask=opened.mask,
+                attention_mask=opened.masks[kind],
                 position_ids=opened.place,
                 past_key_values=cache,
                 use_cache=True,
-                position_embeddings=rotary,
+                position_embeddings=rotary[kind],
             )
         for own, part in zip(caches, parts, strict=True):
             own.finish(committed=part.parents is None)
@@ -192,17 +217,24 @@ class StageModel(LayerStack):
         loaded = [load_layer(checkpoint, number, dtype, device) for number in layers]
         for place, layer in enumerate(loaded):
             layer.self_attn.layer_idx = place  # the cache counts this stage's layers only
-        rotary = fixed_rotary(checkpoint.architecture, checkpoint.config).to(device)
-        super().__init__(loaded, rotary, checkpoint.config, capacity, dtype, device)
+        config, family = checkpoint.config, FAMILIES[checkpoint.architecture]
+        rotary = fixed_rotary(checkpoint.architecture, config).to(device)
+        kinds = [family.kind(config, number) for number in layers]
+        super().__init__(loaded, rotary, config, capacity, dtype, device, kinds)
         self.kept = kept(captured, layers)
 
 
 def load_layer(checkpoint: Checkpoint, number: int, dtype: torch.dtype, device: str) -> Any:
     """Load one decoder layer. Raises ``UserError`` if a weight is no finite number."""
+    family = FAMILIES[checkpoint.architecture]
     with torch.device("meta"):
-        layer = FAMILIES[checkpoint.architecture].layer(checkpoint.config, number)
+        layer = family.layer(checkpoint.config, number)
     found = checkpoint.tensors(f"model.layers.{number}.")
-    tensors = {name: tensor.to(device, dtype) for name, tensor in found.items()}
+    if family.experts is not None:
+        found = family.experts.stacked(found)
+    tensors = {
+        name: tensor.to(device, family.dtype_of(name, dtype)) for name, tensor in found.items()
+    }
     layer.load_state_dict(tensors, assign=True)
     layer.eval().requires_grad_(False)
     pack(layer)
@@ -222,18 +254,19 @@ class TargetEnds:
         projects: bool = True,
     ) -> None:
         """Load the selected ends. Raises ``UserError`` if a weight is no finite number."""
-        config = checkpoint.config
+        config, family = checkpoint.config, FAMILIES[checkpoint.architecture]
         self._layers, self._width = checkpoint.layers, checkpoint.hidden_size
 
         def read(prefix: str) -> torch.Tensor:
-            tensor: torch.Tensor = checkpoint.tensors(prefix)["weight"].to(device, dtype)
-            return tensor
+            tensor: torch.Tensor = checkpoint.tensors(prefix)["weight"]
+            return tensor.to(device, family.dtype_of(prefix, dtype))
 
+        self._scale = family.embedding_scale(config, dtype)
+        self._softcap = family.softcap(config)
         if embeds:
             self._embedding = read("model.embed_tokens.")
         if projects:
-            norm = FAMILIES[checkpoint.architecture].norm
-            self._norm = norm(checkpoint.hidden_size, config.rms_norm_eps)
+            self._norm = family.norm(checkpoint.hidden_size, config.rms_norm_eps)
             self._norm.weight = torch.nn.Parameter(read("model.norm."), requires_grad=False)
             if checkpoint.tied and embeds:  # it is not copied in another order
                 self._project = partial(torch.nn.functional.linear, weight=self._embedding)
@@ -244,9 +277,9 @@ class TargetEnds:
     @torch.inference_mode()
     def embed(self, tokens: Sequence[int]) -> torch.Tensor:
         """Embed [n] token ids -> [n, hidden]."""
-        return self._embedding[
-            torch.tensor(tokens, dtype=torch.long, device=self._embedding.device)
-        ]
+        rows = torch.tensor(tokens, dtype=torch.long, device=self._embedding.device)
+        found = self._embedding[rows]
+        return found if self._scale is None else found * self._scale
 
     @torch.inference_mode()
     def features(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -270,7 +303,7 @@ class TargetEnds:
     def project(self, features: torch.Tensor) -> torch.Tensor:
         """Project [n, hidden] final states -> [n, vocabulary]."""
         found: torch.Tensor = self._project(features)
-        return found
+        return found if self._softcap is None else (found / self._softcap).tanh() * self._softcap
 
     def next_tokens(self, hidden: torch.Tensor) -> tuple[int, ...]:
         """Greedy token per row of [n, hidden]."""

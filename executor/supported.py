@@ -9,18 +9,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treepipe.core.errors import UserError
 from treepipe.files.reading import read_json
 from treepipe.profiles.model_config import read_config as read_sizes
 
+if TYPE_CHECKING:
+    from treepipe.executor.families import Family
+
 ROPE_TYPES = ("default", "linear", "llama3", "yarn", "proportional", "dynamic", "longrope")
 """Rotary embeddings whose frequencies do not depend on the other rows of a pass. Those of the last
 two change with the longest position, so texts end before: ``max_positions``."""
 LAYER_TYPES = ("full_attention", "sliding_attention")
-REFUSED = ("quantization_config", "per_layer_config", "kv_sharing_modes", "attention_chunk_size")
+REFUSED = ("per_layer_config", "kv_sharing_modes", "attention_chunk_size")
 """Keys that change the layers; only None is accepted."""
+QUANTIZED = ("quantization_config", "compression_config")
+"""Keys of quantized weights."""
+INSTEAD = (
+    "a run computes with weights of 16 or 32 bits: name a dequantized copy (transformers saves one "
+    "of a model that it has loaded with dequantize = True), or predict with a device profile of "
+    "imported or measured times (treepipe profiles import)"
+)
+"""The way out for owners of quantized weights."""
+OTHERS = {
+    "Gemma3ForConditionalGeneration": "reads images, too; save its language model alone, as a "
+    "Gemma3ForCausalLM with its model.language_model and lm_head",
+}
+"""Architectures that have something in the way, and what."""
 NEUTRAL = {
     "repetition_penalty": 1.0,
     "encoder_repetition_penalty": 1.0,
@@ -55,35 +71,53 @@ def read_config(path: Path) -> tuple[Any, str]:
     named = listed[0] if isinstance(listed, list) and listed else "none"
     family = FAMILIES.get(named) if isinstance(named, str) else None
     if family is None:
+        reason = OTHERS.get(named) if isinstance(named, str) else None
         raise UserError(
             f"{path}: key architectures = {named!r} is not supported; "
-            f"supported are {', '.join(FAMILIES)}"
+            + (f"it {reason}" if reason else f"supported are {', '.join(FAMILIES)}")
         )
     if content.get("model_type") != family.model_type:
         raise UserError(
             f"{path}: key model_type = {content.get('model_type')!r} does not belong to {named}, "
             f"which is {family.model_type!r}"
         )
+    for key in QUANTIZED:
+        if content.get(key):
+            method = content[key].get("quant_method") if isinstance(content[key], dict) else None
+            raise UserError(f"{path}: key {key} ({method or 'of no named method'}): {INSTEAD}")
     read_sizes(path)  # raises where one is missing or wrong
-    config = config_of(path, partial(AutoConfig.from_pretrained, path, local_files_only=True))
+    config = config_of(
+        path, partial(AutoConfig.from_pretrained, path, local_files_only=True), family
+    )
     for key in REFUSED:
         if getattr(config, key, None) is not None and key in content:
             raise UserError(f"{path}: key {key} is not supported")
-    if not getattr(config, "is_causal", True):
-        raise UserError(f"{path}: key is_causal = false is not supported; texts are causal")
+    for key, causal in (("is_causal", True), ("use_bidirectional_attention", False)):
+        if bool(getattr(config, key, causal)) is not causal:
+            value = str(not causal).lower()
+            raise UserError(f"{path}: key {key} = {value} is not supported; texts are causal")
     _check_layer_types(config, path)
     return config, str(named)
 
 
-def config_of(path: Path, load: Callable[[], Any]) -> Any:
-    """Load a file's transformers configuration. Raises ``UserError`` if it cannot be loaded, or its
-    rotary embedding is of no supported kind."""
+def config_of(path: Path, load: Callable[[], Any], family: Family | None = None) -> Any:
+    """Load a file's transformers configuration, of a family other than Llama if one is given.
+
+    Raises:
+        UserError: it cannot be loaded, or its rotary embedding is of no supported kind.
+    """
     try:
         config = load()
     except Exception as error:  # transformers raises many kinds for a config it cannot read
         raise UserError(f"{path}: is not usable: {reason_of(error)}") from None
-    _check_rope(config, path)
-    config._attn_implementation = "sdpa"
+    ropes = {"rope_parameters": config.rope_parameters or {}}
+    if family is not None and family.rotary_by_kind:
+        (named, by_kind), *_ = ropes.items()
+        ropes = {f"{named}.{kind}": each for kind, each in by_kind.items()}
+    for key, rope in ropes.items():
+        _check_rope(key, rope, path, share=family is not None and family.partial_rotary)
+    config._attn_implementation = "sdpa" if family is None else family.attention
+    config._experts_implementation = "eager"  # reads only the experts that a pass's rows touch
     return config
 
 
@@ -93,22 +127,20 @@ def reason_of(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _check_rope(config: Any, path: Path) -> None:
-    rope = config.rope_parameters or {}
+def _check_rope(key: str, rope: dict[str, Any], path: Path, *, share: bool) -> None:
+    """Args: ``share``: whether the family rotates a share of a head's width."""
     kind = rope.get("rope_type", "default")
     if any(isinstance(value, dict) for value in rope.values()):
-        raise UserError(
-            f"{path}: key rope_parameters differs between layers, which is not supported"
-        )
+        raise UserError(f"{path}: key {key} differs between layers, which is not supported")
     if kind not in ROPE_TYPES:
         raise UserError(
-            f"{path}: key rope_parameters.rope_type = {kind!r} is not supported; supported are "
+            f"{path}: key {key}.rope_type = {kind!r} is not supported; supported are "
             f"{', '.join(ROPE_TYPES)}"
         )
-    share = rope.get("partial_rotary_factor", 1.0)
-    if kind != "proportional" and share != 1.0:
+    part = rope.get("partial_rotary_factor", 1.0)
+    if not share and kind != "proportional" and part != 1.0:
         raise UserError(
-            f"{path}: key rope_parameters.partial_rotary_factor = {share} is supported for "
+            f"{path}: key {key}.partial_rotary_factor = {part} is supported for "
             f"rope_type 'proportional' only, not for {kind!r}"
         )
 
@@ -125,6 +157,11 @@ def _check_layer_types(config: Any, path: Path) -> None:
             f"{path}: key layer_types holds 'sliding_attention', but there is no sliding_window "
             f"(or use_sliding_window is false)"
         )
+    if getattr(config, "mlp_only_layers", None) or getattr(config, "decoder_sparse_step", 1) != 1:
+        raise UserError(
+            f"{path}: keys mlp_only_layers and decoder_sparse_step make some layers dense, which "
+            f"is not supported; stages need layers of one size"
+        )
 
 
 def head_size(config: Any) -> int:
@@ -133,18 +170,21 @@ def head_size(config: Any) -> int:
     return int(named or config.hidden_size // config.num_attention_heads)
 
 
-def max_positions(config: Any) -> int:
-    """Length of the longest text whose rows attend to all before them, with fixed frequencies.
+def max_positions(config: Any, family: Family) -> int:
+    """Length of the longest text that ``generate()`` continues as its beginning, with fixed rotary
+    frequencies: the original context of ``longrope`` limits them.
 
-    A sliding window limits the former, the original context of ``longrope`` the latter.
+    A sliding window that the family's layers do not read limits the text, since ``generate()``
+    drops what is before it from its cache.
     """
     limits = [config.max_position_embeddings]
     window, types = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
-    if window and (not types or "sliding_attention" in types or config.model_type == "mistral"):
+    if family.slides == "none" and window and (not types or "sliding_attention" in types):
         limits.append(window)
     rope = config.rope_parameters or {}
-    if rope.get("rope_type") == "longrope":
-        limits.append(rope["original_max_position_embeddings"])
+    for each in rope.values() if family.rotary_by_kind else [rope]:
+        if each.get("rope_type") == "longrope":
+            limits.append(each["original_max_position_embeddings"])
     return int(min(limits))
 
 

@@ -37,15 +37,17 @@ def write_wider(directory: Path, times: int, out: Path) -> Path:
         out: the new folder, which is returned.
 
     Raises:
-        UserError: the checkpoint cannot be read, ``times`` is below 1, or ``out`` exists or cannot
-            be written.
+        UserError: the checkpoint cannot be read, its layers have no plain feed-forward part,
+            ``times`` is below 1, or ``out`` exists or cannot be written.
     """
     if times < 1:
         raise UserError(f"times = {times}: layers can be 1, 2, ... times as wide")
     config = read_json(directory / CONFIG)
     if not isinstance(config, dict) or not isinstance(config.get(WIDTH), int):
         raise UserError(f"{directory / CONFIG}: key {WIDTH} must be a number")
-    shards = set(shards_of(directory).values())
+    shards = shards_of(directory)
+    if not any(name.endswith("mlp.gate_proj.weight") for name in shards):
+        raise UserError(f"{directory}: its layers have no mlp.gate_proj, and cannot be widened")
     if out.exists():
         raise UserError(f"{out}: exists already")
     try:
@@ -55,7 +57,7 @@ def write_wider(directory: Path, times: int, out: Path) -> Path:
                 shutil.copy(each, out)
         wider = {**config, WIDTH: times * config[WIDTH]}
         (out / CONFIG).write_text(json.dumps(wider, indent=2) + "\n", encoding="utf-8")
-        for shard in shards:
+        for shard in {*shards.values()}:
             _write_shard(shard, times, out / shard.name)
     except (OSError, SafetensorError) as error:
         raise UserError(f"{out}: cannot be written: {error}") from None

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from tests.worlds.any_section import sections
-from tests.worlds.examples import examples
+from tests.worlds.examples import THOROUGH, examples
 from tests.worlds.tiny_models import greedy, save_head
 from treepipe.core.cache_room import CacheRoom
 from treepipe.core.messages import Beat, Message, Segment
@@ -33,7 +33,7 @@ from treepipe.executor.stage_model import Part, StageModel, TargetEnds
 from treepipe.scenario.schema import ScheduleSection
 from treepipe.testing.hashed_lm import Choose, any_order
 from treepipe.testing.pipeline import TimelessPipeline
-from treepipe.testing.random_model import VOCABULARY, save_random_checkpoint
+from treepipe.testing.random_model import CONFIGS, VOCABULARY, save_random_checkpoint
 from treepipe.testing.timeless_world import Sharing, TimelessRequest, TimelessWorld
 from treepipe.testing.trials.decoding import least_room
 
@@ -42,6 +42,8 @@ torch.set_num_threads(1)
 SCHEDULES: tuple[str, ...] = tuple(systems())
 LAYERED = [system.name for system in systems().values() if system.in_lock_step]
 LAYERS, CAPACITY, WANTED = (2, 3, 6), 400, 10
+FEW = SCHEDULES if THOROUGH else ("flowspec", "chain")
+"""Schedules under which every family of models is tried: a usual run takes one with trees."""
 DRAFTS = ("draft20", "draft21")
 seeds = st.integers(0, 2**32)
 PROMPTS = [[(7 * i + 3 * n) % VOCABULARY for i in range(4 + 9 * n)] for n in range(9)]
@@ -212,7 +214,7 @@ def test_text_equals_generate(
     draft may propose only what it finds at least so probable."""
     source = LanguageModelDraft(Checkpoint.open(folder / draft), CAPACITY)
     decode(
-        folder,
+        folder / f"target{layers}",
         source,
         name,
         section,
@@ -225,6 +227,33 @@ def test_text_equals_generate(
         crowded,
         least,
     )
+
+
+@functools.cache
+def of_family(folder: Path, architecture: str) -> Path:
+    return save_random_checkpoint(
+        folder / architecture, architecture=architecture, layers=3, seed=1
+    )
+
+
+@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("architecture", [each for each in CONFIGS if each != "llama"])
+@examples(16, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sections, st.sampled_from([1, 3]), st.booleans(), st.randoms(use_true_random=False), seeds)
+def test_text_of_every_family_equals_generate(
+    folder: Path,
+    architecture: str,
+    name: str,
+    section: dict[str, Any],
+    batch: int,
+    crowded: bool,
+    random: Any,
+    seed: int,
+) -> None:
+    """With windows that are shorter than most prompts, where a family has any."""
+    target = of_family(folder, architecture)
+    source = LanguageModelDraft(Checkpoint.open(folder / DRAFTS[0]), CAPACITY)
+    decode(target, source, name, section, 3, 4, random, seed, batch, crowded=crowded)
 
 
 @pytest.mark.parametrize("reuse", [True, False])
@@ -256,11 +285,22 @@ def test_text_equals_generate_with_a_head(
     target = Checkpoint.open(folder / f"target{layers}")
     source = EagleDraft(folder / "head", target, CAPACITY)
     changed = {**section, "draft_reuse": reuse}
-    decode(folder, source, name, changed, layers, requests, random, seed, batch, crowded=crowded)
+    decode(
+        target.directory,
+        source,
+        name,
+        changed,
+        layers,
+        requests,
+        random,
+        seed,
+        batch,
+        crowded=crowded,
+    )
 
 
 def decode(
-    folder: Path,
+    target: Path,
     source: DraftSource,
     name: str,
     section: dict[str, Any],
@@ -279,7 +319,6 @@ def decode(
     """
     bounds = sorted(random.sample(range(1, layers), random.randrange(layers)))
     cuts = [b - a for a, b in zip([0, *bounds], [*bounds, layers], strict=True)]
-    target = folder / f"target{layers}"
     reads = isinstance(source, EagleDraft)
     chosen = ScheduleSection.model_validate({"name": name, **section})
     factory = chosen.choose(reads_states=reads)

