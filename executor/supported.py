@@ -27,9 +27,9 @@ REFUSED = ("per_layer_config", "kv_sharing_modes", "attention_chunk_size")
 QUANTIZED = ("quantization_config", "compression_config")
 """Keys of quantized weights."""
 INSTEAD = (
-    "a run computes with weights of 16 or 32 bits: name a dequantized copy (transformers saves one "
-    "of a model that it has loaded with dequantize = True), or predict with a device profile of "
-    "imported or measured times (treepipe profiles import)"
+    "a run computes with weights of 16 or 32 bits: name the original or a dequantized copy "
+    "(transformers loads MXFP4, FP8 and GGUF dequantized, and saves what it loaded), or predict "
+    "with a device profile of imported times (treepipe profiles import)"
 )
 """The way out for owners of quantized weights."""
 OTHERS = {
@@ -110,11 +110,7 @@ def config_of(path: Path, load: Callable[[], Any], family: Family | None = None)
         config = load()
     except Exception as error:  # transformers raises many kinds for a config it cannot read
         raise UserError(f"{path}: is not usable: {reason_of(error)}") from None
-    ropes = {"rope_parameters": config.rope_parameters or {}}
-    if family is not None and family.rotary_by_kind:
-        (named, by_kind), *_ = ropes.items()
-        ropes = {f"{named}.{kind}": each for kind, each in by_kind.items()}
-    for key, rope in ropes.items():
+    for key, rope in _ropes(config, family).items():
         _check_rope(key, rope, path, share=family is not None and family.partial_rotary)
     config._attn_implementation = "sdpa" if family is None else family.attention
     config._experts_implementation = "eager"  # reads only the experts that a pass's rows touch
@@ -125,6 +121,14 @@ def reason_of(error: Exception) -> str:
     """Format a library's exception as one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _ropes(config: Any, family: Family | None) -> dict[str, dict[str, Any]]:
+    """Parameters of the rotary embeddings, by their key in ``config.json``."""
+    rope = config.rope_parameters or {}
+    if family is None or not family.rotary_by_kind:
+        return {"rope_parameters": rope}
+    return {f"rope_parameters.{kind}": rope[kind] for kind in LAYER_TYPES if kind in rope}
 
 
 def _check_rope(key: str, rope: dict[str, Any], path: Path, *, share: bool) -> None:
@@ -181,10 +185,9 @@ def max_positions(config: Any, family: Family) -> int:
     window, types = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
     if family.slides == "none" and window and (not types or "sliding_attention" in types):
         limits.append(window)
-    rope = config.rope_parameters or {}
-    for each in rope.values() if family.rotary_by_kind else [rope]:
-        if each.get("rope_type") == "longrope":
-            limits.append(each["original_max_position_embeddings"])
+    for rope in _ropes(config, family).values():
+        if rope.get("rope_type") == "longrope":
+            limits.append(rope["original_max_position_embeddings"])
     return int(min(limits))
 
 

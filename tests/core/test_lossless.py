@@ -238,7 +238,7 @@ def of_family(folder: Path, architecture: str) -> Path:
 
 @pytest.mark.parametrize("name", FEW)
 @pytest.mark.parametrize("architecture", [each for each in CONFIGS if each != "llama"])
-@examples(16, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sections, st.sampled_from([1, 3]), st.booleans(), st.randoms(use_true_random=False), seeds)
 def test_text_of_every_family_equals_generate(
     folder: Path,
