@@ -11,7 +11,6 @@ from treepipe.core.schedules import systems
 from treepipe.studies.workshop.laws_page import with_laws
 from treepipe.testing import checking
 from treepipe.testing.checking import run_trial
-from treepipe.testing.trials import TRIALS
 
 MOST_EVENTS = 12
 SHRINK_S = 8.0
@@ -35,14 +34,6 @@ def test_a_fault_is_found_by_its_law(mutant: Mutant, monkeypatch: pytest.MonkeyP
     assert found.story.events <= MOST_EVENTS, found.text()
     line = next(row for row in PAGE.read_text("utf-8").splitlines() if f"| `{mutant.name}` " in row)
     assert f"| {found.law} |" in line, f"the page tells another law than {found.law}"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("trial", sorted({mutant.trial.name for mutant in MUTANTS}))
-def test_without_a_fault_nothing_is_found(trial: str) -> None:
-    for name in dict.fromkeys(each.system for each in MUTANTS if each.trial.name == trial):
-        found = run_trial(systems()[name], TRIALS[trial], 2).broken
-        assert found is None, found.text()
 
 
 def test_the_page_has_all_laws_and_faults() -> None:

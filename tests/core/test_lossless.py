@@ -183,7 +183,7 @@ def _nothing(path: list[int]) -> Any:
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@examples(32, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(16, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sections,
     st.sampled_from(LAYERS),
@@ -253,7 +253,7 @@ def test_text_of_every_family_equals_generate(
     """With windows that are shorter than most prompts, where a family has any."""
     target = of_family(folder, architecture)
     source = LanguageModelDraft(Checkpoint.open(folder / DRAFTS[0]), CAPACITY)
-    decode(target, source, name, section, 3, 4, random, seed, batch, crowded=crowded)
+    decode(target, source, name, section, 3, 3, random, seed, batch, crowded=crowded)
 
 
 @pytest.mark.parametrize("reuse", [True, False])

@@ -11,6 +11,7 @@ import pytest
 
 from tests.worlds.changed import changed
 from tests.worlds.deployments import small_deployment
+from tests.worlds.examples import THOROUGH
 from tests.worlds.real_runs import assert_greedy, controller_of
 from treepipe.core.cache_room import PAGE
 from treepipe.executor.controller import Controller
@@ -22,7 +23,16 @@ pytestmark = pytest.mark.processes
 BATCH, CLIENTS = 4, 3
 
 
-@pytest.fixture(scope="module", params=["draft", "pipeline"])
+SHARED = [
+    (ends, name)
+    for other, ends in enumerate(["draft", "pipeline"])
+    for number, name in enumerate(["pp", "chain", "flowspec", "flowspec_free", "starsd"])
+    if THOROUGH or number % 2 == other
+]
+"""Placement of the target's ends, and schedule; a usual run tries a schedule with one."""
+
+
+@pytest.fixture(scope="module")
 def controller(pair: tuple[Path, Path], request: pytest.FixtureRequest) -> Iterator[Controller]:
     """Workers of either placement of the target's ends, whose desks share passes."""
     deployment = small_deployment("pp", batch=BATCH, ends=request.param)
@@ -30,7 +40,7 @@ def controller(pair: tuple[Path, Path], request: pytest.FixtureRequest) -> Itera
         yield running
 
 
-@pytest.mark.parametrize("name", ["pp", "chain", "flowspec", "flowspec_free", "starsd"])
+@pytest.mark.parametrize(("controller", "name"), SHARED, indirect=["controller"])
 def test_a_run_that_shares_passes_is_lossless(
     controller: Controller, pair: tuple[Path, Path], name: str
 ) -> None:

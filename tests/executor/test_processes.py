@@ -21,6 +21,7 @@ from tests.worlds.any_section import SCHEDULES
 from tests.worlds.changed import changed
 from tests.worlds.command_line import ROOT
 from tests.worlds.deployments import small_deployment, worker_roles
+from tests.worlds.examples import THOROUGH
 from tests.worlds.hosts import free_port
 from tests.worlds.real_runs import assert_greedy, controller_of, run_once
 from treepipe.core.errors import RunError
@@ -35,7 +36,17 @@ from treepipe.testing.random_model import save_random_checkpoint
 pytestmark = pytest.mark.processes
 
 
-@pytest.fixture(scope="module", params=["draft", "pipeline"])
+CASES = [
+    (ends, name, (1, 3)[(number + other) % 2])
+    for other, ends in enumerate(["draft", "pipeline"])
+    for number, name in enumerate(SCHEDULES)
+    if THOROUGH or number // 2 % 2 == other
+]
+"""Placement of the target's ends, schedule, and requests at a time; a usual run tries a schedule
+with one placement, since the two do not know of each other."""
+
+
+@pytest.fixture(scope="module")
 def controller(pair: tuple[Path, Path], request: pytest.FixtureRequest) -> Iterator[Controller]:
     """Workers of either placement of the target's ends."""
     deployment = small_deployment("pp", ends=request.param)
@@ -43,15 +54,14 @@ def controller(pair: tuple[Path, Path], request: pytest.FixtureRequest) -> Itera
         yield running
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize(("controller", "name", "clients"), CASES, indirect=["controller"])
 def test_run_is_lossless_and_replays_step_by_step(
-    controller: Controller, pair: tuple[Path, Path], name: str
+    controller: Controller, pair: tuple[Path, Path], name: str, clients: int
 ) -> None:
     """One request at a time with one placement of the ends, three with the other. The deployment's
     times are equal to those that the workers were opened with, and not the same; nothing is left of
     the requests."""
     ends = controller.deployment.roles.ends
-    clients = (1, 3)[(SCHEDULES.index(name) + (ends == "pipeline")) % 2]
     deployment = deepcopy(small_deployment(name, clients=clients, ends=ends))
     trace, recording = controller.run(deployment)
     assert_greedy(trace, deployment, pair[0])

@@ -14,7 +14,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "mistral": {},
     "qwen2": {},
     "qwen3": {},
-    "mixtral": {**_EXPERTS, "sliding_window": 24},
+    "mixtral": {**_EXPERTS, "sliding_window": 16},
     "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
     "gpt_oss": {**_EXPERTS, "sliding_window": 8},
     "gemma2": {"sliding_window": 8, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0},
