@@ -30,7 +30,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 """Kinds of layers, by the names of ``layer_types`` in ``config.json``."""
 
 
-class Experts(NamedTuple):
+class ExpertNames(NamedTuple):
     """How files name the matrices of each expert, which a layer of transformers holds stacked.
 
     Attributes:
@@ -44,7 +44,7 @@ class Experts(NamedTuple):
 
     def stored(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         """Shapes of the files' tensors, given those of the layer's."""
-        found = dict[str, tuple[int, ...]]()
+        found, parts = dict[str, tuple[int, ...]](), dict[str, tuple[int, ...]]()
         for name, shape in shapes.items():
             if name == "mlp.experts.gate_up_proj":
                 count, both, hidden = shape
@@ -103,7 +103,7 @@ class Family:
     rotary_by_kind: bool = False
     scales_embedding: bool = False
     softcaps: bool = False
-    experts: Experts | None = None
+    experts: ExpertNames | None = None
 
     @classmethod
     def of(cls, module: Any, name: str, **differences: Any) -> Family:
@@ -134,7 +134,8 @@ class Family:
 
     def softcap(self, config: Any) -> float | None:
         """Return the bound c of logits x, as c tanh(x / c); None if there is none."""
-        return config.final_logit_softcapping if self.softcaps else None
+        bound: float | None = config.final_logit_softcapping if self.softcaps else None
+        return bound
 
     def dtype_of(self, name: str, dtype: torch.dtype) -> torch.dtype:
         """Type of a weight in a model of this type: some are kept in float32."""
@@ -153,7 +154,7 @@ _RECORDS = (
         modeling_mixtral,
         "Mixtral",
         slides="all",
-        experts=Experts("block_sparse_moe", "w1", "w3", "w2"),
+        experts=ExpertNames("block_sparse_moe", "w1", "w3", "w2"),
     ),
     Family.of(modeling_qwen2, "Qwen2", slides="named"),
     Family.of(modeling_qwen3, "Qwen3", slides="named"),
@@ -161,7 +162,7 @@ _RECORDS = (
         modeling_qwen3_moe,
         "Qwen3Moe",
         slides="all",
-        experts=Experts("mlp", "gate_proj", "up_proj", "down_proj"),
+        experts=ExpertNames("mlp", "gate_proj", "up_proj", "down_proj"),
     ),
     Family.of(modeling_gemma2, "Gemma2", slides="named", **_GEMMA),
     Family.of(modeling_gemma3, "Gemma3", slides="named", rotary_by_kind=True, **_GEMMA),
