@@ -28,7 +28,8 @@ from treepipe.executor.addresses import LOOPBACK
 from treepipe.executor.clock import LOOK_MS, now_ms, wait_until
 from treepipe.executor.link_order import LinkOrder
 from treepipe.executor.transport import Transport
-from treepipe.physics.transfers import Port, Wire
+from treepipe.physics.timing import Load
+from treepipe.physics.transfers import NO_LOAD, Port, Wire
 
 TOKEN_BYTES = 16
 HEADER_BYTES = 2**20
@@ -232,7 +233,7 @@ class Inbox:
         dropped: counts of dropped messages by reason.
         idle: True while it waits without a message.
         enter: callback at the start of waiting, and of reading.
-        arrives_ms: time for which an emulated message keeps the receiver's port busy.
+        arrives: what an emulated message takes of the receiver's port.
         lacks: callback with sender, receiver and number of a message that is missing though later
             ones arrived.
     """
@@ -270,12 +271,12 @@ class Inbox:
         self.idle = False
         self.enter: Callable[[Literal["wait", "receive"]], object] = lambda kind: None
         self.lacks: Callable[[str, str, int], object] = lambda sender, receiver, number: None
-        self.arrives_ms: Callable[[Envelope], float] = lambda envelope: 0.0
+        self.arrives: Callable[[Envelope], Load] = lambda envelope: NO_LOAD
         self._asked_at = 0
         self._gate = gate
         self._held: list[tuple[float, int, Received]] = []
         self._port = Port()
-        self._coming: list[tuple[float, int, float, Received]] = []
+        self._coming: list[tuple[float, int, Load, Received]] = []
         self._order: LinkOrder[Received] = LinkOrder()
         self._watched: list[int] = []
 
@@ -342,17 +343,18 @@ class Inbox:
             due = each.envelope.due_ms
             if self._gate is not None and not self._gate.waits:
                 due = min(due, now_ms())
-            lasts = self.arrives_ms(each.envelope)
-            if lasts:
-                heapq.heappush(self._coming, (due - lasts, self.count, lasts, each))
+            load = self.arrives(each.envelope)
+            if load != NO_LOAD:
+                heapq.heappush(self._coming, (due - load.lasts_ms, self.count, load, each))
             else:
                 heapq.heappush(self._held, (due, self.count, each))
 
     def _take_in(self, now_ms: float) -> None:
         """Pass the messages that arrived by now through the port, one at a time."""
         while self._coming and self._coming[0][0] <= now_ms:
-            comes, count, lasts, received = heapq.heappop(self._coming)
-            due = max(received.envelope.due_ms, self._port.take(comes, lasts) + lasts)
+            comes, count, load, received = heapq.heappop(self._coming)
+            self._port.take(comes, load)
+            due = max(received.envelope.due_ms, self._port.free_ms)
             envelope = replace(received.envelope, due_ms=due)
             heapq.heappush(self._held, (due, count, replace(received, envelope=envelope)))
 

@@ -30,8 +30,8 @@ from treepipe.executor.mailbox import Envelope, Gate, Inbox, Outbox, Ping, Recei
 from treepipe.executor.packed import pack
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.transport import KeyPair, ZeroMQ
-from treepipe.physics.timing import IdleFactor, LinkTimes
-from treepipe.physics.transfers import Port, Wire
+from treepipe.physics.timing import IdleFactor, LinkTimes, Load
+from treepipe.physics.transfers import NO_LOAD, Port, Wire
 from treepipe.results.trace import Kind, Span
 from treepipe.scenario.computing import ONE_CORE
 from treepipe.scenario.deployment import SWITCH, Deployment, Placed
@@ -189,7 +189,7 @@ class Station:
         self.inbox.watch(control.fileno())
         self.inbox.enter = self.enter
         if settings.emulate and settings.kind != "switch":
-            self.inbox.arrives_ms = self._arrives_ms
+            self.inbox.arrives = self._arrives
         self.outboxes: dict[str, Outbox] = {}
         self.spans: list[Span] = []
         self.activity, self.fresh, self._factor = ActivityLog(), True, 1.0
@@ -229,13 +229,13 @@ class Station:
         self.outboxes[receiver].send(message, self.clock.now_ms(), size, hidden)
         self.enter("desk")
 
-    def _arrives_ms(self, envelope: Envelope) -> float:
+    def _arrives(self, envelope: Envelope) -> Load:
         deployment, ends = self.settings.deployment, (envelope.sender, envelope.receiver)
         if deployment.roles.is_local(*ends) or isinstance(envelope.body, Ping):
-            return 0.0
+            return NO_LOAD
         size = envelope.body.size_bytes(deployment.roles.sent_row_bytes(envelope.sender))
         unscheduled = deployment.wiring.unscheduled(envelope.body)
-        return deployment.link_for(*ends, unscheduled=unscheduled).occupied_ms(size)
+        return deployment.link_for(*ends, unscheduled=unscheduled).load(size)
 
     def wait(self, until_ms: float | None = None) -> Received | None:
         """Wait for the next due message; None at ``until_ms`` or at an order."""

@@ -130,7 +130,7 @@ def resolve_link(link: AnyLink, asked_by: str, base: Path = Path()) -> Link:
     """Resolve a scenario's link as ``resolve_device`` does a device.
 
     A given rate (``bandwidth_mbit_s`` or ``transfer_ms``) replaces the profile's in either form,
-    and a given ``jitter`` also replaces the profile's ``jitter_cv``.
+    with its burst and peak, and a given ``jitter`` also replaces the profile's ``jitter_cv``.
     """
     if isinstance(link, str):
         return find_link(link, asked_by, base)
@@ -139,7 +139,7 @@ def resolve_link(link: AnyLink, asked_by: str, base: Path = Path()) -> Link:
     own, given = given_keys(find_link(link.profile, f"{asked_by}.profile", base)), given_keys(link)
     replaced = set(given)
     if replaced & _RATES:
-        replaced |= _RATES
+        replaced |= _RATES | {"burst_kib", "peak_mbit_s"}
     if "jitter" in replaced:
         replaced.add("jitter_cv")
     kept = {key: value for key, value in own.items() if key not in replaced}

@@ -324,6 +324,12 @@ class LinkKeys(Section):
 
     latency_ms: Milliseconds = Field(0.2, description="propagation, whatever the size")
     bandwidth_mbit_s: Positive | None = Field(None, description="the rate; default: no time")
+    burst_kib: Annotated[Annotated[float, Field(ge=0)], Beside("bandwidth_mbit_s")] = Field(
+        0.0, description="depth of a token bucket in each port, which fills at bandwidth_mbit_s"
+    )
+    peak_mbit_s: Annotated[Positive | None, Beside("burst_kib")] = Field(
+        None, description="the rate of what finds tokens; default: no time"
+    )
     message_ms: Milliseconds = Field(0.0, description="keeps the sender busy, once per message")
     transfer_ms: TokenTable | None = Field(
         None, description="instead of a bandwidth: bytes → ms on the wire, besides the latency"
@@ -352,6 +358,8 @@ class LinkKeys(Section):
     def _one_rate(self) -> LinkKeys:
         if self.transfer_ms is not None and self.bandwidth_mbit_s is not None:
             raise ValueError("give bandwidth_mbit_s or transfer_ms, not both")
+        if self.peak_mbit_s is not None and self.peak_mbit_s < (self.bandwidth_mbit_s or 0.0):
+            raise ValueError("key peak_mbit_s is less than bandwidth_mbit_s")
         given = self.model_fields_set
         by_profile = "jitter" not in given and getattr(self, "profile", None) is not None
         if "jitter_cv" in given and self.jitter != "lognormal" and not by_profile:
@@ -377,6 +385,8 @@ class Link(LinkKeys):
             self.retransmit_ms,
             self.duplex == "half",
             self.medium,
+            self.burst_kib * 1024,
+            self.peak_mbit_s,
         )
 
 

@@ -9,8 +9,8 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from treepipe.physics.timing import LinkTimes
-from treepipe.physics.transfers import Port, Resources, TransferQueue, Wire
+from treepipe.physics.timing import LinkTimes, Load
+from treepipe.physics.transfers import NO_LOAD, Port, Resources, TransferQueue, Wire
 from treepipe.sim.clock import Clock
 
 Item = TypeVar("Item")
@@ -102,19 +102,19 @@ class SimulatedLink(Generic[Item]):
         now = clock.now
         begin, free, due = wire.transfer(now, size_bytes)
         self._under_way.append(item)
-        lasts = wire.occupied_ms(size_bytes)
-        if self._port is not None and lasts:
-            reached = due - lasts
-            take_in = partial(self._receive, self._port, item, begin, lasts)
+        load = wire.load(size_bytes)
+        if self._port is not None and load != NO_LOAD:
+            reached = due - load.lasts_ms
+            take_in = partial(self._receive, self._port, item, begin, load)
             receive = clock.transferred(wire.port, self._name, begin, free, reached, take_in)
             clock.after(max(0.0, reached - now), receive)  # a difference of sums is rounded
         else:
             self._due(wire.port, item, begin, begin, free, due)
         return due if self._claim is not None and self._claim.until_delivered else free
 
-    def _receive(self, port: Port, item: Item, sent: float, lasts: float, _: object) -> None:
-        begin = port.take(self._clock.now, lasts)
-        self._due(port, item, sent, begin, begin + lasts, begin + lasts)
+    def _receive(self, port: Port, item: Item, sent: float, load: Load, _: object) -> None:
+        begin = port.take(self._clock.now, load)
+        self._due(port, item, sent, begin, port.free_ms, port.free_ms)
 
     def _due(
         self, port: Port, item: Item, sent: float, begin: float, free: float, due: float

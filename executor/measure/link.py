@@ -1,8 +1,9 @@
-"""Measuring a link: exchanges of messages of many sizes and in bursts give a link profile.
+"""Measuring a link: exchanges of messages of many sizes, in bursts and in trains give a profile.
 
 The model is the one both worlds use: a message of n bytes keeps the sender busy for
 ``message_ms`` + n / bandwidth, and arrives ``latency_ms`` + jitter later. A round trip is two such
-messages; in a burst with one answer, every message but the last adds ``message_ms``.
+messages; in a burst with one answer, every message but the last adds ``message_ms``. A train of
+many long messages empties a token bucket, which then lets them through at its rate.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import datetime
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Literal, TypeAlias
@@ -24,16 +25,33 @@ from treepipe.executor.clock import now_ms
 from treepipe.executor.control import Measure, RoundTrips
 from treepipe.executor.mailbox import Ping
 from treepipe.executor.measure.peer import SIZES, WIDTH, End
-from treepipe.executor.measure.timing import Effort, HostClock, Probe, Sampler, Samples, measured
+from treepipe.executor.measure.timing import (
+    Effort,
+    HostClock,
+    Probe,
+    Sampler,
+    Samples,
+    WorkTimer,
+    measured,
+)
 from treepipe.executor.processor import software
 from treepipe.profiles.schema import LinkProfile, MeasuredOrigin
 from treepipe.progress import Progress, silent
 
-Key: TypeAlias = tuple[Literal["trip", "burst"], int]
-"""A round trip with a number of bytes, or a burst of a number of empty messages."""
+Key: TypeAlias = tuple[Literal["trip", "burst", "train"], int]
+"""A round trip with a number of bytes, a burst of a number of empty messages, or a train of a
+number of bytes, of which only an empty message at its end is answered."""
 Jitter: TypeAlias = Literal["half_normal", "exponential"]
 
 BURST = 32
+CAR = 64 * 1024
+"""Bytes of each message of a train."""
+TRAINS = tuple(CAR * cars for cars in (8, 32, 64))
+"""Bytes of trains."""
+LEAST_PEAK = 2.0
+LEAST_BURST_MS = 0.1
+"""What shows a bucket: what it lets through at once goes so many times as fast as its rate, and
+would take so long at that rate. Sizes bend the times of messages without one, too (caches)."""
 TURNS = 20
 """Fewest turns over all sizes."""
 LONGEST_MS = 500.0
@@ -51,7 +69,12 @@ class LinkSession:
     peer: str
     link: str
     hint: str
+    clock: WorkTimer = field(default_factory=HostClock)
     samples: Samples[Key] = field(default_factory=dict)
+    now_ms: Callable[[], float] = now_ms
+    pause: Callable[[float], object] = time.sleep
+    _rate: float | None = None  # bytes per ms, roughly
+    _full_ms: float = 0.0  # when a bucket that these messages have emptied is full again
 
     def run(self, effort: Effort, say: Progress) -> None:
         """Measure. Raises ``UserError`` without an answer, ``RunError`` if a later one is lost."""
@@ -59,7 +82,9 @@ class LinkSession:
             self._greet()
             probes = list(self._probes())
             say("round trips", 100)
-            Sampler(HostClock(), self.samples).measure(probes, effort, say)
+            Sampler(self.clock, self.samples, lambda: self.now_ms() / 1e3).measure(
+                probes, effort, say
+            )
         finally:
             self.end.send(self.peer, Ping("leave"), None)
 
@@ -72,11 +97,39 @@ class LinkSession:
         yield Probe(("burst", BURST), partial(self._exchange, BURST, None))
         for size in SIZES:
             hidden = torch.zeros(size // (4 * WIDTH), WIDTH)
-            start = time.perf_counter()
-            self._exchange(1, hidden)
-            yield Probe(("trip", size), partial(self._exchange, 1, hidden))
-            if (time.perf_counter() - start) * 1e3 > LONGEST_MS:
+            trip = partial(self._exchange, 1, hidden)
+            taken_ms = self._taken_ms(trip)
+            yield Probe(("trip", size), partial(self._spend, trip, size, 2), self._refill)
+            if taken_ms > LONGEST_MS:
+                break
+        for size in TRAINS:
+            train = partial(self._train, size // CAR)
+            taken_ms = self._taken_ms(train)
+            yield Probe(("train", size), partial(self._spend, train, size, 1), self._refill)
+            self._rate = size / taken_ms  # what came before has emptied a bucket
+            if taken_ms > LONGEST_MS:
                 return
+
+    def _taken_ms(self, work: Callable[[], object]) -> float:
+        start = self.now_ms()
+        work()
+        return self.now_ms() - start
+
+    def _spend(self, work: Callable[[], object], size: int, ways: int) -> None:
+        """Send so many bytes one way after the other, and note the tokens that are still owed."""
+        way_ms = self._taken_ms(work) / ways
+        if self._rate is not None:
+            self._full_ms = self.now_ms() + min(LONGEST_MS, 1.2 * (size / self._rate - way_ms))
+
+    def _refill(self) -> None:
+        if (left_ms := self._full_ms - self.now_ms()) > 0:
+            self.pause(left_ms / 1e3)
+
+    def _train(self, cars: int) -> None:
+        hidden = torch.zeros(CAR // (4 * WIDTH), WIDTH)
+        for _ in range(cars):
+            self.end.send(self.peer, Ping("nothing"), hidden)
+        self._exchange(1, None)
 
     def _exchange(self, messages: int, hidden: torch.Tensor | None) -> None:
         if not self._trip(messages, hidden, ANSWER_MS):
@@ -87,7 +140,7 @@ class LinkSession:
         for _ in range(messages - 1):
             self.end.send(self.peer, Ping("nothing"), hidden)
         self.end.send(self.peer, Ping("answer"), hidden)
-        return self.end.inbox.get(now_ms() + wait_ms) is not None
+        return self.end.inbox.get(self.now_ms() + wait_ms) is not None
 
 
 def round_trips(end: End, peer: str, asked: Measure) -> RoundTrips:
@@ -117,12 +170,21 @@ def link_profile(
     message = 0.0
     if ("burst", BURST) in found:
         message = max(0.0, (found["burst", BURST] - found["trip", 0]) / (BURST - 1))
-    bandwidth, miss = fit_bandwidth({size: found["trip", size] / 2 for size in sizes})
+    ways = {size: found["trip", size] / 2 for size in sizes}
+    bandwidth, miss = fit_bandwidth(ways)
+    trains = {n: ms - found["trip", 0] / 2 for (kind, n), ms in found.items() if kind == "train"}
+    bucket = fit_bucket({n: ms for n, ms in ways.items() if n <= CAR} | trains)
+    if bucket is not None:
+        bandwidth, miss = bucket.mbit_s, bucket.miss
+        sizes = [*sizes, *trains]
+    over = "over sizes" if bucket is None else "at the peak, then at the rate over trains"
     trips = measured(samples)["trip", 0]
     return LinkProfile(
         latency_ms=max(0.0, base - message),
         message_ms=message,
         bandwidth_mbit_s=bandwidth,
+        burst_kib=bucket.burst_kib if bucket else 0.0,
+        peak_mbit_s=bucket.peak_mbit_s if bucket else None,
         jitter_ms=scale,
         jitter=family,
         measured_to_bytes=sizes[-1],
@@ -134,7 +196,7 @@ def link_profile(
             note=(
                 f"halves of round trips over TCP, {seconds:.0f} s in all; an empty one took "
                 f"{trips.median:.4g} ms (interquartile range {trips.high - trips.low:.2g} ms, "
-                f"{trips.passes} trips); the line over sizes to {sizes[-1]} bytes misses the "
+                f"{trips.passes} trips); the line {over} to {sizes[-1]} bytes misses the "
                 f"medians by at most {miss:.0%}; duplex was not measured{remark}"
             ),
         ),
@@ -148,6 +210,39 @@ def fit_bandwidth(times: dict[int, float]) -> tuple[float | None, float]:
     slope, start = np.polyfit(sizes, ms, 1, w=1 / ms)  # relative errors count
     miss = float(np.abs((start + slope * sizes) / ms - 1).max())
     return (float(8 / (slope * 1e3)) if slope > 0 else None), miss
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A token bucket that explains one-way times; ``miss`` is their largest relative error."""
+
+    mbit_s: float
+    burst_kib: float
+    peak_mbit_s: float | None
+    miss: float
+
+
+def fit_bucket(times: Mapping[int, float]) -> Bucket | None:
+    """Fit start + max(n / peak, (n - burst) / rate) to one-way milliseconds by bytes n (0 among
+    them); None unless a bucket shows.
+
+    The rate is a line through the last points, the peak one from the start through the others; the
+    split with the least relative error counts.
+    """
+    sizes, ms = np.array(sorted(times), dtype=float), np.array([times[n] for n in sorted(times)])
+    start, fits = ms[0], list[tuple[float, Bucket]]()
+    for first in range(2, len(sizes) - 1):
+        slope, offset = np.polyfit(sizes[first:], ms[first:], 1, w=1 / ms[first:])
+        n, over, weight = sizes[1:first], ms[1:first] - start, ms[1:first] ** -2
+        pace = max(0.0, float((weight * n * over).sum() / (weight * n * n).sum()))
+        burst_ms = start - offset
+        if slope < LEAST_PEAK * pace or slope <= 0 or burst_ms < LEAST_BURST_MS:
+            continue
+        error = (start + np.maximum(pace * sizes, slope * sizes - burst_ms)) / ms - 1
+        burst_kib, peak = float(burst_ms / slope / 1024), 8e-3 / pace if pace else None
+        bucket = Bucket(float(8e-3 / slope), burst_kib, peak, float(np.abs(error).max()))
+        fits.append((float(error @ error), bucket))
+    return min(fits, key=lambda fit: fit[0])[1] if fits else None
 
 
 @cache

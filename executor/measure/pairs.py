@@ -96,6 +96,7 @@ def summary(found: Mapping[HostPair, LinkProfile]) -> Iterator[str]:
     for pair, link in found.items():
         rate = link.bandwidth_mbit_s
         size = "" if rate is None else f", {rate:.4g} Mbit/s"
+        size += f" beyond {link.burst_kib:.3g} KiB" if link.burst_kib else ""
         yield (
             f"{pair}: {link.latency_ms:.3g} ms, jitter {link.jitter_ms:.2g} ms, "
             f"{link.message_ms:.2g} ms a message{size}"

@@ -158,6 +158,7 @@ def _bent(scenario: Scenario, deployment: Deployment) -> list[str]:
             link.jitter_ms or link.loss for link in wiring.links
         ),
         "assumes that no transfer waits for another one": wiring.shares_links,
+        "takes every token bucket as full": any(link.burst_bytes for link in wiring.links),
         "assumes that every role has a device of its own": any(len(m.roles) > 1 for m in machines),
         "leaves out the effect of idle gaps": any(machine.idle_factor for machine in machines),
         "assumes that no worker fails; keys of faults have no effect": bool(

@@ -6,24 +6,36 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worlds.command_line import SCENARIO, Terminal
 from tests.worlds.hosts import free_port
 from treepipe.core.errors import RunError
+from treepipe.executor.mailbox import Ping
 from treepipe.executor.measure import link
 from treepipe.executor.measure.calibrate import calibrate_links
-from treepipe.executor.measure.link import BURST, fit_bandwidth, fit_jitter, link_profile
+from treepipe.executor.measure.link import (
+    BURST,
+    LinkSession,
+    fit_bandwidth,
+    fit_jitter,
+    link_profile,
+)
 from treepipe.executor.measure.requests import LinksRequest
-from treepipe.executor.measure.timing import Samples
+from treepipe.executor.measure.timing import Effort, Samples
+from treepipe.physics.timing import LinkTimes
+from treepipe.physics.transfers import Wire
 from treepipe.profiles.check import check_file
 from treepipe.profiles.library import find_link
 from treepipe.profiles.schema import LinkProfile
+from treepipe.progress import silent
 
 pytestmark = pytest.mark.processes
 
@@ -130,6 +142,67 @@ def test_a_profile_gives_the_round_trips_back(
     assert found.message_ms == pytest.approx(message_ms, rel=1e-3, abs=1e-3)
     assert found.bandwidth_mbit_s == pytest.approx(mbit_s, rel=1e-3)
     assert found.jitter_ms == 0.0
+
+
+class SimulatedEnd:
+    """An end whose messages take the time of two links without jitter, by a clock that they move;
+    it is also the session's timer."""
+
+    withheld = 0.0
+
+    def __init__(self, times: LinkTimes) -> None:
+        self.now, self._answer_ms = 1e6, 0.0
+        self._there, self._back = (Wire(times, np.random.default_rng(0)) for _ in range(2))
+        self.inbox = self
+
+    def send(self, peer: str, message: Ping, hidden: torch.Tensor | None) -> None:
+        size = 0 if hidden is None else hidden.nbytes
+        _, _, due = self._there.transfer(self.now, size)
+        if message == Ping("answer"):
+            self._answer_ms = self._back.transfer(due, size)[2]
+
+    def get(self, until_ms: float) -> bool:
+        self.now = self._answer_ms
+        return True
+
+    def time_ms(self, work: Callable[[], object]) -> float:
+        start = self.now
+        work()
+        return self.now - start
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds * 1e3
+
+
+def measured_link(times: LinkTimes) -> LinkProfile:
+    end = SimulatedEnd(times)
+    session = LinkSession(end, "", "", "", end, {}, lambda: end.now, end.pause)  # type: ignore[arg-type]
+    session.run(Effort(60.0, turns=3), silent)
+    found = link_profile(session.samples, "here to there", 1.0, "software")
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("peak", [None, 2000.0])
+@pytest.mark.parametrize(("mbit_s", "burst_kib"), [(100, 128), (100, 32), (400, 256), (10, 512)])
+def test_a_bucket_is_found_as_deep_as_it_is(
+    mbit_s: float, burst_kib: float, peak: float | None
+) -> None:
+    """Whatever earlier messages have drawn from it: each trip and train begins when it is full."""
+    times = LinkTimes(0.2, mbit_s, message_ms=0.02, burst_bytes=burst_kib * 1024, peak_mbit_s=peak)
+    found = measured_link(times)
+    assert found.bandwidth_mbit_s == pytest.approx(mbit_s, rel=0.01)
+    assert found.burst_kib == pytest.approx(burst_kib, rel=0.05)
+    assert found.latency_ms == pytest.approx(0.2, rel=0.01)
+    for size in (2**14, 2**17, 2**21):
+        assert found.times.load(size) == pytest.approx(times.load(size), rel=0.05, abs=0.1)
+
+
+@pytest.mark.parametrize("mbit_s", [10, 1000, 20_000])
+def test_no_bucket_is_found_where_none_is(mbit_s: float) -> None:
+    found = measured_link(LinkTimes(0.2, mbit_s, message_ms=0.02))
+    assert (found.burst_kib, found.peak_mbit_s) == (0.0, None)
+    assert found.bandwidth_mbit_s == pytest.approx(mbit_s, rel=1e-3)
 
 
 def test_what_sizes_do_not_tell_is_no_bandwidth_and_no_profile() -> None:

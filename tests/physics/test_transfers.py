@@ -92,7 +92,7 @@ def test_messages_of_a_link_come_in_one_behind_another(
         now += after
         begin, free, due = wire.transfer(now, size)
         assert now <= begin <= free <= due
-        assert due - wire.occupied_ms(size) >= last - 1e-9
+        assert due - wire.load(size).lasts_ms >= last - 1e-9
         last = due
 
 

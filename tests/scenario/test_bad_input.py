@@ -120,6 +120,8 @@ REFUSED: list[tuple[str, ...]] = [
     (LINKED % "jitter='gauss'", "jitter"),
     (LINKED % "duplex='both'", "duplex"),
     (LINKED % "medium=''", "medium"),
+    (LINKED % "burst_kib=-1", "burst_kib"),
+    (LINKED % "bandwidth_mbit_s=9,burst_kib=1,peak_mbit_s=8", "peak_mbit_s is less"),
     ("links.pairs=[{ends=['draft0','nobody']}]", "key links.pairs.0.ends names 'nobody'"),
     ("links.pairs=[{ends=['draft0','draft0']}]", "pairs.0: both ends are 'draft0'"),
     (PAIR % "bandwidth_mbit_s=9,transfer_ms={1=1.0}", "give bandwidth_mbit_s or transfer_ms,"),

@@ -108,6 +108,16 @@ def test_a_rate_replaces_the_profiles_however_that_is_said() -> None:
     assert (found.bandwidth_mbit_s, found.transfer_ms) == (None, {1: 2.0})
 
 
+def test_a_rate_replaces_the_profiles_burst(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    bucket = "burst_kib = 32\npeak_mbit_s = 1000\n"
+    own.write_text(bucket + (LIBRARY / "links" / "wan.toml").read_text())
+    assert link(profile=str(own), latency_ms=1.0).burst_kib == 32
+    assert link(profile=str(own), burst_kib=8).times.burst_bytes == 8192
+    found = link(profile=str(own), bandwidth_mbit_s=2000)
+    assert (found.burst_kib, found.peak_mbit_s) == (0.0, None)
+
+
 def test_a_family_of_jitter_replaces_the_profiles_spread(tmp_path: Path) -> None:
     text = (LIBRARY / "links" / "wan.toml").read_text()
     lines = [line for line in text.splitlines() if not line.startswith("jitter")]

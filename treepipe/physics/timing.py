@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log, log1p, pi, sqrt
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -230,6 +230,26 @@ class DeviceTimes:
         )
 
 
+class Load(NamedTuple):
+    """What a message takes of a port.
+
+    Attributes:
+        lasts_ms: the time on a free port with a full bucket.
+        drawn_ms: the tokens that it draws from the port's bucket, as a time at the bucket's rate; 0
+            without a bucket.
+        burst_ms: the bucket's depth, likewise.
+    """
+
+    lasts_ms: float
+    drawn_ms: float = 0.0
+    burst_ms: float = 0.0
+
+    @property
+    def sustained_ms(self) -> float:
+        """The time that each of many such messages in a row takes."""
+        return max(self.lasts_ms, self.drawn_ms)
+
+
 @dataclass(frozen=True, slots=True)
 class LinkTimes:
     """One direction of a link.
@@ -244,6 +264,8 @@ class LinkTimes:
         loss: probability that a message is lost; it is sent again after ``retransmit_ms``.
         half_duplex: one direction at a time.
         medium: name of a shared medium, which carries one message at a time of all its links.
+        burst_bytes: depth of the token bucket that fills at the bandwidth; 0: no bucket.
+        peak_mbit_s: rate of what finds tokens; None: it takes no time.
     """
 
     latency_ms: float
@@ -257,6 +279,8 @@ class LinkTimes:
     retransmit_ms: float = 0.0
     half_duplex: bool = False
     medium: str | None = None
+    burst_bytes: float = 0.0
+    peak_mbit_s: float | None = None
 
     def draw_jitter_ms(self, rng: np.random.Generator) -> float:
         """Draw one addition to the latency, >= 0."""
@@ -275,12 +299,23 @@ class LinkTimes:
         return self.bandwidth_mbit_s is not None or self.transfer_ms is not None
 
     def occupied_ms(self, size_bytes: int) -> float:
-        """Return how long a message of ``size_bytes`` keeps the sender's side busy."""
+        """Return how long a message of ``size_bytes`` keeps a port busy that is free and has a full
+        bucket."""
+        return self.load(size_bytes).lasts_ms
+
+    def load(self, size_bytes: int, tries: int = 1) -> Load:
+        """Return what a message takes of a port if it is sent ``tries`` times."""
         if self.transfer_ms is not None:
-            return self.message_ms + self.transfer_ms(size_bytes)
+            return Load((self.message_ms + self.transfer_ms(size_bytes)) * tries)
         if self.bandwidth_mbit_s is None:
-            return self.message_ms
-        return self.message_ms + size_bytes * 8 / (self.bandwidth_mbit_s * 1e3)
+            return Load(self.message_ms * tries)
+        sent_ms = _sent_ms(size_bytes, self.bandwidth_mbit_s)
+        if not self.burst_bytes:
+            return Load((self.message_ms + sent_ms) * tries)
+        burst_ms = _sent_ms(self.burst_bytes, self.bandwidth_mbit_s)
+        peak_ms = _sent_ms(size_bytes, self.peak_mbit_s) if self.peak_mbit_s else 0.0
+        lasts_ms = max((self.message_ms + peak_ms) * tries, sent_ms * tries - burst_ms)
+        return Load(lasts_ms, sent_ms * tries, burst_ms)
 
     def scaled(self, delay: float, rate: float) -> LinkTimes:
         """Scale a message's time of any size by ``delay``, and its bytes per time by ``rate``."""
@@ -292,6 +327,7 @@ class LinkTimes:
             jitter_ms=self.jitter_ms * delay,
             message_ms=self.message_ms * delay,
             bandwidth_mbit_s=self.bandwidth_mbit_s and self.bandwidth_mbit_s * rate,
+            peak_mbit_s=self.peak_mbit_s and self.peak_mbit_s * rate,
             transfer_ms=self.transfer_ms and self.transfer_ms.scaled(1 / rate),
         )
 
@@ -304,3 +340,7 @@ class LinkTimes:
     def mean_ms(self, size_bytes: int) -> float:
         """Return the mean time of a message on a free link; a lost one occupies it once more."""
         return self.mean_delay_ms + self.occupied_ms(size_bytes) / (1 - self.loss)
+
+
+def _sent_ms(size_bytes: float, mbit_s: float) -> float:
+    return size_bytes * 8 / (mbit_s * 1e3)

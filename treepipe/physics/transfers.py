@@ -3,24 +3,28 @@
 A device sends one message at a time over all of its links, and receives one at a time; messages of
 a link arrive in the order in which they left, whatever the jitter. Links meet in a full-duplex
 switch that buffers, so a message keeps its sender's port busy while it leaves and its receiver's
-while it arrives, and latency occupies neither. A link without a rate occupies no port. Where
-transfers need exclusive resources (a medium, a direction at a time, their two devices in PipeDec's
-central scheduler, appendix A), pending ones whose resources are all free start in the order of
-their requests.
+while it arrives, and latency occupies neither. A link without a rate occupies no port. Messages of
+links with a burst draw on a token bucket of either port, which always fills at the link's rate.
+Where transfers need exclusive resources (a medium, a direction at a time, their two devices in
+PipeDec's central scheduler, appendix A), pending ones whose resources are all free start in the
+order of their requests.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 
-from treepipe.physics.timing import LinkTimes
+from treepipe.physics.timing import LinkTimes, Load
 
 Item = TypeVar("Item")
 Resources: TypeAlias = tuple[str, ...]
 """Names of the resources that a transfer holds exclusively while it lasts."""
+NO_LOAD = Load(0.0)
+"""Of a message that passes no port."""
 Transfer: TypeAlias = tuple[float, float, float]
 """Times of one message (ms): it begins, the sender's side is free again, it is delivered."""
 
@@ -28,19 +32,31 @@ Transfer: TypeAlias = tuple[float, float, float]
 class Port:
     """One direction of a device's way into the network.
 
+    Its token bucket is kept as the time at which all tokens drawn so far are paid for, at the rate
+    at which the bucket fills (the virtual scheduling algorithm of ITU-T I.371).
+
+    Attributes:
+        free_ms: end of the last message.
+
     >>> port = Port()
-    >>> port.take(0.0, 10.0), port.take(4.0, 1.0), port.take(30.0, 1.0)
+    >>> port.take(0.0, Load(10.0)), port.take(4.0, Load(1.0)), port.take(30.0, Load(1.0))
     (0.0, 10.0, 30.0)
     """
 
     def __init__(self) -> None:
-        self._free_ms = 0.0
+        self.free_ms = 0.0
+        self._paid_ms = -inf  # the bucket is full
 
-    def take(self, from_ms: float, lasts_ms: float) -> float:
-        """Keep the port busy for ``lasts_ms`` as soon as it is free; return the begin (ms)."""
-        free = self._free_ms
+    def take(self, from_ms: float, load: Load) -> float:
+        """Keep the port busy with a message as soon as it is free; return the begin (ms)."""
+        lasts, drawn, burst = load
+        free = self.free_ms
         begin = from_ms if from_ms > free else free
-        self._free_ms = begin + lasts_ms
+        free = begin + lasts
+        if drawn:
+            self._paid_ms = max(self._paid_ms, begin - burst) + drawn
+            free = max(free, self._paid_ms)
+        self.free_ms = free
         return begin
 
 
@@ -56,15 +72,15 @@ class Wire:
         """
         self._times, self._rng, self.port = times, rng, port or Port()
         self._steady = not (times.loss or times.jitter_ms)
-        self._occupied_ms: dict[int, float] = {}  # by bytes; few sizes come again and again
+        self._loads: dict[int, Load] = {}  # by bytes; few sizes come again and again
         self._last_due_ms = 0.0
 
-    def occupied_ms(self, size_bytes: int) -> float:
-        """Return how long a message keeps a port busy if it is not lost."""
-        occupied = self._occupied_ms.get(size_bytes)
-        if occupied is None:
-            occupied = self._occupied_ms[size_bytes] = self._times.occupied_ms(size_bytes)
-        return occupied
+    def load(self, size_bytes: int) -> Load:
+        """Return what a message takes of a port if it is not lost."""
+        load = self._loads.get(size_bytes)
+        if load is None:
+            load = self._loads[size_bytes] = self._times.load(size_bytes)
+        return load
 
     def transfer(self, now_ms: float, size_bytes: int) -> Transfer:
         """Send a message now; it begins when those before it have left, and is delivered at the
@@ -75,16 +91,17 @@ class Wire:
         after another, none sooner than its own time after the one before.
         """
         times = self._times
-        occupied, delay = self.occupied_ms(size_bytes), times.latency_ms
-        earliest = self._last_due_ms + occupied
+        load, delay = self.load(size_bytes), times.latency_ms
+        earliest = self._last_due_ms + load.lasts_ms
         if not self._steady:
             again = int(self._rng.geometric(1.0 - times.loss)) - 1 if times.loss else 0
-            occupied *= 1 + again
+            load = times.load(size_bytes, 1 + again) if again else load
             delay += again * times.retransmit_ms
             if times.jitter_ms:
                 delay += times.draw_jitter_ms(self._rng)
-        begin = self.port.take(now_ms, occupied) if occupied else now_ms
-        free = begin + occupied
+        begin = free = now_ms
+        if load != NO_LOAD:
+            begin, free = self.port.take(now_ms, load), self.port.free_ms
         due = free + delay
         if due < earliest:
             due = earliest

@@ -106,7 +106,7 @@ def _busy_ms(deployment: Deployment, trace: Trace) -> dict[str, float]:
             # Few bytes are left out: a word's indices, states that a draft reads of accepted rows.
             # A lost message is sent again.
             size = HEADER_BYTES + span.tokens * (roles.flight_row_bytes(sender) + ROW_BYTES)
-            occupied = link.occupied_ms(size) / (1 - link.loss)
+            occupied = link.load(size).sustained_ms / (1 - link.loss)
             ports = {f"link {span.device}"}
             if not deployment.roles.is_local(sender, receiver):
                 ports = {f"sending port of {sender}", f"receiving port of {receiver}"}
