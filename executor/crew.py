@@ -48,7 +48,7 @@ class Crew:
     def __init__(self, roles: Sequence[RoleSettings], deployment: Deployment) -> None:
         self.deployment, self.roles = deployment, [*roles]
         self._fleet = Fleet(self._places.values(), deployment.faults.spare_workers)
-        if deployment.wiring.queues_transfers and roles[0].emulate:
+        if deployment.wiring.queues_transfers and roles[0].delays:
             self.roles.append(self.roles[0].as_switch())
         self._renew_secrets()
         self.journal, self.given_up = Journal(), set[int]()

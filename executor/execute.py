@@ -79,6 +79,11 @@ def _left_out(scenario: Scenario) -> Iterator[str]:
             "emulate = false: devices, links and hosts of the scenario are not imposed on the run, "
             "which takes this machine's own time"
         )
+    elif scenario.emulate == "devices":
+        yield (
+            "emulate = 'devices': links of the scenario are not imposed on the run, whose messages "
+            "take the network's own time"
+        )
     arrivals = scenario.workload.arrivals
     if isinstance(arrivals, ArrivalTrace):
         yield (

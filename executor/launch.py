@@ -59,7 +59,7 @@ def prepare(scenario: Scenario) -> Launch:
     _check_computing(deployment)
     own = (*target.warnings, *type_warnings, *_thread_warnings(deployment))
     deployment = deployment.warned(*own)
-    if deployment.wiring.central_transfers and not scenario.emulate:
+    if deployment.wiring.central_transfers and scenario.emulate is not True:
         deployment = _without_scheduler(scenario, deployment)
     deployment = with_cache_room(with_batch(deployment, asked), asked)
     runs = tuple(fit_to_memory(deployment.asked(requests)) for requests in asked)

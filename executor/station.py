@@ -57,7 +57,7 @@ class RoleSettings:
         source: a draft server's draft, unless it decodes plainly (``drafts_with``).
         capacity: cache entries per session.
         port: 0 for any free one.
-        emulate: pad work and delay messages to the profiles.
+        emulate: pad work and delay messages to the profiles; "devices": pad work alone.
         check_causality: assert the entries that every row attends to.
         timeout_ms: longest allowed silence of a worker.
         vocabulary: size of the target's vocabulary.
@@ -74,7 +74,7 @@ class RoleSettings:
     source: SourceSettings
     capacity: int
     port: int = 0
-    emulate: bool = False
+    emulate: bool | Literal["devices"] = False
     check_causality: bool = False
     timeout_ms: float = DEFAULT_TIMEOUT_MS
     vocabulary: int = 2**31
@@ -116,6 +116,11 @@ class RoleSettings:
     def here(self) -> RoleSettings:
         """The same role on one core of the coordinator's host."""
         return replace(self, placed=replace(self.placed, worker=None, compute=ONE_CORE))
+
+    @property
+    def delays(self) -> bool:
+        """Whether messages take the time of the scenario's links, not the network's own."""
+        return self.emulate is True
 
     @property
     def drafts_with(self) -> SourceSettings:
@@ -170,7 +175,7 @@ class RoleSettings:
         limits = MessageLimits(self.vocabulary, entries, most_rows, *counts)
         ends = senders, receivers, kinds
         states = {sender: deployment.roles.sent_states(sender) for sender in senders}
-        return Gate(self.token, *ends, width, most_rows, bare, dtype, limits, self.emulate, states)
+        return Gate(self.token, *ends, width, most_rows, bare, dtype, limits, self.delays, states)
 
 
 class Station:
@@ -183,12 +188,12 @@ class Station:
     def __init__(self, settings: RoleSettings, control: Frames, host: str) -> None:
         """Listen on this host address."""
         self.settings, self.control = settings, control
-        self.clock, self.transport = DeviceClock(settings.emulate), ZeroMQ(settings.key)
+        self.clock, self.transport = DeviceClock(bool(settings.emulate)), ZeroMQ(settings.key)
         name, gate = settings.placed.name, settings.gate()
         self.inbox = Inbox(self.transport, settings.port, name, host, gate=gate)
         self.inbox.watch(control.fileno())
         self.inbox.enter = self.enter
-        if settings.emulate and settings.kind != "switch":
+        if settings.delays and settings.kind != "switch":
             self.inbox.arrives = self._arrives
         self.outboxes: dict[str, Outbox] = {}
         self.spans: list[Span] = []
@@ -202,7 +207,7 @@ class Station:
         )
         deployment, own, sending = self.settings.deployment, self.settings.placed.name, Port()
         # Where transfers queue, the switch delays the messages.
-        delayed = self.settings.emulate and not deployment.wiring.queues_transfers
+        delayed = self.settings.delays and not deployment.wiring.queues_transfers
         for (name, address), child in zip(
             addresses.items(), seed.spawn(len(addresses)), strict=True
         ):
@@ -243,7 +248,8 @@ class Station:
         self.enter("receive")
         received = self.inbox.get(until_ms)
         if received is not None:
-            self.clock.wake(received.envelope.due_ms)
+            # What the network itself delivers is there when it is read.
+            self.clock.wake(received.envelope.due_ms if self.settings.delays else now_ms())
             self.activity.woken(received.envelope.sent_ms)
             self._note_transfer(received)
         self.enter("desk")
@@ -276,7 +282,7 @@ class Station:
         device = f"{envelope.sender}->{self.settings.placed.name}"
         # Another host's clock is known only roughly, but no message arrives before it was sent.
         now = max(envelope.sent_ms, self.clock.now_ms())
-        due = envelope.due_ms if self.settings.emulate else now
+        due = envelope.due_ms if self.settings.delays else now
         _, number = numbered(message.session)
         self.spans.append(Span(device, "transfer", envelope.sent_ms, due, number, rows))
 

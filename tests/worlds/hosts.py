@@ -48,8 +48,9 @@ def serve_in(
     key: Any,
     models: Path | None,
     change: Callable[[], None],
+    ready: Any,
 ) -> None:
-    """The body of a daemon's process."""
+    """The body of a daemon's process, which sets the event ``ready`` when it listens."""
     end_with_fork_server()
     change()
     if namespace is not None:
@@ -57,6 +58,7 @@ def serve_in(
             assert not ctypes.CDLL(None).setns(file.fileno(), CLONE_NEWNET)
     daemon_module.fork_server = lambda: multiprocessing.get_context("fork")  # type: ignore[assignment, return-value]
     with Daemon(host, port, key, models) as serving:
+        ready.set()
         serving.serve()
 
 
@@ -94,10 +96,12 @@ def serving(
         change: what is done there before, also to the roles.
     """
     port = free_port() if port is None else port
-    args = namespace, host, port, key, models, change
+    ready = fork_server().Event()
+    args = namespace, host, port, key, models, change, ready
     process = fork_server().Process(target=serve_in, args=args)
     start(process)
     try:
+        assert ready.wait(60)
         yield Serving(f"{host}:{port}", psutil.Process(process.pid))
     finally:
         process.kill()
@@ -139,8 +143,8 @@ def skip_without_namespaces() -> None:
 
 @contextmanager
 def namespaces(count: int, mbit: int, burst_kb: int = 128) -> Iterator[list[tuple[str, str]]]:
-    """(Namespace, its address) of hosts on one bridge, each with so many Mbit/s out, beyond a burst
-    that is sent at once; this host is the bridge's own."""
+    """(Namespace, its address) of hosts on one bridge, each with so many Mbit/s in and out, beyond
+    a burst that is sent at once; this host is the bridge's own."""
     with ExitStack() as made:
         _ip("link", "add", MINE, "type", "bridge")
         made.callback(_ip, "link", "del", MINE)
@@ -156,8 +160,9 @@ def namespaces(count: int, mbit: int, burst_kb: int = 128) -> Iterator[list[tupl
             _ip("-n", name, "addr", "add", f"{host}/24", "dev", "eth0")
             for link in ("eth0", "lo"):
                 _ip("-n", name, "link", "set", link, "up")
-            limit = ["rate", f"{mbit}mbit", "burst", f"{burst_kb}kb", "latency", "50ms"]
-            qdisc = ["qdisc", "add", "dev", "eth0", "root", "tbf", *limit]
-            subprocess.run(["tc", "-n", name, *qdisc], check=True, capture_output=True)
+            limit = ["rate", f"{mbit}mbit", "burst", f"{burst_kb}kb", "latency", "400ms"]
+            for tc, device in (("tc", f"{MINE}v{number}"), (f"tc -n {name}", "eth0")):
+                bucket = [*tc.split(), "qdisc", "add", "dev", device, "root", "tbf", *limit]
+                subprocess.run(bucket, check=True, capture_output=True)
             found.append((name, host))
         yield found

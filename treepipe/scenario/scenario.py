@@ -9,7 +9,7 @@ import copy
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr
 
@@ -69,8 +69,10 @@ class Scenario(Section):
     name: str = Field(description="shown in results")
     seed: Seed = Field(0, description="root of all random streams")
     runs: Annotated[Several, ReadIf("drawn")] = Field(1, description="independent repetitions")
-    emulate: Annotated[bool, ReadIf("imposed")] = Field(
-        True, description="pad execution to the devices' and links' profiles"
+    emulate: Annotated[bool | Literal["devices"], ReadIf("imposed")] = Field(
+        True,
+        description="pad execution to the devices' and links' profiles; `\"devices\"`: to the "
+        "devices' alone, over the network as it is",
     )
     base_port: Annotated[int, Field(ge=0, le=65000), ReadIf("run")] = Field(
         0,
