@@ -75,7 +75,7 @@ class RoundTrips:
     """One end's measurements of a link: milliseconds of each exchange by kind and size
     (``measure/link.py``), total seconds, and its host's name and software."""
 
-    samples: tuple[tuple[Literal["trip", "burst"], int, list[float]], ...]
+    samples: tuple[tuple[Literal["trip", "burst", "train"], int, list[float]], ...]
     seconds: float
     node: str
     versions: str

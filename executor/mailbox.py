@@ -28,7 +28,7 @@ from treepipe.executor.addresses import LOOPBACK
 from treepipe.executor.clock import LOOK_MS, now_ms, wait_until
 from treepipe.executor.link_order import LinkOrder
 from treepipe.executor.transport import Transport
-from treepipe.physics.timing import Load
+from treepipe.physics.timing import PortLoad
 from treepipe.physics.transfers import NO_LOAD, Port, Wire
 
 TOKEN_BYTES = 16
@@ -271,12 +271,12 @@ class Inbox:
         self.idle = False
         self.enter: Callable[[Literal["wait", "receive"]], object] = lambda kind: None
         self.lacks: Callable[[str, str, int], object] = lambda sender, receiver, number: None
-        self.arrives: Callable[[Envelope], Load] = lambda envelope: NO_LOAD
+        self.arrives: Callable[[Envelope], PortLoad] = lambda envelope: NO_LOAD
         self._asked_at = 0
         self._gate = gate
         self._held: list[tuple[float, int, Received]] = []
         self._port = Port()
-        self._coming: list[tuple[float, int, Load, Received]] = []
+        self._coming: list[tuple[float, int, PortLoad, Received]] = []
         self._order: LinkOrder[Received] = LinkOrder()
         self._watched: list[int] = []
 

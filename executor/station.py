@@ -30,7 +30,7 @@ from treepipe.executor.mailbox import Envelope, Gate, Inbox, Outbox, Ping, Recei
 from treepipe.executor.packed import pack
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.transport import KeyPair, ZeroMQ
-from treepipe.physics.timing import IdleFactor, LinkTimes, Load
+from treepipe.physics.timing import IdleFactor, LinkTimes, PortLoad
 from treepipe.physics.transfers import NO_LOAD, Port, Wire
 from treepipe.results.trace import Kind, Span
 from treepipe.scenario.computing import ONE_CORE
@@ -234,7 +234,7 @@ class Station:
         self.outboxes[receiver].send(message, self.clock.now_ms(), size, hidden)
         self.enter("desk")
 
-    def _arrives(self, envelope: Envelope) -> Load:
+    def _arrives(self, envelope: Envelope) -> PortLoad:
         deployment, ends = self.settings.deployment, (envelope.sender, envelope.receiver)
         if deployment.roles.is_local(*ends) or isinstance(envelope.body, Ping):
             return NO_LOAD

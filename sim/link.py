@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from treepipe.physics.timing import LinkTimes, Load
+from treepipe.physics.timing import LinkTimes, PortLoad
 from treepipe.physics.transfers import NO_LOAD, Port, Resources, TransferQueue, Wire
 from treepipe.sim.clock import Clock
 
@@ -112,7 +112,7 @@ class SimulatedLink(Generic[Item]):
             self._due(wire.port, item, begin, begin, free, due)
         return due if self._claim is not None and self._claim.until_delivered else free
 
-    def _receive(self, port: Port, item: Item, sent: float, load: Load, _: object) -> None:
+    def _receive(self, port: Port, item: Item, sent: float, load: PortLoad, _: object) -> None:
         begin = port.take(self._clock.now, load)
         self._due(port, item, sent, begin, port.free_ms, port.free_ms)
 

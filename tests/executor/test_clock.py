@@ -15,7 +15,7 @@ from treepipe.executor.activity import ActivityLog
 from treepipe.executor.clock import LAG_MS, DeviceClock, now_ms, wait_until
 from treepipe.executor.mailbox import Envelope, Inbox, header
 from treepipe.executor.transport import ZeroMQ
-from treepipe.physics.timing import Load
+from treepipe.physics.timing import PortLoad
 
 # --- the clock of an emulated device -------------------------------------------------------------
 
@@ -79,7 +79,7 @@ def test_what_comes_to_a_busy_port_is_delivered_behind_what_is_there(inbox: Inbo
     are there when the first is looked for, the last one first."""
     lasts = {"long": 40.0, "short": 5.0, "light": 0.0}
     comes = {"light": 20.0, "short": 10.0, "long": 0.0}
-    inbox.arrives = lambda envelope: Load(lasts[envelope.sender])
+    inbox.arrives = lambda envelope: PortLoad(lasts[envelope.sender])
     start = now_ms() - 1000.0
     for sender, at in comes.items():
         due = start + at + lasts[sender]
@@ -96,7 +96,7 @@ def test_what_comes_to_a_busy_port_is_delivered_behind_what_is_there(inbox: Inbo
 
 def test_a_port_is_not_taken_before_the_message_is_there(inbox: Inbox) -> None:
     """What comes in 60 ms is announced first; a message that is there before it does not wait."""
-    inbox.arrives = lambda envelope: Load(20.0)
+    inbox.arrives = lambda envelope: PortLoad(20.0)
     start = now_ms()
     for sender, due in (("far", 80.0), ("near", 25.0)):
         inbox.take([header(Envelope(sender, "stage1", start, start + due, Close(1)))])
@@ -109,7 +109,7 @@ def test_a_port_is_not_taken_before_the_message_is_there(inbox: Inbox) -> None:
 
 def test_what_comes_together_waits_for_tokens_of_the_port(inbox: Inbox) -> None:
     """Each message takes 2 ms at the peak and draws 10 ms' tokens from a bucket of 15."""
-    inbox.arrives = lambda envelope: Load(2.0, 10.0, 15.0)
+    inbox.arrives = lambda envelope: PortLoad(2.0, 10.0, 15.0)
     start = now_ms() - 1000.0
     for sender in "abc":
         inbox.take([header(Envelope(sender, "stage1", start, start + 2.0, Close(1)))])

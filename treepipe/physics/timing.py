@@ -230,7 +230,7 @@ class DeviceTimes:
         )
 
 
-class Load(NamedTuple):
+class PortLoad(NamedTuple):
     """What a message takes of a port.
 
     Attributes:
@@ -303,19 +303,19 @@ class LinkTimes:
         bucket."""
         return self.load(size_bytes).lasts_ms
 
-    def load(self, size_bytes: int, tries: int = 1) -> Load:
+    def load(self, size_bytes: int, tries: int = 1) -> PortLoad:
         """Return what a message takes of a port if it is sent ``tries`` times."""
         if self.transfer_ms is not None:
-            return Load((self.message_ms + self.transfer_ms(size_bytes)) * tries)
+            return PortLoad((self.message_ms + self.transfer_ms(size_bytes)) * tries)
         if self.bandwidth_mbit_s is None:
-            return Load(self.message_ms * tries)
+            return PortLoad(self.message_ms * tries)
         sent_ms = _sent_ms(size_bytes, self.bandwidth_mbit_s)
         if not self.burst_bytes:
-            return Load((self.message_ms + sent_ms) * tries)
+            return PortLoad((self.message_ms + sent_ms) * tries)
         burst_ms = _sent_ms(self.burst_bytes, self.bandwidth_mbit_s)
         peak_ms = _sent_ms(size_bytes, self.peak_mbit_s) if self.peak_mbit_s else 0.0
         lasts_ms = max((self.message_ms + peak_ms) * tries, sent_ms * tries - burst_ms)
-        return Load(lasts_ms, sent_ms * tries, burst_ms)
+        return PortLoad(lasts_ms, sent_ms * tries, burst_ms)
 
     def scaled(self, delay: float, rate: float) -> LinkTimes:
         """Scale a message's time of any size by ``delay``, and its bytes per time by ``rate``."""

@@ -18,12 +18,12 @@ from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 
-from treepipe.physics.timing import LinkTimes, Load
+from treepipe.physics.timing import LinkTimes, PortLoad
 
 Item = TypeVar("Item")
 Resources: TypeAlias = tuple[str, ...]
 """Names of the resources that a transfer holds exclusively while it lasts."""
-NO_LOAD = Load(0.0)
+NO_LOAD = PortLoad(0.0)
 """Of a message that passes no port."""
 Transfer: TypeAlias = tuple[float, float, float]
 """Times of one message (ms): it begins, the sender's side is free again, it is delivered."""
@@ -39,15 +39,15 @@ class Port:
         free_ms: end of the last message.
 
     >>> port = Port()
-    >>> port.take(0.0, Load(10.0)), port.take(4.0, Load(1.0)), port.take(30.0, Load(1.0))
-    (0.0, 10.0, 30.0)
+    >>> [port.take(at, PortLoad(ms)) for at, ms in ((0.0, 10.0), (4.0, 1.0), (30.0, 1.0))]
+    [0.0, 10.0, 30.0]
     """
 
     def __init__(self) -> None:
         self.free_ms = 0.0
         self._paid_ms = -inf  # the bucket is full
 
-    def take(self, from_ms: float, load: Load) -> float:
+    def take(self, from_ms: float, load: PortLoad) -> float:
         """Keep the port busy with a message as soon as it is free; return the begin (ms)."""
         lasts, drawn, burst = load
         free = self.free_ms
@@ -72,10 +72,10 @@ class Wire:
         """
         self._times, self._rng, self.port = times, rng, port or Port()
         self._steady = not (times.loss or times.jitter_ms)
-        self._loads: dict[int, Load] = {}  # by bytes; few sizes come again and again
+        self._loads: dict[int, PortLoad] = {}  # by bytes; few sizes come again and again
         self._last_due_ms = 0.0
 
-    def load(self, size_bytes: int) -> Load:
+    def load(self, size_bytes: int) -> PortLoad:
         """Return what a message takes of a port if it is not lost."""
         load = self._loads.get(size_bytes)
         if load is None:
