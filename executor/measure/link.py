@@ -105,7 +105,8 @@ class LinkSession:
         for size in TRAINS:
             train = partial(self._train, size // CAR)
             taken_ms = self._taken_ms(train)
-            yield Probe(("train", size), partial(self._spend, train, size, 1), self._refill)
+            spend = partial(self._spend, train, size, 1)
+            yield Probe(("train", size), spend, self._refill, warm=False)
             self._rate = size / taken_ms  # what came before has emptied a bucket
             if taken_ms > LONGEST_MS:
                 return
