@@ -343,6 +343,7 @@ FORMS: Mapping[str, Form] = {
     "star": Form("StarSD, eq. 3-12", _shared, targets=True),
     "pipedec": Form("PipeDec, section 2.3", _stepped),
     "specpipe": Form("SpecPipe, eq. 1-2", _stepped),
+    "spd": Form("SPD: a hit takes one cycle, a miss one per stage", _stepped),
 }
 
 

@@ -131,11 +131,13 @@ class Passage:
         ways = zip(self._hops, self.hops_ms(rows), self._occupied_ms(rows), strict=True)
         return tuple((hop, self._ported(ends, occupied)) for ends, hop, occupied in ways)
 
-    def report(self, stage: Placed) -> tuple[float, float]:
-        """Return the transfer of a group's report of a computed flight, and its time at a port."""
-        ends = stage.name, self.draft.name
+    def report(self, number: int) -> tuple[float, float]:
+        """Return the transfer of the report of a computed flight by a group that ends at the
+        ``number``-th stage, and its time at a port."""
+        ends, roles = (self.stages[number - 1].name, self.draft.name), self.deployment.roles
         link = self.deployment.link(*ends)
-        occupied = link.occupied_ms(HEADER_BYTES)
+        states = self.deployment.service.reported(self.pipeline, number)
+        occupied = link.occupied_ms(HEADER_BYTES + states * roles.row_bytes)
         return occupied + link.mean_delay_ms, self._ported(ends, occupied)
 
     def _ported(self, ends: tuple[str, str], occupied_ms: float) -> float:

@@ -32,7 +32,7 @@ def steps_of(passage: Passage, width: int, read_ms: float) -> LockStep:
         prune_ms=tuple(stage.times.prune for stage in stages),
         hops=passage.ways(width),
         marker_hops=passage.ways(0),
-        reports=tuple(passage.report(stages[end - 1]) for end in ends),
+        reports=tuple(map(passage.report, ends)),
         hit=Broadcast(*passage.told(1 + (len(groups) - 1) * width), prunes=True),
         flush=Broadcast(*passage.told(1), prunes=True),
         marker=Broadcast(*passage.told(0)),

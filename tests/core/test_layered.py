@@ -111,7 +111,8 @@ def decoded(name: str, requests: int, draft: str, stages: int, seed: int) -> Tim
     order = np.random.default_rng(seed).integers(0, 60, 20_000).tolist()
     case = TrialCase.replaying({"draft": draft, ORDER: order})
     asked = [(5, 30, frozenset[int]())] * requests
-    return decode(system, system.parameters(width=4, children=3), case, asked, stages)
+    shape = {"width": 4, "children": 3} if "width" in system.keys else {}
+    return decode(system, system.parameters(**shape), case, asked, stages)
 
 
 @pytest.mark.parametrize("name", LAYERED)

@@ -46,6 +46,7 @@ OTHER: dict[str, Any] = {
     "central_transfers": False,
     "parallel_prefill": False,
     "batch": 2,
+    "anchors": False,
 }
 """Not the default."""
 READ_BY_ALL = ("prefill_chunk", "ends")
@@ -124,6 +125,7 @@ def test_a_key_that_is_read_has_an_effect_somewhere() -> None:
         "flowspec": "tree_size context_aware expand_size segment_tokens score_aware",
         "flowspec_free": "score_aware expand_size",
         **dict.fromkeys(("pipedec", "specpipe"), layered + "parallel_prefill"),
+        "spd": "anchors",
     }
     for name, keys in effective.items():
         usual = behaviour({"name": name})

@@ -261,15 +261,20 @@ def test_pipedec_latency(draft_ms: float, end_ms: float, spared_ms: float) -> No
     assert terms["hit_ms"] == pytest.approx(expected, rel=EXACTLY)
 
 
-def test_specpipe_between_tokens() -> None:
-    """Eq. 2 with N - 1 further steps: a step is the stages' time alone, P the hits seen."""
+@pytest.mark.parametrize("name", ["specpipe", "spd"])
+def test_specpipe_between_tokens(name: str) -> None:
+    """Eq. 2 with N - 1 further steps: a step is the stages' time alone, P the hits seen.
+
+    SPD's speedup over the stages one after another, n / (1 + (n - 1)(1 - p)), is the same.
+    """
     settings = (draft_of(5.0), stages_of(*[20.0] * 4), links_of(0.0), "workload.new_tokens=501")
-    (trace,) = Written("specpipe", *settings).simulated()
+    (trace,) = Written(name, *settings).simulated()
     found = gaps(trace.requests[0])[1:]
     hit = sum(gap < 50 for gap in found) / len(found)
     assert 0.6 < hit < 0.8
     mean = sum(found) / len(found)
     assert mean == pytest.approx(specpipe_even_tbt_ms(20.0, hit, 4), rel=EXACTLY)
+    assert 4 * 20.0 / mean == pytest.approx(4 / (1 + 3 * (1 - hit)), rel=EXACTLY)
     worst = specpipe_even_tbt_ms(20.0, hit, 4, "N")
     assert worst - mean == pytest.approx((1 - hit) * 20.0, rel=1e-6)
 

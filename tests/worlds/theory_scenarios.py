@@ -46,7 +46,12 @@ new_tokens = 48
 _CHAIN = ("schedule.gamma=4",)
 _LAYERS = ("schedule.width=8", "schedule.children=8")
 _FREE = (*_LAYERS, "schedule.central_transfers=false")
-_KEYS = {"chain": _CHAIN, "dsd": _CHAIN, "starsd": _CHAIN, "pipedec": _FREE, "specpipe": _LAYERS}
+_KEYS = {
+    **dict.fromkeys(("chain", "dsd", "starsd"), _CHAIN),
+    "pipedec": _FREE,
+    "specpipe": _LAYERS,
+    "spd": (),
+}
 ENDS = ("draft", "pipeline")
 """Where the target's ends are; all of them take the same time at either place."""
 SECTIONS = {name: (f"schedule.name={name}", *_KEYS.get(name, ())) for name in ("pp", *_KEYS)}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from treepipe.core.errors import ProtocolError
 from treepipe.core.records import record
@@ -308,22 +308,29 @@ class Beat(_Rowless):
 
 
 @record
-class Through(_Rowless):
+class Through:
     """Report that a group of stages has computed a flight of a pipeline in lock-step; the last
     group's result replaces its report. ``group`` counts from 0 along the pipeline; ``beat`` is the
-    flight's number."""
+    flight's number; ``state_rows`` is the number of hidden states of the flight that go with it."""
 
     draft: int
     pipeline: int
     group: int
     beat: int
+    state_rows: int = 0
+
+    rows: ClassVar[int] = 0
 
     @property
     def session(self) -> int:
         return 0
 
+    def size_bytes(self, row_bytes: int) -> int:
+        return HEADER_BYTES + self.state_rows * row_bytes
+
     def within(self, limits: MessageLimits) -> bool:
-        return limits.name(self.draft, self.pipeline) and _counts(self.group, self.beat)
+        known = limits.name(self.draft, self.pipeline) and _counts(self.group, self.beat)
+        return known and 0 <= self.state_rows <= limits.rows
 
 
 @record

@@ -141,6 +141,7 @@ class StageDesk:
         prompts: Place = "last",
         *,
         in_phases: bool = False,
+        reported_states: int = 0,
     ) -> None:
         """Make the desk of one stage.
 
@@ -151,8 +152,9 @@ class StageDesk:
             prompts: place of prompts among the segments that wait for a shared pass, or for a step.
             in_phases: a step's results leave their groups when its words are applied, instead of as
                 soon as they are computed.
+            reported_states: number of a flight's states that its report takes to the draft server.
         """
-        self._stage, self._stages = stage, stages
+        self._stage, self._stages, self._reported = stage, stages, reported_states
         self._batch, self._prompts = batch, prompts
         ends = [*itertools.accumulate(group_sizes(groups, stages))]
         self._free_beats = sum(end >= stage for end in ends)
@@ -315,7 +317,8 @@ class StageDesk:
         """Return the report of a computed flight to the draft server; None if it needs none."""
         if self._group is None or flight.beat is None:
             return None
-        return Through(flight.draft, flight.pipeline, self._group, flight.beat)
+        states = self._reported if flight.rows else 0
+        return Through(flight.draft, flight.pipeline, self._group, flight.beat, states)
 
     @property
     def _released(self) -> tuple[Flight, tuple[Any, ...]] | None:

@@ -72,6 +72,10 @@ class Parameters:
         """Stages in a row that work one after another within a step (lock-step only)."""
         return 1
 
+    def reported_states(self, stages: int) -> tuple[int, ...]:
+        """Return the number of states that each stage sends with its reports (lock-step only)."""
+        return (0,) * stages
+
     @property
     def overlapped_pruning(self) -> bool:
         """Whether stages prune while results are on their way (lock-step only)."""

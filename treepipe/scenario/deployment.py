@@ -266,6 +266,7 @@ class Service:
     Attributes:
         groups: successive stages that work one after another within a step.
         overlapped_pruning: stages prune while a step's results are on their way.
+        reported_states: states that each stage's reports take to the draft server, per pipeline.
         bounds: the schedule's bounds on the longest pipeline.
         never_misses: the verification rule takes a child wherever there is one.
         least_probabilities: least probability of a candidate, by draft server; empty: no limit.
@@ -284,6 +285,7 @@ class Service:
     new_schedule: NewSchedule
     groups: Groups = 1
     overlapped_pruning: bool = True
+    reported_states: tuple[tuple[int, ...], ...] = ()
     bounds: Bounds = Bounds()
     never_misses: bool = False
     least_probabilities: tuple[float, ...] = ()
@@ -299,6 +301,10 @@ class Service:
     cache_tokens: int | None = None
     room: Room = Room()
     slo: Objectives | None = None
+
+    def reported(self, pipeline: int, stage: int) -> int:
+        """Return the number of states in a report of a pipeline's ``stage``-th stage (from 1)."""
+        return self.reported_states[pipeline][stage - 1] if self.reported_states else 0
 
     @property
     def pass_requests(self) -> int:

@@ -49,6 +49,7 @@ def stage_desk(deployment: Deployment, pipeline: int, number: int) -> StageDesk:
         service.pass_requests,
         service.prompts,
         in_phases=not service.overlapped_pruning,
+        reported_states=service.reported(pipeline, number),
     )
 
 

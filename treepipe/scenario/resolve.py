@@ -277,6 +277,7 @@ def _service(scenario: Scenario, stages: Sequence[int], reads_states: bool) -> S
         section.choose(drawn=rule == "rejection", reads_states=reads_states),
         groups=section.parameters.groups,
         overlapped_pruning=section.parameters.overlapped_pruning,
+        reported_states=tuple(map(section.parameters.reported_states, stages)),
         bounds=bounds_of(scenario, max(stages)),
         never_misses=rule == "relaxed_best",
         least_probabilities=least_probabilities(scenario),

@@ -100,11 +100,22 @@ class Layered(TreeDecoding):
     """A request that feeds a layer at every step of its pipeline."""
 
     def __init__(
-        self, session: int, prefill_chunk: int, parameters: LayeredKeys, *, parallel: bool = False
+        self,
+        session: int,
+        prefill_chunk: int,
+        parameters: LayeredKeys,
+        *,
+        parallel: bool = False,
+        drawn: bool = False,
     ) -> None:
-        """Make a request's schedule; ``parallel``: the draft reads the prompt with the target."""
+        """Make a request's schedule.
+
+        Args:
+            parallel: the draft reads the prompt with the target.
+            drawn: candidates are draws, which layers of one node allow.
+        """
         super().__init__(session, prefill_chunk)
-        self._parallel = parallel
+        self._parallel, self._drawn = parallel, drawn
         self._chunks: deque[int] = deque()
         self._parameters = parameters
         self._frontier = parameters.frontier()
@@ -227,17 +238,17 @@ class Layered(TreeDecoding):
         return range(bisect_left(depths, depths[-1]), len(depths))
 
     def _pass(self, layer: range) -> DraftPass:
-        ticket = self._request.ticket()
+        ticket, drawn = self._request.ticket(), self._drawn
         frontier, flying, top_k = self._frontier, self._flying, self._parameters.children
         if not frontier.root_read and (self._parameters.draft_reuse or not frontier.moved):
             frontier.root_read = True
             unread, flying.unread = tuple(flying.unread), []
-            return DraftPass(ticket, unread, (), (), True, top_k)
+            return DraftPass(ticket, unread, (), (), True, top_k, drawn=drawn)
         if self._parameters.draft_reuse:
             keep, accepted = frontier.take_prune()
             flying.unread = []
             tokens, parents = frontier.extend(flying.tree, layer)
-            return DraftPass(ticket, (), tokens, parents, False, top_k, keep, accepted)
+            return DraftPass(ticket, (), tokens, parents, False, top_k, keep, accepted, drawn)
         tokens, parents = frontier.whole(flying.tree, layer)
         return DraftPass(ticket, (), tokens, parents, True, top_k)
 
