@@ -47,6 +47,7 @@ class DraftWorker:
         settings = station.settings
         self._station, self._deployment = station, settings.deployment
         self._desk = draft_desk(settings.deployment, settings.number)
+        self._feedback = self._deployment.service.feedback
         self._stages = [
             [stage.name for stage in stages] for stages in settings.deployment.roles.pipelines
         ]
@@ -237,7 +238,7 @@ class DraftWorker:
 
     def _carry_out(self, orders: Orders) -> None:
         station, now = self._station, self._station.clock.now_ms()
-        for receivers, message in orders.letters(self._stages):
+        for receivers, message in orders.letters(self._stages, self._feedback):
             hidden = self._embedded(message) if isinstance(message, Flight) else None
             if self._observe is not None and isinstance(message, Beat):
                 self._announced(message, self._observe)

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 import torch
 
 from treepipe.core.accepted_rows import AcceptedRows
-from treepipe.core.messages import Close, Flight, Segment, Verified
+from treepipe.core.messages import Beat, Close, Flight, Segment, Verified
 from treepipe.core.stage import Prune
 from treepipe.core.stage_desk import Move, Send, StageWork
 from treepipe.executor.checkpoint import Checkpoint
@@ -33,6 +33,7 @@ class StageWorker:
         stages = settings.deployment.roles.pipelines[settings.pipeline]
         following = stages[settings.number :]
         self._successor = following[0].name if following else None
+        self._hands_on = settings.deployment.service.feedback == "ring"
         self._desk = stage_desk(settings.deployment, settings.pipeline, settings.number)
         checkpoint, compute = Checkpoint.open(settings.target), settings.placed.compute
         dtype, device = DTYPES[compute.dtype], compute.device
@@ -72,6 +73,8 @@ class StageWorker:
 
     def _receive(self, received: Received) -> None:
         body = received.message
+        if isinstance(body, Beat) and self._successor and self._hands_on:
+            self._station.send(self._successor, body)
         payloads: list[torch.Tensor | None] = []
         if isinstance(body, Flight):
             counts = [len(segment.tokens) for segment in body.segments]

@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 from treepipe.core.accepted_rows import AcceptedRows
 from treepipe.core.draft_book import DraftBook
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn
-from treepipe.core.messages import Close, Flight, Message, Segment, Through, Verified
+from treepipe.core.messages import Beat, Close, Flight, Message, Segment, Through, Verified
 from treepipe.core.recovery import CommitReporter, Committed, OpenRequestState
 from treepipe.core.requests import OpenRequest, RequestTrace
 from treepipe.core.stage import Prune
@@ -164,6 +164,7 @@ class StageRole(Role):
         self._desk = stage_desk(deployment, pipeline, number)
         self._drafts = [draft.name for draft in deployment.roles.drafts]
         self._successor = stages[number].name if stages[number:] else None
+        self._hands_on = deployment.service.feedback == "ring" and self._successor is not None
         self._by_context = self._placed.times.stage.last_context is not None
         self._verifies = deployment.roles.verifies(pipeline, number)
         self._sends_all = number < len(stages) or deployment.roles.reads_states
@@ -178,6 +179,8 @@ class StageRole(Role):
     def deliver(self, message: Message) -> None:
         segments = message.segments if isinstance(message, Flight) else ()
         self._desk.receive(message, (self._world.clock.now,) * len(segments))
+        if self._hands_on and isinstance(message, Beat):  # costs a host no time
+            self._world.send(self.name, (self._successor or "",), message)
         if self._accepted is not None and isinstance(message, Close):
             self._accepted.close(message.session)
         if self._desk.has_work:
@@ -270,6 +273,7 @@ class DraftServer(Role):
             draft_desk(deployment, draft),
             deployment.schedule_of(draft),
         )
+        self._feedback = deployment.service.feedback
         self._stages = [[stage.name for stage in stages] for stages in deployment.roles.pipelines]
         self._by_context = self._placed.times.draft.last_context is not None
         self._inbox: deque[tuple[Flight | Verified | Through, float]] = deque()
@@ -380,7 +384,7 @@ class DraftServer(Role):
         if self._place.costs is not None:
             return self._decide(orders, rows, self._place.costs)
         if not orders.nothing:
-            self._send(orders.letters(self._stages))
+            self._send(orders.letters(self._stages, self._feedback))
             self._book.carry_out(orders, self._world.clock.now)
         return ()
 
@@ -388,7 +392,7 @@ class DraftServer(Role):
         yield costs.desk(rows)
         self._spent("desk", 0, 0)
         self._book.carry_out(orders, self._world.clock.now)
-        yield from self._pack(orders.letters(self._stages), costs)
+        yield from self._pack(orders.letters(self._stages, self._feedback), costs)
 
     def _set_alarm(self) -> None:
         """Set an alarm for the desk's next wake-up; one that fires too early is set anew."""

@@ -47,6 +47,10 @@ OTHER: dict[str, Any] = {
     "parallel_prefill": False,
     "batch": 2,
     "anchors": False,
+    "slots": 1,
+    "receives_first": False,
+    "feedback": "broadcast",
+    "drafts_first": True,
 }
 """Not the default."""
 READ_BY_ALL = ("prefill_chunk", "ends")
@@ -126,6 +130,7 @@ def test_a_key_that_is_read_has_an_effect_somewhere() -> None:
         "flowspec_free": "score_aware expand_size",
         **dict.fromkeys(("pipedec", "specpipe"), layered + "parallel_prefill"),
         "spd": "anchors",
+        "engine_pp": "slots receives_first feedback drafts_first",
     }
     for name, keys in effective.items():
         usual = behaviour({"name": name})

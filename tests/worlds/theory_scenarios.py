@@ -50,7 +50,7 @@ _KEYS = {
     **dict.fromkeys(("chain", "dsd", "starsd"), _CHAIN),
     "pipedec": _FREE,
     "specpipe": _LAYERS,
-    "spd": (),
+    **dict.fromkeys(("engine_pp", "spd"), ()),
 }
 ENDS = ("draft", "pipeline")
 """Where the target's ends are; all of them take the same time at either place."""

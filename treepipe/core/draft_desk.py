@@ -10,6 +10,9 @@ flight ends a step for all requests that take part, as soon as all groups have c
 nodes must complete", PipeDec, section 3.4.3): their words form the beat, their segments the next
 flight, their draft passes one batch.
 
+A pipeline may take a bounded number of flights. Flights beyond it wait at the dock, where segments
+of other requests join them.
+
 A request begins when the caches have room for it (``cache_room.py``); waiting requests begin in
 order of arrival, preempted ones first.
 """
@@ -25,6 +28,7 @@ from operator import not_
 from typing import Any
 
 from treepipe.core.cache_room import DRAFT, CacheBook, CacheRoom
+from treepipe.core.dock import Dock, board
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn, WarmUp, Work
 from treepipe.core.front_desk import ArrivalQueue
 from treepipe.core.gauge import Gauge
@@ -108,6 +112,7 @@ class DraftDesk:
         warm_up_ms: float | None = None,
         room: CacheRoom | None = None,
         least_log_prob: float = -inf,
+        flights: Sequence[int | None] = (),
     ) -> None:
         """Make the desk of one draft server.
 
@@ -119,6 +124,7 @@ class DraftDesk:
                 never.
             room: bound on its requests' keys and values; None: no bound.
             least_log_prob: least log probability of a candidate; less probable ones are dropped.
+            flights: maximum number of flights, per pipeline; None or empty: no bound.
         """
         self._warm_up_ms, self._idle_ms, self._in_vain = warm_up_ms, inf, 0
         self._draft, self._groups, self._queue, self._batch = draft, groups, queue, batch
@@ -133,6 +139,7 @@ class DraftDesk:
         self._lost: set[int] = set()
         self._gauge = Gauge()
         self._least_log_prob = least_log_prob
+        self._dock = Dock(flights, batch)
         self._caches, self._waiting = CacheBook(room or CacheRoom()), deque[int]()
 
     @property
@@ -278,7 +285,7 @@ class DraftDesk:
     def began(self, work: Begin) -> Orders:
         orders, started = Orders(), self._sessions[work.session].started
         self._queue_passes(self._serve(orders, work.session, started))
-        return orders
+        return self._dock.release(orders)
 
     def returned(self, flight: Flight, answers: Sequence[tuple[int, ...]]) -> Orders:
         """Take the target's tokens at an evaluated flight, per segment and row; return orders."""
@@ -294,7 +301,8 @@ class DraftDesk:
         for session, event in events.items():
             passes += self._serve(orders, session, event)
         self._queue_passes(passes)
-        return self._with_room(self._gathered(orders))
+        self._dock.landed(flight)
+        return self._dock.release(self._with_room(self._gathered(orders)))
 
     def drafted(self, answers: Sequence[tuple[int, Drafted]]) -> Orders:
         """Take the answers of a batch of draft passes.
@@ -316,7 +324,7 @@ class DraftDesk:
         orders = self._with_room(orders)
         if self._held and not self._awaited:
             orders.messages, self._held = [*orders.messages, *self._held], []
-        return self._gathered(orders)
+        return self._dock.release(self._gathered(orders))
 
     @property
     def _awaited(self) -> bool:
@@ -376,22 +384,11 @@ class DraftDesk:
         others, flights = list[tuple[int, Message]](), list[Flight]()
         for pipeline, message in orders.messages:
             if isinstance(message, Flight) and message.beat is None:
-                self._board(flights, message)
+                board(flights, message, self._batch)
             else:
                 others.append((pipeline, message))
         orders.messages = [*others, *((flight.pipeline, flight) for flight in flights)]
         return orders
-
-    def _board(self, flights: list[Flight], fed: Flight) -> None:
-        """Put a segment into the first flight with room behind its session's earlier segments."""
-        sessions = [[segment.session for segment in flight.segments] for flight in flights]
-        own = [place for place, held in enumerate(sessions) if fed.session in held]
-        for place in range(own[-1] + 1 if own else 0, len(flights)):
-            flight = flights[place]
-            if flight.pipeline == fed.pipeline and len(flight.segments) < self._batch:
-                flights[place] = flight.holding((*flight.segments, *fed.segments))
-                return
-        flights.append(fed)
 
     def _queue_passes(self, passes: list[tuple[int, DraftPass]]) -> None:
         if passes:
@@ -426,6 +423,7 @@ class DraftDesk:
         kept = [tuple([p for p in group if p[0] != session]) for group in self._passes]
         self._passes = deque([group for group in kept if group])
         self._held = [each for each in self._held if each[1].session != session]
+        self._dock.left(session)
         orders.messages.append((state.pipeline, Close(session)))
 
     # --- lock-step of a pipeline -----------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from treepipe.core.messages import Flight, Message
+from treepipe.core.messages import Beat, Feedback, Flight, Message
 from treepipe.core.protocol import DraftPass
 from treepipe.core.records import record
 
@@ -98,8 +98,11 @@ class Orders:
         """Sessions that end with these orders."""
         return [*self.preempted, *[session for session, _ in self.finished]]
 
-    def letters(self, stages: Sequence[Sequence[str]]) -> Iterator[tuple[Sequence[str], Message]]:
+    def letters(
+        self, stages: Sequence[Sequence[str]], feedback: Feedback
+    ) -> Iterator[tuple[Sequence[str], Message]]:
         """Yield receivers and message, one after another; ``stages`` are names, by pipeline."""
+        handed_on = (Flight, Beat) if feedback == "ring" else Flight
         for pipeline, message in self.messages:
             names = stages[pipeline]
-            yield names[:1] if isinstance(message, Flight) else names, message
+            yield names[:1] if isinstance(message, handed_on) else names, message

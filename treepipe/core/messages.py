@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from treepipe.core.errors import ProtocolError
 from treepipe.core.records import record
@@ -21,6 +21,9 @@ NO_PARENT = -1
 """Parent of a root, and of a draft node that hangs at the newest committed token."""
 NO_TOKEN = -1
 """Token at a row without an answer (pruned, or off the true path); no draft proposes it."""
+
+Feedback: TypeAlias = Literal["ring", "broadcast"]
+"""The way of words: to the first stage and from there to each next one, or to every stage."""
 
 HEADER_BYTES = 64
 """Bytes of a message besides its rows."""

@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any, Literal, TypeAlias
 
 from treepipe.core.barrier import Groups
+from treepipe.core.messages import Feedback
 from treepipe.core.protocol import Schedule
 from treepipe.core.registry import NAME, NAME_RULE, key, names_of, wrong_keys
 from treepipe.core.stage_desk import Place
@@ -91,6 +92,10 @@ class Parameters:
         """Whether a device takes part in one transfer at a time."""
         return False
 
+    @property
+    def feedback(self) -> Feedback:
+        return "broadcast"
+
 
 @dataclass(frozen=True, slots=True)
 class ScheduleContext:
@@ -125,8 +130,8 @@ def defaults_only(load: Load) -> Sequence[Block]:
     return ({},)
 
 
-def unbounded(parameters: Any) -> int | None:
-    """Return None: the ``places`` of a system without a bound on concurrent requests."""
+def unbounded(*facts: Any) -> int | None:
+    """Return None: no bound, as a system's ``places`` or ``flights``."""
     return None
 
 
@@ -152,6 +157,7 @@ class System:
         chains: its trees never branch, as the adaptive rule needs.
         places: maximum number of requests that one pipeline serves at once by itself; None: no
             bound.
+        flights: maximum number of flights in a pipeline at once, by stages; None: no bound.
         prompts: the default place of prompts among the segments that wait for a stage.
         grid: values that the planner tries where a file names none.
         order: its place in tables and grids: plain decoding first, static trees, pipelines that are
@@ -176,6 +182,7 @@ class System:
     drawn: bool = False
     chains: bool = False
     places: Callable[[Any], int | None] = unbounded
+    flights: Callable[[Any, int], int | None] = unbounded
     prompts: Place = "last"
     grid: Callable[[Load], Sequence[Block]] = defaults_only
     closed_form: str | None = None

@@ -16,7 +16,7 @@ from treepipe.core.barrier import Groups
 from treepipe.core.captures import carried
 from treepipe.core.draft_work import Draft
 from treepipe.core.front_desk import Policy, ServiceLevels
-from treepipe.core.messages import Flight, Message
+from treepipe.core.messages import Feedback, Flight, Message
 from treepipe.core.protocol import Schedule, Started
 from treepipe.core.requests import Objectives
 from treepipe.core.stage_desk import Place
@@ -266,6 +266,8 @@ class Service:
     Attributes:
         groups: successive stages that work one after another within a step.
         overlapped_pruning: stages prune while a step's results are on their way.
+        flights: maximum number of flights under way, per pipeline; None: no bound.
+        feedback: the way of words to the stages.
         reported_states: states that each stage's reports take to the draft server, per pipeline.
         bounds: the schedule's bounds on the longest pipeline.
         never_misses: the verification rule takes a child wherever there is one.
@@ -285,6 +287,8 @@ class Service:
     new_schedule: NewSchedule
     groups: Groups = 1
     overlapped_pruning: bool = True
+    flights: tuple[int | None, ...] = ()
+    feedback: Feedback = "broadcast"
     reported_states: tuple[tuple[int, ...], ...] = ()
     bounds: Bounds = Bounds()
     never_misses: bool = False

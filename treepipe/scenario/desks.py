@@ -36,6 +36,7 @@ def draft_desk(deployment: Deployment, draft: int) -> DraftDesk:
         None if roles.drafts[draft].name in deployment.plain else service.warm_up_ms,
         cache_room(deployment, draft),
         log(least) if least else -inf,
+        service.flights,
     )
 
 

@@ -277,6 +277,8 @@ def _service(scenario: Scenario, stages: Sequence[int], reads_states: bool) -> S
         section.choose(drawn=rule == "rejection", reads_states=reads_states),
         groups=section.parameters.groups,
         overlapped_pruning=section.parameters.overlapped_pruning,
+        flights=tuple(system.flights(section.parameters, each) for each in stages),
+        feedback=section.parameters.feedback,
         reported_states=tuple(map(section.parameters.reported_states, stages)),
         bounds=bounds_of(scenario, max(stages)),
         never_misses=rule == "relaxed_best",
