@@ -1,8 +1,8 @@
 """SPD's wall speed-ups from its theoretical ones, and an engine's ratio with and without drafts.
 
-SPD: two rows of one model give the time of a cycle as a stage's layers and a fixed part; every other
-row is then simulated, with the hit ratio that its theoretical speed-up implies. vLLM: the RFC's own
-step and its fixed time per round are simulated in the engine's microbatch slots.
+SPD: two rows of one model give the time of a cycle, a stage's layers and a fixed part; every other
+row is simulated with the hit ratio that its theoretical speed-up implies. vLLM: the RFC's own step
+and its fixed time per round are simulated in the engine's microbatch slots.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FULL = Settings(runs=24)
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """The time of a cycle: ``fixed_ms`` and a stage's share of ``share`` of a plain token's time."""
+    """The time of a cycle: ``fixed_ms``, and ``share`` of a stage's part of a plain token's time."""
 
     fixed_ms: float
     share: float
@@ -92,8 +92,8 @@ def spd_scenario(row: str, cycle: Cycle, settings: Settings) -> Scenario:
 
 
 def engine_scenario(streams: int, settings: Settings) -> Scenario:
-    """Make vLLM's pipeline: the fixed time of a round is spent on the last stage's device, where the
-    draft works; of its tokens only the first one's acceptance is known, so only it is accepted."""
+    """Make vLLM's pipeline: the fixed time of a round is spent on the last stage's device, where
+    the draft works; only the first token's acceptance is known, so no second one is drafted."""
     facts = published()["engines"]["vllm-44697"]
     stage = {"stage_ms": {"1": facts["step_ms"] / 4}}
     last = {**stage, "decide_ms": facts["per_round_ms"] / max(1, streams // 4)}
@@ -152,7 +152,8 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     spd, engine = simulated(rows, say), simulated(engines, say)
     made = Reproduction(NAME, PAGE)
     made.add([_wall(row, each) for row, each in spd.items()], "spd", "SPD: speed over one GPU")
-    made.add([_ratio(n, engine[f"c={n}"]) for n in STREAMS], "engine", "vLLM: with drafts over without")
+    ratios = [_ratio(n, engine[f"c={n}"]) for n in STREAMS]
+    made.add(ratios, "engine", "vLLM: with drafts over without")
     fields = {"cycle": cycle, "profile": facts["profile_ms"]}
     return made.result(fields, {NAME: _figure(spd)})
 
