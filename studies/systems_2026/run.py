@@ -1,8 +1,8 @@
 """SPD's wall speed-ups from its theoretical ones, and an engine's ratio with and without drafts.
 
 SPD: two rows of one model give the time of a cycle, a stage's layers and a fixed part; every other
-row is simulated with the hit ratio that its theoretical speed-up implies. vLLM: the RFC's own step
-and its fixed time per round are simulated in the engine's microbatch slots.
+row follows by the closed form from the hit ratio that its theoretical speed-up implies. vLLM: the
+RFC's own step and its fixed time per round are simulated in the engine's microbatch slots.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from treepipe.progress import Progress
-from treepipe.results.statistics import Interval
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.points import Outcome
+from treepipe.sim.theory.closed_form import closed_form
 from treepipe.studies.plots import PUBLISHED, Line, Panel, line_figure, shaded
 from treepipe.studies.reproduction import Reproduction, predicted, published, simulated
 from treepipe.studies.study import Entry, StudyResult
@@ -43,7 +43,7 @@ FULL = Settings(runs=24)
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """The time of a cycle: ``fixed_ms``, and ``share`` of a stage's part of a plain token's time."""
+    """The time of a cycle: ``fixed_ms``, and ``share`` of a stage's part of a plain token."""
 
     fixed_ms: float
     share: float
@@ -147,22 +147,25 @@ def _scenario(
 def study(settings: Settings, say: Progress) -> StudyResult:
     """Fit the cycle, simulate every row, and the engine's streams."""
     facts, cycle = published()["spd"], fitted_cycle()
-    rows = {row: spd_scenario(row, cycle, settings) for row in facts["theoretical"]}
+    spd = {row: wall_of(row, spd_scenario(row, cycle, settings)) for row in facts["theoretical"]}
     engines = {f"c={n}": engine_scenario(n, settings) for n in STREAMS}
-    spd, engine = simulated(rows, say), simulated(engines, say)
+    engine = simulated(engines, say)
     made = Reproduction(NAME, PAGE)
-    made.add([_wall(row, each) for row, each in spd.items()], "spd", "SPD: speed over one GPU")
+    made.add([_wall(row, speed) for row, speed in spd.items()], "spd", "SPD: speed over one GPU")
     ratios = [_ratio(n, engine[f"c={n}"]) for n in STREAMS]
     made.add(ratios, "engine", "vLLM: with drafts over without")
     fields = {"cycle": cycle, "profile": facts["profile_ms"]}
     return made.result(fields, {NAME: _figure(spd)})
 
 
-def _wall(row: str, outcome: Outcome) -> Entry:
-    gap, own = outcome.metrics["time_between_tokens_ms"], serial_ms(row)
-    value = Interval(own / gap.mean, own / (gap.high or gap.mean), own / (gap.low or gap.mean))
+def wall_of(row: str, scenario: Scenario) -> float:
+    """Return the speed over one GPU in the long run."""
+    return serial_ms(row) / closed_form(scenario).terms["long_run_time_between_tokens_ms"]
+
+
+def _wall(row: str, speed: float) -> Entry:
     fact = published()["spd"]["wall"].get(row)
-    return predicted(f"spd/{row}/wall", "1", value, fact, fitted=row in FITTED)
+    return predicted(f"spd/{row}/wall", "1", speed, fact, fitted=row in FITTED)
 
 
 def _ratio(streams: int, outcome: Outcome) -> Entry:
@@ -172,15 +175,12 @@ def _ratio(streams: int, outcome: Outcome) -> Entry:
     return predicted(f"engine/vllm-44697/c={streams}/ratio", "1", rate / plain, fast / plain)
 
 
-def _figure(spd: Mapping[str, Outcome]) -> Figure:
+def _figure(spd: Mapping[str, float]) -> Figure:
     facts, panels = published()["spd"], []
     for model, called in MODELS.items():
         rows = [row for row in spd if row.startswith(model) and not row.endswith("ls3")]
         theory = {stages_of(row): facts["theoretical"][row] for row in rows}
-        wall = {
-            stages_of(row): serial_ms(row) / spd[row].metrics["time_between_tokens_ms"].mean
-            for row in rows
-        }
+        wall = {stages_of(row): spd[row] for row in rows}
         seen = {stages_of(row): facts["wall"][row] for row in rows if row in facts["wall"]}
         lines = shaded({"theoretical, published": theory, "wall, predicted": wall})
         panels.append(Panel(called, [*lines, Line(seen, PUBLISHED)]))

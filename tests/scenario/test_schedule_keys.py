@@ -47,7 +47,7 @@ OTHER: dict[str, Any] = {
     "parallel_prefill": False,
     "batch": 2,
     "anchors": False,
-    "slots": 1,
+    "slots": 3,
     "receives_first": False,
     "feedback": "broadcast",
     "drafts_first": True,
