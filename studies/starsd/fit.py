@@ -113,17 +113,19 @@ def linear(given: Sequence[Column], n: int) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Yield:
-    """Three ratios of the paper's own counters, which the model does not explain.
+    """Four ratios of the paper's own counters, which the model does not explain.
 
     Attributes:
         counted: throughput over the draft's rounds and tokens per round (below 1: throughput
             includes time in which nothing is decoded).
         attended: rounds of a target times targets over the draft's rounds.
+        accepted: tokens of a target's round over those of a round of all deployments.
         loaded: the draft's load over the share of a turn in which it does not idle.
     """
 
     counted: float
     attended: float
+    accepted: float
     loaded: float
 
 
@@ -140,15 +142,18 @@ class Calibration:
         Tokens are rounds times their expected tokens, without the noise of acceptance.
         """
         n, bed, counts = seen.targets, self.bed, self._yield_of(seen.targets)
+        share = bed.second.step_share if n > BESIDE else 1.0
         return {
             "throughput_tokens_s": seen.rounds.scaled(bed.tokens * counts.counted),
-            "per_target_tokens_s": seen.rounds.scaled(bed.tokens * counts.attended / n),
+            "per_target_tokens_s": seen.rounds.scaled(
+                bed.tokens * counts.accepted * counts.attended / n
+            ),
             "draft_rounds_s": seen.rounds,
             "target_rounds_s": seen.rounds.scaled(counts.attended / n),
             "draft_idle_ms": seen.idle,
             "draft_wait_ms": seen.wait,
             "draft_load": seen.load.scaled(counts.loaded),
-            "t_s_ms": seen.service.scaled(bed.step_ms / bed.service_ms),
+            "t_s_ms": seen.service.scaled(share * bed.step_ms / bed.service_ms),
         }
 
     def _yield_of(self, targets: int) -> Yield:
@@ -177,7 +182,9 @@ def calibrate(given: Sequence[Column], say: Progress, effort: Effort | None = No
     bed = fit(partial(_jittered, bed, alone, near), start, near, _wait)
     for far in [c for c in given if c.n > BESIDE]:
         slow = far.service_ms / bed.service_ms
-        bed = fit(partial(_with_second_server, bed, slow), START_SECOND, [far], _rate_and_wait)
+        share = far.t_s_ms / bed.step_ms / slow
+        made = partial(_with_second_server, bed, slow, share)
+        bed = fit(made, START_SECOND, [far], _rate_and_wait)
     return Calibration(bed, _yields(given, tokens))
 
 
@@ -188,6 +195,7 @@ def _yields(given: Sequence[Column], tokens: float) -> dict[str, Yield]:
         found[name] = Yield(
             fmean(c.throughput_tokens_s / c.draft_rounds_s / tokens for c in same),
             fmean(c.attended for c in same),
+            fmean(c.per_target_tokens_s / c.target_rounds_s / tokens for c in same),
             fmean(c.draft_load * 1e3 / c.draft_rounds_s / c.service_ms for c in same),
         )
     return found
@@ -201,9 +209,9 @@ def _jittered(bed: Testbed, alone: Sequence[Column], near: Sequence[Column], x: 
     return replace(bed, jitter_ms=jitter, uneven_ms=uneven, return_ms=fmean(first))
 
 
-def _with_second_server(bed: Testbed, slow: float, x: Floats) -> Testbed:
+def _with_second_server(bed: Testbed, slow: float, share: float, x: Floats) -> Testbed:
     """Return the testbed with a second server's additions, given as shares of its return time."""
-    return replace(bed, second=SecondServer(slow, *(bed.return_ms * x).tolist()))
+    return replace(bed, second=SecondServer(slow, *(bed.return_ms * x).tolist(), share))
 
 
 def _wait(column: Column, seen: Simulated) -> list[float]:

@@ -242,6 +242,7 @@ def _fields(
         "testbed": testbed,
         "layers_ms": testbed.LAYERS * given[2].t_s_ms,
         "step_rise_ms": given[4].t_s_ms - given[3].t_s_ms,
+        "step_slow": calibration.bed.second.slow * calibration.bed.second.step_share,
         "missed": (min(missed), max(missed)),
     }
 

@@ -32,12 +32,14 @@ _MEAN, _SPREAD = math.sqrt(2 / math.pi), math.sqrt(2 * (1 - 2 / math.pi))
 
 @dataclass(frozen=True, slots=True)
 class SecondServer:
-    """The effect of targets behind the network: a factor on the draft's times, and additions to the
-    return time of every target, and of those behind the network."""
+    """The effect of targets behind the network: a factor on the draft's times, additions to the
+    return time of every target, and of those behind the network, and the part of the factor that a
+    pass has (the rest is overhead: messages are packed for the network)."""
 
     slow: float = 1.0
     everywhere_ms: float = 0.0
     behind_ms: float = 0.0
+    step_share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
