@@ -11,7 +11,7 @@ from pkgutil import resolve_name
 from treepipe.core.drafter import LANGUAGE_MODEL, Drafter
 from treepipe.core.drafts.ngram import LOOKUP
 from treepipe.core.errors import UserError
-from treepipe.core.verification import Sampling
+from treepipe.core.verification import LOSSLESS, Sampling
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_memory import RememberingDraft
 from treepipe.executor.draft_source import DraftSource, Opening
@@ -62,7 +62,7 @@ class SourceSettings:
 
 def judged_sampling(section: SamplingSection) -> Sampling:
     """Sampling of the rule's distributions; see ``treepipe.core.verification``."""
-    relaxes = section.rule not in ("exact", "rejection")
+    relaxes = section.rule not in LOSSLESS
     temperature = 1.0 if relaxes and not section.temperature else section.temperature
     return Sampling(temperature, section.top_p, section.top_k)
 

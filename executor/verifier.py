@@ -14,6 +14,7 @@ from treepipe.core.messages import NO_TOKEN, Flight
 from treepipe.core.protocol import Offer
 from treepipe.core.verification import (
     Adaptive,
+    Block,
     Exact,
     MultiCandidate,
     RelaxedBest,
@@ -31,6 +32,8 @@ def new_rule(section: SamplingSection, rng: np.random.Generator) -> Rule:
     """Make the scenario's rule for one request."""
     if section.rule == "rejection":
         return MultiCandidate(rng)
+    if section.rule == "block":
+        return Block(rng)
     exact = Exact(rng, greedy=section.temperature == 0)
     if section.rule == "relaxed_best":
         return RelaxedBest(exact)
@@ -106,8 +109,10 @@ class Verifier:
         """Choose a token per row of [n, hidden]; ``NO_TOKEN`` at rows pruned or off the walk."""
         if self.greedy:
             return self._ends.next_tokens(hidden)
-        token_at = self.tokens(session, hidden)
         judge, found = self._judges[session], list[int]()
+        if isinstance(judge.rule, Block):
+            return self._chain(session, judge.rule, hidden, offers)
+        token_at = self.tokens(session, hidden)
         for row, offer in enumerate(offers):
             token = NO_TOKEN
             if offer is not None and (not offer.path or offer.path == judge.walk):
@@ -124,12 +129,33 @@ class Verifier:
         logits = self._ends.logits(hidden).cpu()
         return lambda row, offer=ALONE: self._judge(session, logits[row].double().numpy(), offer)
 
+    def _chain(
+        self, session: int, rule: Block, hidden: torch.Tensor, offers: Sequence[Offer | None]
+    ) -> tuple[int, ...]:
+        """Judge a chain that came back whole, root first; a pruned one has no offers."""
+        rows = [offer for offer in offers if offer is not None]
+        unknown = len(offers) * (NO_TOKEN,)
+        if not rows:
+            return unknown
+        drawn = [offer.children[0] for offer in rows[:-1]]
+        if len(rows) < len(offers) or any(
+            offer.path != tuple(drawn[:depth]) for depth, offer in enumerate(rows)
+        ):
+            raise ProtocolError("block verification needs a chain in one segment, from its root")
+        logits = self._ends.logits(hidden).cpu()
+        p = [target_distribution(row.double().numpy(), self._sampling) for row in logits]
+        q = [self._drafted(session, offer) for offer in rows[:-1]]
+        return (*rule.chain(p, drawn, q), *unknown)[: len(offers)]
+
     def _judge(self, session: int, logits: Any, offer: Offer) -> int:
-        judge = self._judges[session]
         p = target_distribution(logits, self._sampling)
-        q = None
-        if self._draft is not None:
-            q = self._draft.distribution(session, judge.text, offer.path)
-            if q is None and offer.children:
-                raise ProtocolError(f"what the draft answered at {offer.path} is forgotten")
-        return judge.rule.next_token(p, offer.children, q)
+        q = None if self._draft is None else self._drafted(session, offer)
+        return self._judges[session].rule.next_token(p, offer.children, q)
+
+    def _drafted(self, session: int, offer: Offer) -> Any:
+        """Return the draft's distribution at a node; None where it has not been asked."""
+        assert self._draft is not None  # the rule needs it
+        q = self._draft.distribution(session, self._judges[session].text, offer.path)
+        if q is None and offer.children:
+            raise ProtocolError(f"what the draft answered at {offer.path} is forgotten")
+        return q

@@ -24,6 +24,7 @@ from treepipe.profiles.hit_ratio import CHAIN, chain_rounds
 from treepipe.profiles.library import REFERENCE, checkpoint_directory
 from treepipe.profiles.pool_file import PoolFile, ranks_of
 from treepipe.profiles.schema import AcceptanceProfile, Origin
+from treepipe.scenario.making import READS
 from treepipe.scenario.schema import SamplingSection, SourceSection
 
 
@@ -78,10 +79,10 @@ def _sampling(asked: AcceptanceRequest) -> SamplingSection:
     """Read the sampling. Raises ``UserError`` if it is invalid or cannot be recorded."""
     given = {key: getattr(asked, key) for key in SamplingSection.model_fields}
     sampling = validated(SamplingSection, given, "calibrate acceptance")
-    if sampling.rule == "relaxed_best":
+    if sampling.rule in READS:
         raise UserError(
-            "--rule relaxed_best: it takes some candidate wherever there is one; record with "
-            "--rule exact, which a simulation with relaxed_best reads"
+            f"--rule {sampling.rule}: it judges no token by itself; record with "
+            f"--rule {READS[sampling.rule]}, which a simulation with {sampling.rule} reads"
         )
     return sampling
 

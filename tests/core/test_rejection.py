@@ -40,7 +40,7 @@ ALMOST_ONE = 1 - 1e-12
 """A number that rejects wherever rejection is possible."""
 
 
-def _threshold(below: Callable[[float], bool]) -> float:
+def threshold(below: Callable[[float], bool]) -> float:
     """Where a predicate of a number in [0, 1) turns false, by bisection."""
     if below(ALMOST_ONE):
         return 1.0
@@ -64,7 +64,7 @@ def outcome_law(p: Distribution, children: Sequence[int], q: Distribution) -> Di
             numbers = [ALMOST_ONE] * index + [u] + [ALMOST_ONE] * len(p)
             return MultiCandidate(scripted(*numbers)).next_token(p, children, q) == child
 
-        share = _threshold(accepts)
+        share = threshold(accepts)
         found[child] += left * share
         left *= 1 - share
         if share == 1:
@@ -72,7 +72,7 @@ def outcome_law(p: Distribution, children: Sequence[int], q: Distribution) -> Di
     numbers = [ALMOST_ONE] * len(children)
 
     def up_to(token: int) -> float:
-        return _threshold(
+        return threshold(
             lambda u: MultiCandidate(scripted(*numbers, u)).next_token(p, children, q) <= token
         )
 

@@ -38,6 +38,7 @@ REFUSED = [
     ("acceptance --draft reference --head reference", "give one of them, not both"),
     ("acceptance --source ngram --draft reference", "--source ngram drafts without it"),
     ("acceptance --rule relaxed_best", "record with --rule exact"),
+    ("acceptance --rule block --temperature 1", "record with --rule rejection"),
     ("acceptance --source tea", 'key source = "tea": input should be'),
     ("acceptance --temperature -1", "key temperature = -1"),
     (f"acceptance --model {CONFIG}", "needs a checkpoint with its weights"),

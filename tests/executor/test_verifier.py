@@ -16,7 +16,7 @@ from tests.worlds.any_section import sections
 from tests.worlds.examples import examples
 from treepipe.core.protocol import Drafted, DraftPass, Offer, Started
 from treepipe.core.schedules import systems
-from treepipe.core.verification import RULES, draw
+from treepipe.core.verification import DRAWN, RULES, draw
 from treepipe.executor.draft_memory import RememberingDraft, stream
 from treepipe.executor.draft_source import DraftSource, Passes, best_candidates
 from treepipe.executor.sources import judged_sampling
@@ -117,7 +117,7 @@ def decode(
 ) -> tuple[list[int], JudgingWorld]:
     chosen = ScheduleSection.model_validate({"name": name, **keys})
     world = JudgingWorld(stages, section, any_order(seed))
-    schedule = chosen.choose(drawn=section.rule == "rejection")(1, stages)
+    schedule = chosen.choose(drawn=section.rule in DRAWN)(1, stages)
     world.open(1, schedule, Started(PROMPT, WANTED))
     world.run()
     return world.text(1), world
@@ -172,7 +172,8 @@ def test_a_token_takes_one_draw_whatever_drafts(
 @pytest.mark.parametrize(
     ("name", "rule"),
     [(s.name, "rejection") for s in systems().values() if s.drawn]
-    + [(s.name, "adaptive") for s in systems().values() if s.chains],
+    + [(s.name, "adaptive") for s in systems().values() if s.chains]
+    + [(s.name, "block") for s in systems().values() if s.chains],
 )
 @examples(8)
 @given(st.integers(1, 5), st.integers(0, 2**32))

@@ -64,6 +64,9 @@ def test_closed_forms_refuse_it_too_and_plain_decoding_asks_no_pool(tmp_path: Pa
     predict(scenario(tmp_path, SAMPLED, "schedule.name=pp"))
 
 
+BLOCK = "sampling={rule='block',temperature=1}"
+REJECTED = {"sampling": {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "rule": "rejection"}}
+
 REFUSED = [
     ({}, SIMPLE, "so: treepipe calibrate acceptance --temperature 1.0 --out FILE.toml"),
     ({}, "sampling={temperature=0.6,top_p=0.9,top_k=80}", "--top-p 0.9 --top-k 80"),
@@ -72,6 +75,7 @@ REFUSED = [
     (LOOKUP, "drafts.0={source='ngram',ngram=2}", "acceptance --source ngram --ngram 2"),
     ({}, "sampling.rule=adaptive", "--rule adaptive --out"),
     ({}, "sampling={rule='relaxed_best',temperature=1}", "--temperature 1.0 --out"),
+    ({}, BLOCK, "--temperature 1.0 --rule rejection --out"),
 ]
 
 
@@ -95,6 +99,7 @@ WARNED = [
         "recorded of source = 'model', not of source = 'ngram', ngram = 3; its",
     ),
     ({}, ("sampling.rule=relaxed_best",), "of a pool of rule 'exact' the first candidate"),
+    (REJECTED, (BLOCK,), "accepts as many or fewer, so the prediction is no faster"),
     (
         {},
         (SIMPLE, RATIO),

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from treepipe.core.system import Ends
-from treepipe.core.verification import RULES
+from treepipe.core.verification import DRAWN, RULES
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.station import RoleSettings, WorkerKind
 from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
@@ -68,7 +68,7 @@ def small_deployment(
         ),
         Wiring(LinkTimes(1.0, 1000.0)),
         Service(
-            section.choose(drawn=sampling.rule == "rejection", reads_states=bool(captured)),
+            section.choose(drawn=sampling.rule in DRAWN, reads_states=bool(captured)),
             clients=clients,
             limit=1 if name in ("pipedec", "specpipe") else None,
             batch=batch,

@@ -158,6 +158,40 @@ class MultiCandidate:
         return draw(p, self._rng)
 
 
+class Block(MultiCandidate):
+    """Block verification of a drawn chain (Sun et al., arXiv 2403.10444, algorithm 2): lossless,
+    and never fewer tokens in the mean than one by one.
+
+    The tokens are judged together: an unlikely one may be made good by those behind it.
+    """
+
+    def chain(
+        self, p: Sequence[Distribution], drawn: Sequence[int], q: Sequence[Distribution]
+    ) -> tuple[int, ...]:
+        """Return the accepted tokens of a chain and the one behind them, which is not the next of
+        ``drawn``.
+
+        Args:
+            p: the target's distributions at the root and behind each token.
+            q: the draft's, from which each of them was drawn.
+        """
+        shares, kept = [1.0], 0
+        for depth, token in enumerate(drawn, 1):
+            share = min(1.0, shares[-1] * p[depth - 1][token] / q[depth - 1][token])
+            shares.append(share)
+            limit = share
+            if depth < len(drawn) and share < 1:
+                left = float(np.maximum(share * p[depth] - q[depth], 0.0).sum())
+                limit = left / (left + 1 - share)
+            if self._rng.random() < limit:
+                kept = depth  # the last one counts, whatever failed before it
+        rest = p[kept]
+        if kept < len(drawn):
+            left_over = np.maximum(shares[kept] * rest - q[kept], 0.0)
+            rest = left_over if left_over.any() else rest  # else they differ by roundings only
+        return (*drawn[:kept], draw(rest, self._rng))
+
+
 class RelaxedBest:
     """Lossy: the child that the target likes best, so that nothing is ever flushed.
 
@@ -252,7 +286,12 @@ class Adaptive:
 RULES: Mapping[str, type[Rule]] = {
     "exact": Exact,
     "rejection": MultiCandidate,
+    "block": Block,
     "relaxed_best": RelaxedBest,
     "relaxed_top_p": RelaxedTopP,
     "adaptive": Adaptive,
 }
+DRAWN = ("rejection", "block")
+"""Rules that judge children drawn from the draft's distribution."""
+LOSSLESS = ("exact", *DRAWN)
+"""Rules that keep the target's distribution, whatever their keys are."""

@@ -22,6 +22,8 @@ from treepipe.scenario.schema import (
     SourceSection,
 )
 
+READS = {"relaxed_best": "exact", "block": "rejection"}
+"""Rules that have no pool of their own, and the rule whose pool a simulation takes instead."""
 ANY = SourceSection()
 """A draft about which the scenario says nothing."""
 
@@ -121,6 +123,12 @@ def _of_sampling(scenario: Scenario, made: Made) -> Iterator[str]:
             "taken where none is the target's token"
         )
         return
+    if made.sampling == {**wanted, "rule": "rejection"} and sampling.rule == "block":
+        yield (
+            "sampling.rule = 'block': of a pool of rule 'rejection' tokens are judged one by one, "
+            "which accepts as many or fewer, so the prediction is no faster than the rule"
+        )
+        return
     if _to_reach(scenario):
         yield (
             f"the pool was recorded with {_say(made.sampling)}, not with {_say(wanted)}; its "
@@ -144,8 +152,7 @@ def _how_to_record(scenario: Scenario, draft: SourceSection) -> str:
     made = provenance(scenario.sampling, draft, "")
     fields = {**SamplingSection.model_fields, **SourceSection.model_fields}
     given = {**made.sampling, **made.draft}
-    if given["rule"] == "relaxed_best":
-        given["rule"] = "exact"
+    given["rule"] = READS.get(given["rule"], given["rule"])
     options = [
         f"--{key.replace('_', '-')} {value}"
         for key, value in given.items()

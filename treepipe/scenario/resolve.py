@@ -17,6 +17,7 @@ from treepipe.core.front_desk import ServiceLevels
 from treepipe.core.requests import Objectives
 from treepipe.core.schedules import ScheduleSpec
 from treepipe.core.schedules.pp import PLAIN
+from treepipe.core.verification import DRAWN
 from treepipe.physics.timing import LinkTimes
 from treepipe.profiles.library import find_link, profile_name, resolve_link
 from treepipe.profiles.schema import AnyLink
@@ -274,7 +275,7 @@ def _service(scenario: Scenario, stages: Sequence[int], reads_states: bool) -> S
     system, rule = section.system, scenario.sampling.rule
     places = [n for n in (system.places(section.parameters), given.places) if n is not None]
     return Service(
-        section.choose(drawn=rule == "rejection", reads_states=reads_states),
+        section.choose(drawn=rule in DRAWN, reads_states=reads_states),
         groups=section.parameters.groups,
         overlapped_pruning=section.parameters.overlapped_pruning,
         flights=tuple(system.flights(section.parameters, each) for each in stages),

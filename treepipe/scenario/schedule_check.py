@@ -10,7 +10,7 @@ from pathlib import Path
 from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
 from treepipe.core.system import Ends
-from treepipe.core.verification import RULES
+from treepipe.core.verification import DRAWN, RULES
 from treepipe.scenario.deployment import Bounds
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Bernoulli, HitRatio
@@ -76,9 +76,10 @@ def _check_least(scenario: Scenario) -> None:
     if not least_probabilities(scenario):
         return
     key = f"{scenario.path}: key drafts.least_probability"
-    if scenario.sampling.rule == "rejection":
+    if scenario.sampling.rule in DRAWN:
         raise UserError(
-            f"{key} contradicts sampling.rule = 'rejection', which judges every drawn candidate"
+            f"{key} contradicts sampling.rule = {scenario.sampling.rule!r}, which judges every "
+            f"drawn candidate"
         )
     if isinstance(scenario.acceptance, Bernoulli | HitRatio):
         raise UserError(
@@ -106,22 +107,20 @@ def check_schedule(scenario: Scenario) -> None:
     if system.in_lock_step:
         _check_lock_step(scenario, f"{path}: key schedule")
     rule, key = scenario.sampling.rule, f"{path}: key sampling.rule"
-    if rule == "rejection" and not system.drawn:
+    if rule in DRAWN and not system.drawn:
         able = [each.name for each in systems().values() if each.drawn]
         raise UserError(
-            f"{key} = 'rejection' needs drawn trees, but {section.name!r} takes the most probable "
+            f"{key} = {rule!r} needs drawn trees, but {section.name!r} takes the most probable "
             f"candidates; it is for {', '.join(able)}"
         )
-    if rule == "rejection" and not section.parameters.drawable:
+    if rule in DRAWN and not section.parameters.drawable:
         raise UserError(
-            f"{key} = 'rejection' needs drawn trees, but a dynamic one (schedule.tree_size) takes "
+            f"{key} = {rule!r} needs drawn trees, but a dynamic one (schedule.tree_size) takes "
             f"the most probable candidates; a chain or schedule.branching would do"
         )
-    if rule == "adaptive" and not system.chains:
+    if rule in ("adaptive", "block") and not system.chains:
         able = [each.name for each in systems().values() if each.chains]
-        raise UserError(
-            f"{key} = 'adaptive' is for chains ({', '.join(able)}), not {section.name!r}"
-        )
+        raise UserError(f"{key} = {rule!r} is for chains ({', '.join(able)}), not {section.name!r}")
     if ends_of(scenario) == "pipeline" and RULES[rule].needs_tree:
         raise UserError(
             f"{path}: key schedule.ends = 'pipeline' contradicts sampling.rule = {rule!r}, which "

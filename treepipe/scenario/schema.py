@@ -31,6 +31,7 @@ from treepipe.core.drafts import drafters
 from treepipe.core.registry import keys_of
 from treepipe.core.schedules import ScheduleSpec, systems
 from treepipe.core.system import System
+from treepipe.core.verification import LOSSLESS
 from treepipe.files.reading import suggestion
 from treepipe.files.section import (
     MOST,
@@ -631,8 +632,8 @@ class SamplingSection(Section):
     top_k: Annotated[int, Field(ge=0), Beside("temperature")] = Field(
         0, description="only so many of the target's most probable tokens; 0: all"
     )
-    rule: Literal["exact", "rejection", "relaxed_best", "relaxed_top_p", "adaptive"] = Field(
-        "exact", description="how drafted tokens are judged; lossless: exact, rejection"
+    rule: Literal["exact", "rejection", "block", "relaxed_best", "relaxed_top_p", "adaptive"] = (
+        Field("exact", description="how drafted tokens are judged; the first three are lossless")
     )
     relaxed_top_p: Annotated[float, Field(gt=0, le=1), Beside("rule", ("relaxed_top_p",))] = Field(
         0.9, description="top-p set of the target that the rule accepts"
@@ -662,7 +663,7 @@ class SamplingSection(Section):
 
     @property
     def lossless(self) -> bool:
-        return self.rule in ("exact", "rejection") or (self.rule == "adaptive" and not self.tau_max)
+        return self.rule in LOSSLESS or (self.rule == "adaptive" and not self.tau_max)
 
 
 GREEDY = SamplingSection()

@@ -20,6 +20,7 @@ from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.executor.sources import SourceSettings
 from treepipe.profiles.pool_file import PoolFile
 from treepipe.progress import Progress
+from treepipe.scenario.making import READS
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Replay
 from treepipe.sim.acceptance import PoolSource
@@ -111,8 +112,8 @@ def _needs_calibration(case: Prepared) -> bool:
 def _pair(case: Prepared) -> _Pair:
     """Return the pair to calibrate; raises ``UserError`` if the draft servers' sources differ."""
     scenario, sampling = case.scenario, case.scenario.sampling
-    if sampling.rule == "relaxed_best":  # the simulator derives it from a pool of the exact rule
-        sampling = sampling.model_copy(update={"rule": "exact"})
+    if sampling.rule in READS:  # the simulator derives it from a pool of another rule
+        sampling = sampling.model_copy(update={"rule": READS[sampling.rule]})
     found = {
         replace(role.source, sampling=sampling, remembers=False, seed=0)
         for role in case.launch.roles
