@@ -88,6 +88,8 @@ class _Memory:
 
     def remember(self, order: DraftPass, rows: Sequence[npt.NDArray[np.float64]]) -> None:
         paths = self._scratch.follow(order).asked
+        if not order.top_k:
+            return  # it only reads
         context = self._contexts.setdefault(self._scratch.read, {})
         context.update(zip(paths, rows, strict=True))
 

@@ -137,14 +137,14 @@ class Verifier:
         unknown = len(offers) * (NO_TOKEN,)
         if not rows:
             return unknown
-        drawn = [offer.children[0] for offer in rows[:-1]]
+        drawn = [offer.children[0] for offer in rows if offer.children]
         if len(rows) < len(offers) or any(
             offer.path != tuple(drawn[:depth]) for depth, offer in enumerate(rows)
         ):
             raise ProtocolError("block verification needs a chain in one segment, from its root")
         logits = self._ends.logits(hidden).cpu()
         p = [target_distribution(row.double().numpy(), self._sampling) for row in logits]
-        q = [self._drafted(session, offer) for offer in rows[:-1]]
+        q = [self._drafted(session, offer) for offer in rows if offer.children]
         return (*rule.chain(p, drawn, q), *unknown)[: len(offers)]
 
     def _judge(self, session: int, logits: Any, offer: Offer) -> int:

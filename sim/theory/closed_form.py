@@ -25,6 +25,7 @@ from treepipe.sim.acceptance_pool import acceptance_pool, acceptance_warnings
 from treepipe.sim.blocks import Blocks, blocks_of
 from treepipe.sim.theory import alone, shared, stepped
 from treepipe.sim.theory.passage import Passage, chunks_of
+from treepipe.sim.theory.pearl import Pearl
 from treepipe.sim.theory.queues import pollaczek_khinchine_ms
 
 
@@ -227,6 +228,22 @@ def _queue(
     return {"load": rate_s * service / 1e3, "request_service_ms": service, "queue_wait_ms": wait}
 
 
+def _overlapped(scenario: Scenario, deployment: Deployment, pool: Blocks | None) -> ClosedForm:
+    assert pool is not None  # it drafts
+    passage, section = Passage(deployment), scenario.schedule.parameters
+    prompt, new_tokens = _lengths(scenario)
+    steps = Pearl(passage, pool.hit_ratio(1), section.gamma, prompt)
+    prefill = passage.prefill_ms(chunks_of(prompt, section.prefill_chunk))
+    decode, rounds = steps.decoding(new_tokens - 1)
+    return ClosedForm(
+        _form(scenario).source,
+        alone.request_metrics(prefill, decode, new_tokens, rounds),
+        {},
+        dict(steps.terms()),
+        tuple(passage.bent_reading(section.gamma, section.gamma)),
+    )
+
+
 def _shared(scenario: Scenario, deployment: Deployment, pool: Blocks | None) -> ClosedForm:
     assert pool is not None  # it drafts
     section, passage = scenario.schedule.parameters, Passage(deployment)
@@ -340,6 +357,7 @@ FORMS: Mapping[str, Form] = {
     "chain_ahead": Form(
         "DSD, section 3", _alone, alone.chain_ahead, alone.dsd_terms, arrivals=True
     ),
+    "pearl": Form("PEARL, section 3", _overlapped),
     "star": Form("StarSD, eq. 3-12", _shared, targets=True),
     "pipedec": Form("PipeDec, section 2.3", _stepped),
     "specpipe": Form("SpecPipe, eq. 1-2", _stepped),

@@ -10,9 +10,8 @@ from typing import TypeAlias
 import numpy as np
 import pytest
 
-from tests.core.test_rejection import ALMOST_ONE, threshold
 from treepipe.core.verification import Block, Distribution, draw
-from treepipe.testing.draws import generator, scripted
+from treepipe.testing.draws import ALMOST_ONE, generator, scripted, threshold
 
 Text: TypeAlias = tuple[int, ...]
 Model: TypeAlias = Mapping[Text, Distribution]
@@ -159,6 +158,14 @@ def test_no_fewer_tokens_are_accepted_than_one_by_one() -> None:
         assert found >= single - 1e-8
         more += found > single + 1e-3
     assert more >= 3
+
+
+def test_a_last_token_may_wait_for_the_targets_behind_it() -> None:
+    """Without the distribution there a chain ends with its last token; all else is the same."""
+    p, q = [np.array([0.2, 0.3, 0.5])] * 3, [np.array([0.5, 0.3, 0.2])] * 2
+    for numbers in itertools.product((0.1, 0.39, 0.7, 0.9), repeat=2):
+        whole = Block(scripted(*numbers, 0.5)).chain(p, (0, 2), q)
+        assert Block(scripted(*numbers, 0.5)).chain(p[:2], (0, 2), q) == whole[:2]
 
 
 def test_a_draft_that_is_the_target_is_accepted_whole() -> None:

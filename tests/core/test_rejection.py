@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from tests.worlds.examples import examples
 from treepipe.core.verification import Distribution, MultiCandidate, draw_without_replacement
-from treepipe.testing.draws import SEEDS, distributions, generator, scripted
+from treepipe.testing.draws import (
+    ALMOST_ONE,
+    SEEDS,
+    distributions,
+    generator,
+    scripted,
+    threshold,
+)
 
 
 @given(distributions(), st.integers(0, 7), SEEDS)
@@ -34,21 +41,6 @@ def test_orders_drawn_are_as_likely_as_they_should_be() -> None:
         expected = q[first] * q[second] / (1 - q[first])
         # Four standard errors of 20,000 draws are at most 0.014.
         assert counts[first, second] / times == pytest.approx(expected, abs=0.014)
-
-
-ALMOST_ONE = 1 - 1e-12
-"""A number that rejects wherever rejection is possible."""
-
-
-def threshold(below: Callable[[float], bool]) -> float:
-    """Where a predicate of a number in [0, 1) turns false, by bisection."""
-    if below(ALMOST_ONE):
-        return 1.0
-    low, high = 0.0, 1.0
-    while high - low > 1e-10:
-        middle = (low + high) / 2
-        low, high = (middle, high) if below(middle) else (low, middle)
-    return high
 
 
 def outcome_law(p: Distribution, children: Sequence[int], q: Distribution) -> Distribution:

@@ -146,8 +146,8 @@ REFUSED: list[tuple[str, ...]] = [
     # Sampling, acceptance and serving.
     (SIGNALS, "are all 0; one of the signals must count"),
     ("sampling.rule=rejection", "'rejection' needs drawn trees, but 'flowspec' takes the most"),
-    ("sampling.rule=block", "schedule.name=specinfer", "'block' is for chains (chain, dsd)"),
-    ("sampling.rule=adaptive", "'adaptive' is for chains (chain, dsd), not 'flowspec'"),
+    ("sampling.rule=block", "schedule.name=specinfer", "'block' is for chains (chain, dsd,"),
+    ("sampling.rule=adaptive", "for chains (chain, dsd, pearl, ssd), not 'flowspec'"),
     ("sampling.rule=rejection", "schedule.name=starsd", "needs drawn trees, but a"),
     ("sampling.rule=relaxed_best", "schedule.name=pp", "plain decoding has no drafted token"),
     (HITS % "", "key acceptance.table: must not be empty"),

@@ -50,7 +50,7 @@ def test_facts_of_a_key_are_those_of_its_field() -> None:
     batch, gamma = facts["serving.batch"], facts["schedule.gamma"]
     assert (batch.values, batch.default) == ('whole number ≥ 1 or "auto"', "1")
     assert batch.read.startswith("where several requests are open")
-    assert (gamma.default, gamma.read) == ("5", "chain, starsd, dsd")
+    assert (gamma.default, gamma.read) == ("5; 7 for ssd", "chain, starsd, dsd, pearl, ssd")
     assert facts["schedule.score_order"].default == "true; false for naive_pp"
     assert facts["links.default.jitter"].read == "where jitter_ms is given"
     assert facts["acceptance.beta"].read == 'where source is "bernoulli"'

@@ -42,6 +42,8 @@ OTHER: dict[str, Any] = {
     "overlapped_pruning": True,
     "draft_reuse": False,
     "draft_ahead": True,
+    "fan_out": 2,
+    "jit_speculate": True,
     "index_slip": True,
     "central_transfers": False,
     "parallel_prefill": False,
@@ -126,6 +128,7 @@ def test_a_key_that_is_read_has_an_effect_somewhere() -> None:
     effective = {
         "starsd": "adaptive_depth branching gamma tree_size",
         "chain": "gamma",
+        "ssd": "gamma fan_out jit_speculate",
         "flowspec": "tree_size context_aware expand_size segment_tokens score_aware",
         "flowspec_free": "score_aware expand_size",
         **dict.fromkeys(("pipedec", "specpipe"), layered + "parallel_prefill"),

@@ -54,7 +54,9 @@ def test_plain_decoding(settings: tuple[str, ...], new_tokens: int, ends: str) -
     assert_equal(Written("pp", *settings, *given))
 
 
-@pytest.mark.parametrize(("name", "ends"), [("chain", "draft"), ("dsd", "pipeline")])
+@pytest.mark.parametrize(
+    ("name", "ends"), [("chain", "draft"), ("dsd", "pipeline"), ("pearl", "draft")]
+)
 @pytest.mark.parametrize("beta", [0, 1])
 @pytest.mark.parametrize("settings", [(), (UNEVEN, UNEVEN_LINKS, WIDE)])
 @pytest.mark.parametrize("new_tokens", [1, 7, 23])
@@ -95,6 +97,14 @@ def test_a_chain_knows_that_catching_up_takes_longer(
 
 
 @pytest.mark.parametrize("beta", [0, 1])
+def test_a_step_of_pearl_waits_for_a_slow_draft(beta: int) -> None:
+    """PEARL, section 3: max(gamma t_d, t_v)."""
+    written = Written("pearl", draft_of(90.0), f"acceptance.beta={beta}")
+    assert_equal(written)
+    assert written.expected().terms["post_verify_ms"] == pytest.approx(4 * 90.0)
+
+
+@pytest.mark.parametrize("beta", [0, 1])
 def test_a_chain_drafted_in_one_pass_takes_one(beta: int) -> None:
     """However long it is: each round is shorter by the three further passes of 3 ms."""
     given = f"acceptance.beta={beta}", "schedule.ends=draft"
@@ -108,7 +118,7 @@ def test_a_chain_drafted_in_one_pass_takes_one(beta: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["chain", "dsd", "specpipe"])
+@pytest.mark.parametrize("name", ["chain", "dsd", "pearl", "specpipe"])
 @pytest.mark.parametrize(("beta", "runs"), [(0.5, 40), (0.9, 80)])
 def test_expected_values(name: str, beta: float, runs: int) -> None:
     draft = [] if name == "specpipe" else [GROWING_DRAFT]

@@ -31,6 +31,8 @@ sections = st.fixed_dictionaries(
         "overlapped_pruning": st.booleans(),
         "draft_reuse": st.booleans(),
         "draft_ahead": st.booleans(),
+        "fan_out": st.integers(1, 3),
+        "jit_speculate": st.booleans(),
         "parallel_prefill": st.booleans(),
         "prefill_chunk": st.integers(1, 40),
     }

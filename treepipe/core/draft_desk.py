@@ -302,14 +302,11 @@ class DraftDesk:
             passes += self._serve(orders, session, event)
         self._queue_passes(passes)
         self._dock.landed(flight)
-        return self._dock.release(self._with_room(self._gathered(orders)))
+        self._hold(orders)
+        return self._together(self._with_room(orders))
 
     def drafted(self, answers: Sequence[tuple[int, Drafted]]) -> Orders:
-        """Take the answers of a batch of draft passes.
-
-        Drafts of one turn may differ in length; a request that is ready waits for those that have
-        not fed yet, so that requests that came back together leave together.
-        """
+        """Take the answers of a batch of draft passes."""
         orders, passes = Orders(), []
         for session, drafted in answers:
             if session in self._sessions:
@@ -317,11 +314,19 @@ class DraftDesk:
                     drafted = drafted.least(self._least_log_prob)
                 passes += self._absorb(orders, session, self._handle(session, drafted))
         self._queue_passes(passes)
+        self._hold(orders)
+        return self._together(self._with_room(orders))
+
+    def _hold(self, orders: Orders) -> None:
+        """Keep segments back: drafts of one turn may differ in length, and a request that is ready
+        waits for those that have not fed yet, so that those that came back together leave so."""
         if self._batch > 1:
             fed = [isinstance(message, Flight) for _, message in orders.messages]
             self._held += compress(orders.messages, fed)
             orders.messages = [*compress(orders.messages, map(not_, fed))]
-        orders = self._with_room(orders)
+
+    def _together(self, orders: Orders) -> Orders:
+        """Add what was held back, if nothing is awaited any more."""
         if self._held and not self._awaited:
             orders.messages, self._held = [*orders.messages, *self._held], []
         return self._dock.release(self._gathered(orders))

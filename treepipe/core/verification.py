@@ -168,11 +168,12 @@ class Block(MultiCandidate):
     def chain(
         self, p: Sequence[Distribution], drawn: Sequence[int], q: Sequence[Distribution]
     ) -> tuple[int, ...]:
-        """Return the accepted tokens of a chain and the one behind them, which is not the next of
-        ``drawn``.
+        """Return the accepted tokens of a chain and the target's own behind them, which is not the
+        next of ``drawn``.
 
         Args:
-            p: the target's distributions at the root and behind each token.
+            p: the target's distributions at the root and behind each token; without the last one
+                a chain that is accepted whole has none of the target's behind it.
             q: the draft's, from which each of them was drawn.
         """
         shares, kept = [1.0], 0
@@ -185,6 +186,8 @@ class Block(MultiCandidate):
                 limit = left / (left + 1 - share)
             if self._rng.random() < limit:
                 kept = depth  # the last one counts, whatever failed before it
+        if kept == len(p):
+            return tuple(drawn)
         rest = p[kept]
         if kept < len(drawn):
             left_over = np.maximum(shares[kept] * rest - q[kept], 0.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 import numpy as np
@@ -29,6 +29,21 @@ class Script:
 
 def scripted(*numbers: float) -> np.random.Generator:
     return cast("np.random.Generator", Script(numbers))
+
+
+ALMOST_ONE = 1 - 1e-12
+"""A number that rejects wherever rejection is possible."""
+
+
+def threshold(below: Callable[[float], bool]) -> float:
+    """Where a predicate of a number in [0, 1) turns false, by bisection."""
+    if below(ALMOST_ONE):
+        return 1.0
+    low, high = 0.0, 1.0
+    while high - low > 1e-10:
+        middle = (low + high) / 2
+        low, high = (middle, high) if below(middle) else (low, middle)
+    return high
 
 
 @st.composite

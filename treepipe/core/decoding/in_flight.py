@@ -90,6 +90,12 @@ class TreeInFlight:
         self.tree.append_layer(tokens, parents, scores)
         self._verified += [None] * len(tokens)
 
+    def append_chain(self, tokens: Sequence[tuple[int, float]]) -> None:
+        """Append tokens with their log probabilities below the tree's last node."""
+        for token, log_prob in tokens:
+            last = len(self.tree) - 1
+            self.append_layer([token], [last], [self.tree.scores[last] + log_prob])
+
     def feed(self, count: int, step: int | None) -> Feed:
         tree, first, last = self.tree, self.fed, self.fed + count
         length = self._request.length

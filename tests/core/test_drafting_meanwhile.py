@@ -1,0 +1,146 @@
+"""Systems that draft while the target verifies, step for step beside a loop without a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from treepipe.core.draft_desk import DraftDesk
+from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders
+from treepipe.core.front_desk import ArrivalQueue
+from treepipe.core.messages import Flight
+from treepipe.core.protocol import Drafted, DraftPass, Started
+from treepipe.core.schedules import systems
+from treepipe.core.system import ScheduleContext
+from treepipe.testing.hashed_lm import DRAFTS, Logits, any_order, target
+from treepipe.testing.one_request import OneRequest
+
+PROMPT, WANTED = (3, 1, 4), 40
+
+
+def steps_of(name: str, draft: str, seed: int, **keys: int) -> list[list[int]]:
+    """Tokens that each returned pass committed, by round."""
+    system = systems()[name]
+    schedule = system.make(system.parameters(**keys), ScheduleContext(1, 3))
+    OneRequest(schedule, 3, target, DRAFTS[draft], any_order(seed), 1).decode(PROMPT, WANTED)
+    return [list(each.committed_per_step) for each in schedule.rounds]
+
+
+def likeliest(model: Logits, text: list[int], count: int = 1) -> list[int]:
+    return [int(token) for token in np.argsort(-model(text), kind="stable")[:count]]
+
+
+def chained(model: Logits, text: list[int], count: int) -> list[int]:
+    """So many tokens behind a text, each the likeliest one."""
+    found = list[int]()
+    for _ in range(count):
+        found += likeliest(model, [*text, *found])
+    return found
+
+
+def agreed(text: list[int], drafted: list[int]) -> int:
+    """How many of the drafted tokens are the target's."""
+    kept = 0
+    while kept < len(drafted) and likeliest(target, [*text, *drafted[:kept]]) == [drafted[kept]]:
+        kept += 1
+    return kept
+
+
+def pearl_steps(model: Logits, text: list[int], gamma: int) -> Iterator[tuple[int, bool]]:
+    """Tokens of each step, and whether it ends a round (PEARL's two kinds of verification)."""
+    judged: list[int] = []  # below the root, drafted in the step before
+    while True:
+        meanwhile = chained(model, [*text, *judged], gamma)
+        wanted = [*judged, meanwhile[0]]  # the last pass judges the first of these, too
+        kept = agreed(text, wanted)
+        text = [*text, *wanted[:kept]]
+        if missed := kept < len(wanted):
+            text += likeliest(target, text)
+        judged = [] if missed else meanwhile[1:]
+        yield kept + missed, missed
+
+
+@pytest.mark.parametrize("draft", ["noisy", "poor", "perfect"])
+@pytest.mark.parametrize("gamma", [1, 2, 4])
+def test_pearl_verifies_what_was_drafted_in_the_step_before(draft: str, gamma: int) -> None:
+    expected, left = [list[int]()], WANTED - 1
+    first = [*PROMPT, *likeliest(target, [*PROMPT])]
+    for tokens, missed in pearl_steps(DRAFTS[draft], first, gamma):
+        expected[-1].append(min(tokens, left))
+        left -= tokens
+        if left <= 0:
+            break
+        expected += [[]] * missed
+        expected[-1] = [*expected[-1]]
+    assert steps_of("pearl", draft, gamma, gamma=gamma) == expected
+
+
+def ssd_chains(
+    model: Logits, text: list[int], gamma: int, fan_out: int, jit: bool
+) -> Iterator[int]:
+    """Tokens of each round, by whether its outcome was guessed in the round before."""
+    chain = chained(model, text, gamma)
+    while True:
+        kept = agreed(text, chain)
+        at, own = [*text, *chain[:kept]], likeliest(target, [*text, *chain[:kept]])[0]
+        guesses = [
+            token for token in likeliest(model, at, 7) if token not in chain[kept : kept + 1]
+        ]
+        text = [*at, own]
+        hit = own in guesses[:fan_out]
+        chain = chained(model, text, gamma) if hit or jit else []
+        yield kept + 1
+
+
+@pytest.mark.parametrize("draft", ["noisy", "poor", "perfect"])
+@pytest.mark.parametrize(("gamma", "fan_out", "jit"), [(1, 1, False), (3, 2, False), (3, 1, True)])
+def test_ssd_goes_on_where_it_has_guessed_the_outcome(
+    draft: str, gamma: int, fan_out: int, jit: bool
+) -> None:
+    first = [*PROMPT, *likeliest(target, [*PROMPT])]
+    expected, left = list[list[int]](), WANTED - 1
+    for tokens in ssd_chains(DRAFTS[draft], first, gamma, fan_out, jit):
+        expected.append([min(tokens, left)])
+        left -= tokens
+        if left <= 0:
+            break
+    keys = {"gamma": gamma, "fan_out": fan_out, "jit_speculate": jit}
+    assert steps_of("ssd", draft, gamma, **keys) == expected
+
+
+def flights(orders: Orders) -> list[Flight]:
+    return [message for _, message in orders.messages if isinstance(message, Flight)]
+
+
+def answer(order: DraftPass) -> Drafted:
+    """The draft's candidates are 6 and 5, at every node."""
+    rows = order.asked if order.top_k else 0
+    tokens, log_probs = [6, 5][: order.top_k], [-0.1, -2.4][: order.top_k]
+    return Drafted(order.ticket, [tokens] * rows, [log_probs] * rows)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_chain_drafted_on_the_spot_lets_all_wait(jit: bool) -> None:
+    """Of two requests that come back together the second one's outcome was not guessed."""
+    desk = DraftDesk(0, [1], ArrivalQueue(), batch=2)
+    system, fed = systems()["ssd"], list[Flight]()
+    keys = system.parameters(gamma=1, fan_out=1, jit_speculate=jit)
+    for session in (1, 2):
+        schedule = system.make(keys, ScheduleContext(session, 1))
+        desk.open(session, 0, schedule, Started((4, 5), 9), 0.0)
+        work = desk.next(0.0)
+        assert isinstance(work, Begin)
+        fed += flights(desk.began(work))
+    for answers in ([(6,), (6,)], [(6, 6), (4, 4)]):  # behind the prompts, then behind 6, 6
+        flight = Flight(0, 0, tuple(segment for each in fed for segment in each.segments))
+        desk.arrive(flight, None, 0.0)
+        assert isinstance(desk.next(0.0), Evaluate)
+        fed, waited = flights(desk.returned(flight, answers)), 0
+        while isinstance(work := desk.next(0.0), Draft):
+            waited += not fed
+            fed += flights(desk.drafted([(s, answer(order)) for s, order in work.passes]))
+    assert [[segment.session for segment in each.segments] for each in fed] == [[1, 2]]
+    assert [len(segment.tokens) for segment in fed[0].segments] == [2, 1 + jit]
+    assert waited == jit
