@@ -211,7 +211,8 @@ def _jittered(bed: Testbed, alone: Sequence[Column], near: Sequence[Column], x: 
 
 def _with_second_server(bed: Testbed, slow: float, share: float, x: Floats) -> Testbed:
     """Return the testbed with a second server's additions, given as shares of its return time."""
-    return replace(bed, second=SecondServer(slow, *(bed.return_ms * x).tolist(), share))
+    everywhere_ms, behind_ms = (bed.return_ms * x).tolist()
+    return replace(bed, second=SecondServer(slow, everywhere_ms, behind_ms, share))
 
 
 def _wait(column: Column, seen: Simulated) -> list[float]:
