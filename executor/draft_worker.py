@@ -12,7 +12,7 @@ import torch
 
 from treepipe.core.draft_book import DraftBook
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn, WarmUp
-from treepipe.core.messages import Beat, Flight, Segment, Through, Verified
+from treepipe.core.messages import Beat, Flight, Segment, Through, Verified, judged_rows
 from treepipe.core.protocol import DraftPass, Offer
 from treepipe.core.recovery import CommitReporter, Committed
 from treepipe.core.requests import RUN_ENDED, RequestTrace
@@ -180,7 +180,9 @@ class DraftWorker:
         rows = sum(len(states) for segment, states in segments if segment.session in open_)
         answers: list[tuple[int, ...]] = [() for _ in segments]
         if rows:
-            with self._station.work("evaluate", session, rows, times.evaluate(rows)):
+            with self._station.work(
+                "evaluate", session, rows, lambda: times.verify(rows, judged_rows(answers))
+            ):
                 answers = [self._answers(self._verifier, *segment) for segment in segments]
         with self._station.work("decide", session, rows, times.decide * len(segments)):
             orders = self._desk.returned(flight, answers)

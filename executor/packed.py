@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import platform
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
@@ -21,6 +22,10 @@ LEAST_BYTES = 1 << 20
 microseconds do not pay."""
 
 
+_OF_SHAPE: WeakValueDictionary[Any, PackedLinear] = WeakValueDictionary()
+"""A packed layer of each shape and type in this process; equal ones share their kernels."""
+
+
 class PackedLinear(nn.Module):  # type: ignore[misc]  # torch is untyped here
     """A linear layer in oneDNN's own order; its values cannot be read."""
 
@@ -29,6 +34,8 @@ class PackedLinear(nn.Module):  # type: ignore[misc]  # torch is untyped here
         packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
         self.register_buffer("packed", packed, persistent=False)
         self.bias = linear.bias
+        shape = tuple(linear.weight.shape), linear.weight.dtype, linear.bias is not None
+        _OF_SHAPE[shape] = self
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Multiply [..., in] -> [..., out]."""
@@ -70,6 +77,15 @@ def can_pack(weight: torch.Tensor) -> bool:
     if weight.dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     return bool(weight.dtype == torch.float32)
+
+
+@torch.inference_mode()
+def warm_up(rows: int) -> None:
+    """Compute each packed shape over 1 to ``rows`` rows once, since oneDNN makes a kernel for every
+    new number of rows: milliseconds of the first pass over them."""
+    for (shape, dtype, _), layer in list(_OF_SHAPE.items()):
+        for count in range(1, rows + 1):
+            layer(torch.zeros(count, shape[1], dtype=dtype))
 
 
 def _has_library() -> bool:

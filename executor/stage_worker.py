@@ -11,7 +11,7 @@ from contextlib import nullcontext
 import torch
 
 from treepipe.core.accepted_rows import AcceptedRows
-from treepipe.core.messages import Beat, Close, Flight, Segment, Verified
+from treepipe.core.messages import Beat, Close, Flight, Segment, Verified, judged_rows
 from treepipe.core.stage import Prune
 from treepipe.core.stage_desk import Move, Send, StageWork
 from treepipe.executor.checkpoint import Checkpoint
@@ -155,8 +155,9 @@ class StageWorker:
         if hidden is not None:
             split = hidden.split([len(segment.tokens) for segment in flight.segments])
             rows = flight.answered_rows
-            cost = times.evaluate(rows)
-            evaluation = self._station.work("evaluate", flight.session, rows, cost)
+            evaluation = self._station.work(
+                "evaluate", flight.session, rows, lambda: times.verify(rows, judged_rows(answers))
+            )
             with evaluation if rows else nullcontext():
                 pairs = zip(flight.segments, split, strict=True)
                 judged = [self._judged(verifier, *pair) for pair in pairs]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import select
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -27,7 +27,7 @@ from treepipe.executor.clock import DeviceClock, now_ms
 from treepipe.executor.computing import DTYPES
 from treepipe.executor.frames import Frames
 from treepipe.executor.mailbox import Envelope, Gate, Inbox, Outbox, Ping, Received
-from treepipe.executor.packed import pack
+from treepipe.executor.packed import pack, warm_up
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.transport import KeyPair, ZeroMQ
 from treepipe.physics.timing import IdleFactor, LinkTimes, PortLoad
@@ -41,6 +41,9 @@ WorkerKind: TypeAlias = Literal["draft", "stage", "switch"]
 GAUGE_ROWS, GAUGE_LAYERS, GAUGE_STATES = 8, 8, (1024, 512)
 """The gauge's fixed work: rows, number of linear layers, and their inputs and outputs."""
 STRANGER = "came from a peer without the run's key"
+MOST_WARM = 64
+"""Rows of the largest pass that a worker tries before a run; larger ones take much longer than
+making their kernels."""
 MOST_TOGETHER = 256
 """Upper bound on the requests in a message, unless a deployment has more."""
 
@@ -286,6 +289,12 @@ class Station:
         _, number = numbered(message.session)
         self.spans.append(Span(device, "transfer", envelope.sent_ms, due, number, rows))
 
+    def warm_up(self) -> None:
+        """Make the kernels of passes of all sizes that a schedule sends, which emulation hides."""
+        service = self.settings.deployment.service
+        if not self.settings.emulate:
+            warm_up(min(MOST_WARM, service.bounds.segment_tokens * service.pass_requests))
+
     # --- work ------------------------------------------------------------------------------------
 
     @cached_property
@@ -309,15 +318,19 @@ class Station:
             self.activity.enter(kind, session and numbered(session)[1], tokens)
 
     @contextmanager
-    def work(self, kind: Kind, session: int, tokens: int, emulated_ms: float) -> Iterator[None]:
-        """Record a span around the body; with emulation it lasts at least ``emulated_ms``, or
-        longer after an idle gap if the device's profile has such a factor."""
+    def work(
+        self, kind: Kind, session: int, tokens: int, emulated_ms: float | Callable[[], float]
+    ) -> Iterator[None]:
+        """Record a span around the body; with emulation it lasts at least ``emulated_ms`` (computed
+        after the body), or longer after an idle gap if the device's profile has such a factor."""
         start = self.clock.now_ms()
         if self.fresh:
             self._factor = self._idle(start - self._ended_ms)
             self.fresh = self.settings.kind == "stage"  # each pass of a stage is a turn of its own
         self.enter(kind, session, tokens)
         yield
+        if not isinstance(emulated_ms, float | int):
+            emulated_ms = emulated_ms()
         self._ended_ms = end = self.clock.spend(start, emulated_ms * self._factor)
         if self.settings.emulate:
             name, (_, number) = self.settings.placed.name, numbered(session)

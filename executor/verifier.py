@@ -15,11 +15,13 @@ from treepipe.core.protocol import Offer
 from treepipe.core.verification import (
     Adaptive,
     Block,
+    Distribution,
     Exact,
     MultiCandidate,
     RelaxedBest,
     RelaxedTopP,
     Rule,
+    Sampling,
     target_distribution,
 )
 from treepipe.executor.draft_memory import stream
@@ -42,6 +44,11 @@ def new_rule(section: SamplingSection, rng: np.random.Generator) -> Rule:
     if section.rule == "adaptive":
         return Adaptive(exact, section.tau_max, section.weights)
     return exact
+
+
+def distribution_of(logits: torch.Tensor, sampling: Sampling) -> Distribution:
+    """Compute a row's distribution from its logits [vocabulary] on any device."""
+    return target_distribution(logits.cpu().double().numpy(), sampling)
 
 
 ALONE = Offer((), 0, ())
@@ -87,7 +94,7 @@ class Verifier:
 
     @property
     def greedy(self) -> bool:
-        return self._section.rule == "exact" and not self._section.temperature
+        return self._section.greedy
 
     def open(self, session: int, prompt: Sequence[int] = ()) -> None:
         """Begin a request; the prompt is for rules that need the draft's distributions."""
@@ -126,8 +133,8 @@ class Verifier:
         if self.greedy:
             argmax = self._ends.next_tokens(hidden)
             return lambda row, offer=ALONE: argmax[row]
-        logits = self._ends.logits(hidden).cpu()
-        return lambda row, offer=ALONE: self._judge(session, logits[row].double().numpy(), offer)
+        logits = self._ends.logits(hidden)
+        return lambda row, offer=ALONE: self._judge(session, logits[row], offer)
 
     def _chain(
         self, session: int, rule: Block, hidden: torch.Tensor, offers: Sequence[Offer | None]
@@ -142,13 +149,12 @@ class Verifier:
             offer.path != tuple(drawn[:depth]) for depth, offer in enumerate(rows)
         ):
             raise ProtocolError("block verification needs a chain in one segment, from its root")
-        logits = self._ends.logits(hidden).cpu()
-        p = [target_distribution(row.double().numpy(), self._sampling) for row in logits]
+        p = [distribution_of(row, self._sampling) for row in self._ends.logits(hidden)]
         q = [self._drafted(session, offer) for offer in rows if offer.children]
         return (*rule.chain(p, drawn, q), *unknown)[: len(offers)]
 
-    def _judge(self, session: int, logits: Any, offer: Offer) -> int:
-        p = target_distribution(logits, self._sampling)
+    def _judge(self, session: int, logits: torch.Tensor, offer: Offer) -> int:
+        p = distribution_of(logits, self._sampling)
         q = None if self._draft is None else self._drafted(session, offer)
         return self._judges[session].rule.next_token(p, offer.children, q)
 

@@ -74,6 +74,7 @@ def _serve_role(role: RoleSettings, line: Frames, pulse: Pulse) -> NoReturn:
         connect = _expect(line, control.Connect)
         station.connect(connect.addresses, connect.links)
         worker = _worker(station)
+        station.warm_up()
         pulse.idle = station.inbox.rests
         station.inbox.lacks = lambda *missing: _say(line, control.Lacks(*missing))
         gc.freeze()  # collections in a run skip a million objects of the libraries

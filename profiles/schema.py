@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
+from treepipe.core.verification import RuleName
 from treepipe.files.section import (
     Beside,
     Count,
@@ -108,6 +109,28 @@ class LayerTime(MeasuredTime):
     )
 
 
+class HeadTime(MeasuredTime):
+    """An output projection."""
+
+    shared: bool = Field(
+        False, description="by a role that also embeds with the same matrix, which is not packed"
+    )
+
+
+class SamplingTime(Section):
+    """What a rule that samples adds to passes, row by row."""
+
+    vocabulary: Count = Field(description="number of tokens")
+    rule: RuleName = Field(description="as sampling.rule of a scenario")
+    truncated: bool = Field(False, description="with top_k or top_p")
+    judge_ms: Milliseconds = Field(
+        description="per row at which the target's token is chosen, beside its output projection"
+    )
+    draw_ms: TokenTable | None = Field(
+        None, description="candidates → ms per row of a draft pass; none: the rule needs no draft"
+    )
+
+
 class Roofline(Section):
     """Peak figures and their reached shares (Williams et al., 2009)."""
 
@@ -153,6 +176,9 @@ class AnyHardware(Section):
     memory_mib: Positive | None = Field(
         None, description="for weights, caches, buffers; a deployment that does not fit is refused"
     )
+    read_mib_s: Annotated[
+        Positive | None, ReadIf("simulation"), ReadIf("failing"), ReadIf("restart unknown")
+    ] = Field(None, description="weights that a role reads and packs in a second")
     runtime_mib: Annotated[Annotated[float, Field(ge=0)] | None, ReadIf("limited")] = Field(
         None, description="part of memory_mib that each role's process takes without any model"
     )
@@ -196,7 +222,7 @@ class LayerKeys(AnyHardware):
     layer: Annotated[tuple[LayerTime, ...], ReadIf("working")] = Field(
         (), description="measured decoder layers"
     )
-    head: Annotated[tuple[MeasuredTime, ...], ReadIf("projecting")] = Field(
+    head: Annotated[tuple[HeadTime, ...], ReadIf("projecting")] = Field(
         (), description="measured output projections"
     )
     embedding: Annotated[tuple[MeasuredTime, ...], ReadIf("drafting")] = Field(
@@ -204,6 +230,9 @@ class LayerKeys(AnyHardware):
     )
     draft: Annotated[tuple[MeasuredTime, ...], ReadIf("drafting")] = Field(
         (), description="measured whole draft passes"
+    )
+    sampling: Annotated[tuple[SamplingTime, ...], ReadIf("sampling")] = Field(
+        (), description="measured verification rules; evaluate_ms of a role's times includes them"
     )
 
 
@@ -227,7 +256,8 @@ class RoleKeys(AnyHardware):
         {1: 3.0}, description="tokens → ms of a draft pass"
     )
     evaluate_ms: Annotated[TokenTable, ReadIf("verifying")] = Field(
-        {1: 0.0}, description="rows → ms of their output projection"
+        {1: 0.0},
+        description="rows → ms of their output projection and of choosing the target's tokens",
     )
 
 
@@ -283,6 +313,11 @@ class HostProfile(Section):
     )
     restart_ms: Milliseconds | None = Field(
         None, description="from a worker's loss until all work again, models included"
+    )
+    restart_mib: Positive | None = Field(
+        None,
+        description="weights that the host's roles read in restart_ms; others take longer or "
+        "shorter by the rate of reading",
     )
     iqr: dict[str, FactorTable] | None = Field(
         None, description="interquartile range of a key's values, relative, by its knots"

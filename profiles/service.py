@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from treepipe.core.errors import UserError
+from treepipe.core.verification import RuleName
 from treepipe.physics.timing import ServiceTable, TimeTable
 from treepipe.profiles.mixtures import bend, with_law
-from treepipe.profiles.schema import Hardware, MeasuredTime, Roofline
+from treepipe.profiles.schema import Hardware, MeasuredTime, Roofline, SamplingTime
 from treepipe.profiles.shapes import BYTES, DType, Shape, compute_dtype
 
 Entry = TypeVar("Entry", bound=MeasuredTime)
@@ -156,7 +157,9 @@ class ServiceTimes:
         if shape.eagle:
             parts.append((self._estimated(FUSION, model, (0,)), 1))
         owner = model if target is None else ServedModel(model.name, target, model.dtype)
-        return self._call([*parts, (self.head(owner), 1), *self._embedding(model)])
+        return self._call(
+            [*parts, (self.head(owner, owner.shape.tied), 1), *self._embedding(model)]
+        )
 
     def projection(self, model: ServedModel, target: Shape | None = None) -> TimeTable | None:
         """Time a draft pass's output projection; None if nothing separates it from the rest."""
@@ -165,11 +168,33 @@ class ServiceTimes:
             HEAD.sizes(self._shape_of(entry)) == HEAD.sizes(owner.shape)
             for entry in self._hardware.head
         )
-        return self.evaluation(owner) if known else None
+        return self.evaluation(owner, embeds=True) if known else None
 
-    def evaluation(self, model: ServedModel) -> TimeTable:
-        """Time the output projection of returned rows."""
-        return self._call([(self.head(model), 1)])
+    def evaluation(self, model: ServedModel, embeds: bool = False) -> TimeTable:
+        """Time the output projection of returned rows, at a role that also embeds or not."""
+        return self._call([(self.head(model, embeds and model.shape.tied), 1)])
+
+    def sampling(self, model: ServedModel, rule: RuleName, truncated: bool) -> SamplingTime | None:
+        """Return what a rule adds to each row; None, with a warning, if nobody measured it."""
+        vocabulary = model.shape.vocabulary
+        named = f"rule {rule!r}{' with top_k or top_p' * truncated}"
+        entries = [
+            entry
+            for entry in self._hardware.sampling
+            if (entry.rule, entry.truncated) == (rule, truncated)
+        ]
+        if not entries:
+            self._warn(f"no [[sampling]] holds {named}: its time is left out")
+            return None
+        entry = min(entries, key=lambda each: abs(math.log(each.vocabulary / vocabulary)))
+        if (ratio := vocabulary / entry.vocabulary) == 1:
+            return entry
+        self._warn(
+            f"times of {named} over {vocabulary} tokens are scaled from those over "
+            f"{entry.vocabulary}"
+        )
+        drawn = entry.draw_ms and {n: ms * ratio for n, ms in entry.draw_ms.items()}
+        return entry.model_copy(update={"judge_ms": entry.judge_ms * ratio, "draw_ms": drawn})
 
     def layer(self, model: ServedModel) -> Tables:
         """Return the times of one decoder layer with attention."""
@@ -185,11 +210,17 @@ class ServiceTimes:
             return tables
         return self._with_attention(tables, model, included=nearest.attention)
 
-    def head(self, model: ServedModel) -> Tables:
-        """Return the times of one output projection."""
+    def head(self, model: ServedModel, shared: bool = False) -> Tables:
+        """Return the times of one output projection, by the matrix of the embedding or not."""
         if not self._hardware.head:
             return self._unmeasured(HEAD, model, (0,))
-        return self._of_measured(self._nearest(self._hardware.head, HEAD, model), HEAD, model)
+        alike = [entry for entry in self._hardware.head if entry.shared == shared]
+        nearest = self._nearest(alike or self._hardware.head, HEAD, model)
+        if nearest.shared and not shared:
+            self._warn(
+                f"times of an output projection of {model} are those of a role that also embeds"
+            )
+        return self._of_measured(nearest, HEAD, model)
 
     def _by_experts(self, tables: Tables, model: ServedModel) -> Tables:
         """Add rows to a mixture's tables, by the law of its experts."""

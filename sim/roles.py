@@ -15,7 +15,16 @@ from typing import Protocol, TypeAlias
 from treepipe.core.accepted_rows import AcceptedRows
 from treepipe.core.draft_book import DraftBook
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn
-from treepipe.core.messages import Beat, Close, Flight, Message, Segment, Through, Verified
+from treepipe.core.messages import (
+    Beat,
+    Close,
+    Flight,
+    Message,
+    Segment,
+    Through,
+    Verified,
+    judged_rows,
+)
 from treepipe.core.recovery import CommitReporter, Committed, OpenRequestState
 from treepipe.core.requests import OpenRequest, RequestTrace
 from treepipe.core.stage import Prune
@@ -136,10 +145,11 @@ class Role:
                 self._spent("send", message.session, 0)
                 self._world.send(self.name, (receiver,), message)
 
-    def _verify(self, flight: Flight, rows: int) -> Work:
+    def _verify(self, flight: Flight, rows: int, answers: Answers) -> Work:
         """Take the target's tokens of ``rows`` rows, and decide."""
         times = self._placed.times
-        evaluate, decide = times.evaluate(rows), times.decide * len(flight.segments)
+        judged = judged_rows(answers) if times.judge else 0
+        evaluate, decide = times.verify(rows, judged), times.decide * len(flight.segments)
         if evaluate:
             yield evaluate
             self._spent("evaluate", flight.session, rows)
@@ -225,7 +235,7 @@ class StageRole(Role):
         verified = Verified(flight, ((),) * len(flight.segments))
         if tokens:
             answers = self._world.verified(flight)
-            yield from self._verify(flight, flight.answered_rows)
+            yield from self._verify(flight, flight.answered_rows, answers)
             verified = Verified(flight, answers, self._states(flight, answers))
         yield from self._send(self._onwards(flight, verified))
 
@@ -365,7 +375,7 @@ class DraftServer(Role):
         flight, answers = work.flight, work.payload
         if answers is None:
             answers = self.answers(flight)
-            yield from self._verify(flight, sum(map(len, answers)))
+            yield from self._verify(flight, sum(map(len, answers)), answers)
         yield from self._carry_out(self._desk.returned(flight, answers), max(1, flight.rows))
 
     def _warm_up(self) -> Work:

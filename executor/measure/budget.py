@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from treepipe.executor.measure.timing import LEAST, VISIT_MS, Probe, WorkTimer
-from treepipe.executor.measure.work import WorkKind, WorkPoint
+from treepipe.executor.measure.work import ENDS, WorkKind, WorkPoint
 
 LITTLE = 5.0
 """Seconds below which a grid is not thinned, even if less time was given."""
@@ -138,7 +138,7 @@ def _is_in(key: WorkPoint, tokens: Sequence[int], contexts: Sequence[int]) -> bo
     kind, rows, context = key
     if kind == "prune":
         return True
-    return rows in tokens and (context in contexts or kind in ("head", "embedding"))
+    return rows in tokens and (context in contexts or kind in ENDS)
 
 
 def _least_seconds(pass_ms: float) -> float:

@@ -12,8 +12,10 @@ from typing import TypeAlias
 import torch
 
 from treepipe.core.errors import UserError
+from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.computing import memory_mib, peak_memory, runtime_mib
 from treepipe.executor.measure.budget import LITTLE, choose, guess_times, idle_seconds
+from treepipe.executor.measure.sampling import SAMPLED_ROWS, SamplingPoint, sampling_probes
 from treepipe.executor.measure.sensors import find_sensor, measure_power
 from treepipe.executor.measure.subject import NamedModel, RandomCheckpoint, Subject
 from treepipe.executor.measure.timing import (
@@ -26,6 +28,7 @@ from treepipe.executor.measure.timing import (
     measured,
 )
 from treepipe.executor.measure.work import (
+    ENDS,
     SINGLE_TOKENS,
     Bench,
     LayerBlock,
@@ -37,13 +40,16 @@ from treepipe.executor.measure.work import (
     peak_probes,
 )
 from treepipe.executor.processor import Processor, software
+from treepipe.executor.stage_model import load_layer
 from treepipe.profiles.schema import (
     DeviceProfile,
+    HeadTime,
     LayerTime,
     MeasuredOrigin,
     MeasuredTime,
     Power,
     Roofline,
+    SamplingTime,
 )
 from treepipe.profiles.shapes import DType
 from treepipe.progress import Progress
@@ -58,8 +64,10 @@ FEW_GAPS_MS = (0.0, 10.0, 100.0)
 """Idle gaps for measurements with little time."""
 IDLE_TOKENS = 16
 IDLE_CONTEXT = 256
-PEAKS, IDLE, POWER = 0.05, 0.10, 0.08
-"""Shares of the time for peak figures, for the idle effect and for power; passes have the rest."""
+PEAKS, SAMPLING, IDLE, POWER = 0.05, 0.05, 0.10, 0.08
+"""Shares of the time for peak figures, rules, the idle effect and power; passes have the rest."""
+LEAST_READ_MIB = 16
+"""Weights of a layer below which opening its file takes a share of its reading."""
 
 
 @dataclass(slots=True)
@@ -67,18 +75,21 @@ class Measurements:
     """Times measured so far.
 
     Attributes:
+        read_mib_s: rate of reading the block's weights; None if they are few or random.
         missing: unfinished steps.
         thinned: a sentence on points left out for lack of time, or empty.
         powerless: a sentence on why there is no power, or empty.
     """
 
     peaks: Samples[Peak] = field(default_factory=dict)
+    sampling: Samples[SamplingPoint] = field(default_factory=dict)
     passes: Samples[WorkPoint] = field(default_factory=dict)
     idle: Samples[float] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     thinned: str = ""
     power: Power | None = None
     powerless: str = ""
+    read_mib_s: float | None = None
     peak_memory_mib: float = 0.0
     runtime_mib: float = 0.0
     seconds: float = 0.0
@@ -123,8 +134,13 @@ class DeviceSession:
             KeyboardInterrupt: the measurements so far are saved.
         """
         self._start = time.perf_counter()
-        steps = {"peak figures": self._peaks, "passes": self._passes, "idle effect": self._idle}
-        steps["power"] = self._power
+        steps = {
+            "peak figures": self._peaks,
+            "sampling": self._sampling,
+            "passes": self._passes,
+            "idle effect": self._idle,
+            "power": self._power,
+        }
         self.found.missing = list(steps)
         try:
             for name, step in steps.items():
@@ -159,6 +175,11 @@ class DeviceSession:
         effort = Effort(PEAKS * self._seconds)
         Sampler(self._clock, self.found.peaks).measure(probes, effort, say)
 
+    def _sampling(self, say: Progress) -> None:
+        probes = [*sampling_probes(self.subject.target.shape.vocabulary, self.bench)]
+        effort = Effort(SAMPLING * self._seconds)
+        Sampler(self._clock, self.found.sampling).measure(probes, effort, say)
+
     def _passes(self, say: Progress) -> None:
         probes, bench = list(self._probes()), self.bench
         guess = guess_times(probes, self._clock)
@@ -175,6 +196,7 @@ class DeviceSession:
         subject, bench = self.subject, self.bench
         target = subject.target.checkpoint
         self._block = block = LayerBlock(target, subject.layers, bench)
+        self.found.read_mib_s = _read_mib_s(target, bench)
         yield from (block.probe(("block", *point)) for point in bench.points)
         yield block.prune()
         if subject.layers > 1:
@@ -234,6 +256,16 @@ class DeviceSession:
         Sampler(self._clock, self.found.idle).measure(probes, effort, say)
 
 
+def _read_mib_s(target: Checkpoint, bench: Bench) -> float | None:
+    """Time the reading and packing of a layer, after others; None without weights, or with few."""
+    read_mib = target.layer_parameters * bench.dtype.itemsize / 2**20
+    if read_mib < LEAST_READ_MIB or isinstance(target, RandomCheckpoint):
+        return None
+    start = time.perf_counter()
+    load_layer(target, target.layers - 1, bench.dtype, bench.device)
+    return read_mib / (time.perf_counter() - start)
+
+
 def _is_out_of_memory(error: Exception) -> bool:
     """Whether memory is short; Torch has an error class for a GPU's memory only."""
     kinds = (MemoryError, torch.OutOfMemoryError)
@@ -265,10 +297,30 @@ def device_profile(session: DeviceSession) -> DeviceProfile:
         roofline=_roofline(found, bench.dtype_name),
         origin=_origin(session),
         layer=(LayerTime.model_validate(layer),) if block else (),
-        head=_measured(found, "head", target, bench),
+        head=_heads(found, target, bench),
         embedding=_measured(found, "embedding", target, bench),
         draft=() if draft is None else _measured(found, "draft", draft, bench),
+        sampling=tuple(_sampling_times(found, target.shape.vocabulary)),
+        read_mib_s=found.read_mib_s and round(found.read_mib_s),
     )
+
+
+def _sampling_times(found: Measurements, vocabulary: int) -> Iterator[SamplingTime]:
+    times = {point: each.median / SAMPLED_ROWS for point, each in measured(found.sampling).items()}
+    for rule, truncated, candidates in times:
+        if not candidates:
+            drawn = {
+                point[2]: ms
+                for point, ms in times.items()
+                if point[2] and point[:2] == (rule, truncated)
+            }
+            yield SamplingTime(
+                vocabulary=vocabulary,
+                rule=rule,
+                truncated=truncated,
+                judge_ms=times[rule, truncated, 0],
+                draw_ms=drawn or None,
+            )
 
 
 def call_overhead_ms(found: Measurements, layers: int) -> float:
@@ -296,6 +348,14 @@ def _measured(
 ) -> tuple[MeasuredTime, ...]:
     table = found.table(kind)
     return (MeasuredTime.model_validate(_entry(model, bench, table)),) if table else ()
+
+
+def _heads(found: Measurements, model: NamedModel, bench: Bench) -> tuple[HeadTime, ...]:
+    return tuple(
+        HeadTime(**entry.model_dump(), shared=kind == "shared head")
+        for kind in ENDS[:2]
+        for entry in _measured(found, kind, model, bench)
+    )
 
 
 def _entry(

@@ -36,7 +36,7 @@ class Judge:
     @property
     def argmax(self) -> bool:
         """Whether the text is the target's greedy one, so that a rank is its token's place."""
-        return self._section.rule == "exact" and not self._section.temperature
+        return self._section.greedy
 
     def token(self, logits: Any, log_probs: Any = None) -> int:
         """Choose the text's next token; ``log_probs`` are the draft's, if it is in the loop."""

@@ -19,6 +19,8 @@ from treepipe.executor.prompts import load_texts
 from treepipe.files.outputs import write_file
 from treepipe.files.toml_file import toml_text
 from treepipe.progress import Progress
+from treepipe.scenario.memory import weights_mib
+from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import DraftSection, Stage, endpoint
 
@@ -39,12 +41,17 @@ def calibrate_run(asked: RunRequest, say: Progress) -> list[Path]:
     with claimed([*files.values()], asked.force):
         from treepipe.executor.measure.in_place import HostSession
 
-        session = HostSession(asked, scenario)
+        # What sampling costs is the device's, so factors on its times are those of greedy texts.
+        plain = scenario.with_(sampling={}, hosts={})
+        session = HostSession(asked, plain)
+        read = {machine.name: mib for machine, mib in weights_mib(deploy(plain)).items()}
         try:
             session.run(say)
         finally:
             if session.rounds:
-                for name, profile in session.profiles():
+                for name, measured in session.profiles():
+                    mib = read.get(name)
+                    profile = measured.model_copy(update={"restart_mib": mib and round(mib, 1)})
                     hardware = profile.origin.hardware
                     heading = f"{hardware} in place, measured by treepipe calibrate run."
                     write_profile(profile, heading, files[name])

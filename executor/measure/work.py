@@ -23,8 +23,12 @@ from treepipe.executor.measure.timing import Probe
 from treepipe.executor.stage_model import StageModel, TargetEnds
 from treepipe.scenario.computing import Computed
 
-WorkKind: TypeAlias = Literal["block", "single", "head", "embedding", "draft", "prune"]
-"""A block of layers, one layer alone, the two ends, a whole draft pass, a cache compaction."""
+WorkKind: TypeAlias = Literal[
+    "block", "single", "head", "shared head", "embedding", "draft", "prune"
+]
+"""A block of layers, one layer alone, the two ends (of a tied model also by one matrix), a whole
+draft pass, a cache compaction."""
+ENDS: tuple[WorkKind, ...] = ("head", "shared head", "embedding")
 WorkPoint: TypeAlias = tuple[WorkKind, int, int]
 """Kind, tokens, context."""
 Peak: TypeAlias = tuple[str, int]
@@ -133,10 +137,15 @@ def end_probes(checkpoint: Checkpoint, bench: Bench) -> Iterator[Probe[WorkPoint
     """Yield the embedding, and the output projection up to the greedy token on the host."""
     # Apart, like a pipeline's first and last stage.
     embeds = TargetEnds(checkpoint, bench.dtype, bench.device, projects=False)
-    projects = TargetEnds(checkpoint, bench.dtype, bench.device, embeds=False)
+    projects: dict[WorkKind, TargetEnds] = {
+        "head": TargetEnds(checkpoint, bench.dtype, bench.device, embeds=False)
+    }
+    if checkpoint.tied:
+        projects["shared head"] = TargetEnds(checkpoint, bench.dtype, bench.device)
     for tokens in bench.tokens:
         hidden = bench.random(tokens, checkpoint.hidden_size)
-        yield Probe(("head", tokens, 0), partial(projects.next_tokens, hidden))
+        for kind, ends in projects.items():
+            yield Probe((kind, tokens, 0), partial(ends.next_tokens, hidden))
         yield Probe(("embedding", tokens, 0), partial(embeds.embed, [0] * tokens))
 
 

@@ -105,6 +105,8 @@ def _refusals(scenario: Scenario, deployment: Deployment) -> Iterator[tuple[str,
         yield "serving.warm_up_ms", "it is for a draft that runs no pass in vain"
     if any(machine.costs is not None for machine in deployment.roles.machines):
         yield "hosts", "it knows the times of devices, not what a host's profile adds to them"
+    if any(placed.times.judge or placed.times.draw for placed in deployment.roles.placed):
+        yield "sampling", "it leaves out what choosing tokens by this rule takes ([[sampling]])"
     if workload.arrivals is not None:
         yield from _refused_arrivals(scenario, deployment)
     elif _form(scenario).targets:

@@ -4,6 +4,7 @@
   ``simulator_speed`` and ``regret``;
 - ``grid`` (``make validate``) and ``grid_report``: the standard validation;
 - ``planning_pages``: the answers on the pages below ``docs/planning``;
+- ``random_checkpoint``: a pair of random weights in the sizes of a model profile;
 - ``training``: the bundled reference pair.
 
 Invariant: no module outside of this folder imports it.

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.worlds.command_line import SCENARIO, Terminal, call
+from treepipe.core.verification import RULES
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.families import FAMILIES
 from treepipe.executor.measure.calibrate import calibrate_device
@@ -59,6 +60,11 @@ def test_profile_holds_every_table(measured_file: Path) -> None:
         assert all(time > 0 for row in entry.ms.values() for time in row.values())
         assert entry.shape is not None
         assert entry.shape.layers == (1 if entries is profile.draft else 4)
+    rules = {(each.rule, each.truncated): each for each in profile.sampling}
+    assert {rule for rule, _ in rules} == set(RULES)
+    for (rule, _), each in rules.items():
+        assert each.judge_ms > 0
+        assert set(each.draw_ms or ()) == ({1, 4} if RULES[rule].needs_draft else set())
     factors = profile.idle_factor or {}
     assert (factors[0.0], max(factors)) == (1.0, 100.0)
     assert profile.prune_ms > 0

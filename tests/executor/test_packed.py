@@ -14,7 +14,7 @@ from tests.worlds.examples import examples
 from tests.worlds.tiny_models import greedy
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.measure.calibration import WholeModel
-from treepipe.executor.packed import LEAST_BYTES, PackedLinear, can_pack, pack
+from treepipe.executor.packed import LEAST_BYTES, PackedLinear, can_pack, linear, pack, warm_up
 from treepipe.executor.stage_model import StageModel, TargetEnds
 from treepipe.executor.widening import write_wider
 from treepipe.testing.random_model import save_random_checkpoint
@@ -95,3 +95,22 @@ def _packed(model: StageModel) -> int:
     """How many of its layers' modules are."""
     modules = [module for layer in model._layers for module in layer.modules()]
     return sum(type(module) is PackedLinear for module in modules)
+
+
+@needs_library
+def test_no_pass_of_a_warm_worker_makes_a_kernel(capfd: pytest.CaptureFixture[str]) -> None:
+    """By what oneDNN says of its primitives: made anew, or found in its cache."""
+    layers = [linear(torch.ones(1031, width)) for width in (521, 523)]
+
+    def made(rows: int) -> int:
+        with torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON_CREATION):
+            for layer in layers:
+                layer(torch.ones(rows, layer.packed.shape[1]))
+        said = capfd.readouterr().out
+        assert said.count(",exec,") == len(layers)
+        return said.count("create:cache_miss")
+
+    assert made(3) == len(layers), "or the test sees nothing"
+    warm_up(6)
+    assert [made(rows) for rows in (1, 3, 6)] == [0, 0, 0]
+    assert made(7) == len(layers)

@@ -14,6 +14,7 @@ from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
+from treepipe.sim.theory.closed_form import closed_form
 
 TIMES = {0: {1: 1.0, 64: 4.0}, 512: {1: 1.5, 64: 5.0}}
 ROOFLINE = {"tflops": {"float32": 0.1}, "memory_gb_s": 20.0}
@@ -131,3 +132,56 @@ def test_a_look_up_has_neither_weight_nor_type() -> None:
     said = predict(scenario({}, **keys))[0].warnings
     words = "is read only where drafts.0.source is 'model' or 'eagle' or 'hybrid'"
     assert f"key drafts.0.model has no effect: it {words}" in said
+
+
+def sampling(**more: Any) -> list[dict[str, Any]]:
+    """A device's table of the exact rule and of the rejecting one, over the pair's vocabulary."""
+    exact = {"vocabulary": 2048, "rule": "exact", "judge_ms": 0.5}
+    drawn = {"vocabulary": 2048, "rule": "rejection", "judge_ms": 0.7, "draw_ms": {1: 0.3, 3: 0.9}}
+    return [{**exact, **more}, {**drawn, **more}]
+
+
+def sampled_ms(device: object, **keys: Any) -> float:
+    keys = {"sampling.temperature": 0.8, "acceptance": {"source": "bernoulli", "beta": 0.6}, **keys}
+    (request,) = predict(scenario(device, **keys))[0].requests
+    return request.finished_ms - request.started_ms
+
+
+@pytest.mark.parametrize("ends", ["draft", "pipeline"])
+@pytest.mark.parametrize("name", ["pp", "specinfer"])
+def test_a_rule_that_samples_takes_its_time_at_each_row_of_the_walk(ends: str, name: str) -> None:
+    """Every token of a text is chosen at one row; rows beside the walk cost their projection."""
+    schedule = {"name": name, "ends": ends, **({"branching": [3, 1]} if name != "pp" else {})}
+    keys = {"schedule": schedule, "workload": {"new_tokens": 24, "prompt_tokens": 9}}
+    keys["sampling"] = {"temperature": 0.8, "top_p": 0.9}
+    without = sampled_ms(measured(1), **keys)
+    with_ = sampled_ms(measured(1, sampling=sampling(truncated=True)), **keys)
+    chosen = (with_ - without) / 0.5
+    assert chosen == pytest.approx(24 if name == "pp" else round(chosen)), "by hand"
+    assert 24 <= chosen <= 26 + 1e-9, "of the last round some tokens are behind the text's end"
+
+
+def test_a_rule_that_draws_takes_time_at_each_row_of_the_draft() -> None:
+    """A chain's passes draw one candidate each, also the last one of a round, which proposes."""
+    keys = {"schedule": {"name": "chain", "gamma": 3}, "sampling.rule": "rejection"}
+    keys |= {"workload": {"new_tokens": 12}, "acceptance": {"source": "bernoulli", "beta": 1.0}}
+    times = sampling(judge_ms=0.0)
+    trace = predict(scenario(measured(1), **keys))[0]
+    passes = sum(span.kind == "draft" for span in trace.spans)
+    added = sampled_ms(measured(1, sampling=times), **keys) - sampled_ms(measured(1), **keys)
+    assert added == pytest.approx(0.3 * passes)
+    with pytest.raises(UserError, match="key sampling: no closed form applies: it leaves out"):
+        closed_form(scenario(measured(1, sampling=times), **{"sampling.temperature": 1, **keys}))
+
+
+def test_what_nobody_measured_of_a_rule_is_told() -> None:
+    warm = {"sampling.temperature": 0.8}
+    assert not deployed(measured(1)).warnings
+    assert not deployed(measured(1, sampling=sampling()), **warm).warnings
+    (told,) = deployed(measured(1), **warm).warnings
+    assert "no [[sampling]] holds rule 'exact': its time is left out" in told
+    (told,) = deployed(measured(1, sampling=sampling()), **warm, **{"sampling.top_k": 9}).warnings
+    assert "no [[sampling]] holds rule 'exact' with top_k or top_p" in told
+    scaled = deployed(measured(1, sampling=sampling(vocabulary=512)), **warm)
+    assert "'exact' over 2048 tokens are scaled from those over 512" in scaled.warnings[0]
+    assert max(each.times.judge for each in scaled.roles.placed) == pytest.approx(4 * 0.5)

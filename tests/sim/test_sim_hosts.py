@@ -240,6 +240,24 @@ def test_a_restart_that_nobody_measured_reads_the_weights_of_the_fullest_host(
     assert (f"{weights_mib:,} MiB" if weights_mib else "nothing tells the target's size") in told
 
 
+@pytest.mark.parametrize(
+    ("settings", "read_mib_s"),
+    [
+        (("faults.read_mib_s=500",), 500),
+        (("pipelines.0.stages.0.device.read_mib_s=400",), 2 * 400),  # two stages at once
+        (("pipelines.0.stages.0.device.read_mib_s=400", "faults.read_mib_s=500"), 500),
+        ((), 3000),
+    ],
+)
+def test_a_measured_restart_is_longer_by_the_weights_that_it_did_not_read(
+    tmp_path: Path, settings: tuple[str, ...], read_mib_s: float
+) -> None:
+    lose = LOSE.replace("draft0", "pipeline0.stage1")
+    restart = "restart_ms = 700\nrestart_mib = 2000"
+    trace = simulated(tmp_path, restart, lose, HEAVY, 'drafts.0.host="other"', *settings)
+    assert restart_ms(trace) == pytest.approx(700 + 1e3 * (8 * 1500 - 2000) / read_mib_s)
+
+
 # --- roles that wait for each other, and machines that idling slows down --------------------------
 
 NAMES = ["draft", *(f"stage{n}" for n in range(1, STAGES + 1))]

@@ -98,10 +98,18 @@ USUAL: dict[str, Any] = {
 }
 """Devices that say all that a device can say, and three requests at once."""
 MODEL = {"profile": "qwen-2.5-0.5b"}
+UNTIED = {"profile": "llama-2-7b"}
 BUNDLED = {"checkpoint": "reference"}
 POOL = {"source": "pool", "file": str(LIBRARY / "acceptance" / "reference-model.json.gz")}
 SITUATIONS: dict[str, dict[str, Any]] = {
     r"device\.(call|roof|layer|head)": {"target": MODEL, "drafts.0.model": MODEL},
+    r"device\.sampling": {"target": MODEL, "drafts.0.model": MODEL, "sampling.temperature": 1.0},
+    r"device\.head.0.shared": {
+        "target": UNTIED,
+        "drafts.0.model": UNTIED,
+        "pipelines": PLAIN["pipelines"],  # of no known memory
+    },
+    r"device\.read_mib_s": {"faults": [{"worker": "draft0", "kind": "kill", "at_ms": 9.0}]},
     r"device\.(embedding|draft)$": {"target": BUNDLED, "drafts.0.model": BUNDLED},
     r"^hosts\.a\.profile": {"emulate": False},
     r"^hosts\.": {"drafts.0.host": "a", "pipelines.0.stages.0.host": "a"},

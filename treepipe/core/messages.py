@@ -275,6 +275,11 @@ class Verified:
         )
 
 
+def judged_rows(answers: Sequence[Sequence[int]]) -> int:
+    """Count the rows of all segments that have the target's token."""
+    return sum([len(tokens) - tokens.count(NO_TOKEN) for tokens in answers])
+
+
 class _Rowless:
     __slots__ = ()
     rows = state_rows = 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ import numpy.typing as npt
 from treepipe.core.tree import best
 
 Distribution: TypeAlias = npt.NDArray[np.float64]
+RuleName: TypeAlias = Literal[
+    "exact", "rejection", "block", "relaxed_best", "relaxed_top_p", "adaptive"
+]
 NUCLEUS, NUCLEUS_GROWTH = 64, 16
 """Number of tokens sorted at first to reach a share, and the growth factor if they do not."""
 

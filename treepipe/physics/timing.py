@@ -192,6 +192,9 @@ class DeviceTimes:
         stage: a pass through its layers of the target.
         draft: one pass of the draft that reads the distribution of every row.
         evaluate: output projection and argmax of returned rows.
+        judge: choosing the target's token at one row by a rule that samples, beside ``evaluate``.
+        draw: drawing the candidates of one row of a draft pass, by their number, beside ``draft``;
+            None: they are not drawn.
         decide: the schedule's own work per returned segment (walk, prune, merge), of which a batch
             holds one per request.
         prune: compacting caches for one word.
@@ -204,6 +207,12 @@ class DeviceTimes:
     decide: float
     prune: float
     project: TimeTable | None = None
+    judge: float = 0.0
+    draw: TimeTable | None = None
+
+    def verify(self, rows: int, judged: int) -> float:
+        """Time of returned rows, at ``judged`` of which a token is chosen."""
+        return self.evaluate(rows) + self.judge * judged
 
     def spared(self, rows: int, asked: int) -> float:
         """Time that a draft pass saves by reading the distribution of only ``asked`` rows, which
@@ -227,6 +236,8 @@ class DeviceTimes:
             self.decide * factor,
             self.prune * factor,
             self.project and self.project.scaled(factor),
+            self.judge * factor,
+            self.draw and self.draw.scaled(factor),
         )
 
 

@@ -58,7 +58,7 @@ def uneven_partitions(
     if deployment.roles.ends == "pipeline":
         for of_pipeline, places in zip(costs, placed, strict=True):
             times, last = places[-1].times, of_pipeline[-1]
-            verified_ms = times.evaluate(tokens) + times.decide
+            verified_ms = times.verify(tokens, 1) + times.decide
             of_pipeline[-1] = replace(last, call_ms=last.call_ms + verified_ms)
     found: dict[PartitionRule, list[list[int]]] = {}
     even = [[len(place.layers) for place in places] for places in placed]

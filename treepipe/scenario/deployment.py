@@ -63,6 +63,8 @@ class Placed:
             return 0.0
         times, rows = self.times, work.rows
         taken = times.draft(rows) if parts is None else times.draft.over(parts)
+        if times.draw is not None:
+            taken += sum([order.asked * times.draw(order.top_k) for _, order in work.passes])
         return taken if times.project is None else taken - times.spared(rows, work.asked)
 
 

@@ -83,14 +83,14 @@ class FaultsSection(Section):
     restart_ms: Annotated[Moment | None, ReadIf("simulation")] = Field(
         None,
         description="time to start all workers and read their models again; default: the slowest "
-        "host profile's, else derived from read_mib_s",
+        "host profile's, by the weights that it reads, else derived from read_mib_s",
     )
     read_mib_s: Annotated[
         float, Field(gt=0, allow_inf_nan=False), ReadIf("simulation"), ReadIf("restart unknown")
     ] = Field(
         DEFAULT_READ_MIB_S,
-        description="rate at which a host reads weights; the default assumes an NVMe drive on "
-        "four lanes of PCI Express 3.0",
+        description="rate at which a host reads weights; default: its devices' own, else that of "
+        "an NVMe drive on four lanes of PCI Express 3.0, an assumption",
     )
     inject: tuple[InjectedFault, ...] = Field((), description="the workers that fail")
 

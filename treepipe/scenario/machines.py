@@ -27,6 +27,7 @@ class Machine:
         roles: names of the roles that work on it.
         capacity: pieces of work that it does at once; more wait, first come first served.
         idle_factor: (gap in ms, factor on the time of the next work), ascending; empty: no effect.
+        read_mib_s: rate at which its roles read their weights.
         runtime_mib: memory that each role's process takes without any model.
         costs: the host's additions to its devices' times in a run that is not emulated, if known.
         power_w: power when idle, and with all of its capacity at work.
@@ -41,6 +42,7 @@ class Machine:
     usd_per_hour: float | None = None
     runtime_mib: float = 0.0
     costs: HostTimes | None = None
+    read_mib_s: float | None = None
 
     @property
     def contended(self) -> bool:
@@ -129,4 +131,5 @@ def _machine(
         agreed("price_usd_per_hour", lambda device: device.price_usd_per_hour),
         agreed("runtime_mib", lambda device: device.runtime_mib) or 0.0,
         costs,
+        agreed("read_mib_s", lambda device: device.read_mib_s),
     )

@@ -18,6 +18,7 @@ from math import inf
 from treepipe.core.errors import UserError
 from treepipe.scenario.deployment import Deployment, Room
 from treepipe.scenario.footprint import MIB, Footprint
+from treepipe.scenario.machines import Machine
 
 FLOAT_BYTES = 4
 """Bytes of a logit and of an entry of an attention mask."""
@@ -113,11 +114,14 @@ def _draft(
     return _need(name, own, layers, _held(deployment, at_once, entries), buffers, ends)
 
 
-def most_weights_mib(deployment: Deployment) -> float | None:
-    """Return the largest weights on one machine; None if the target's size is unknown."""
-    held = {need.role: need.weights + need.ends for need in memory_needs(deployment)}
-    machines = [deployment.roles.machine(role).roles for role in held]
-    return max([sum(held.get(role, 0.0) for role in roles) for roles in machines], default=None)
+def weights_mib(deployment: Deployment) -> dict[Machine, float]:
+    """Return the weights on each machine with a role of known size; empty if the target's size is
+    unknown."""
+    found: dict[Machine, float] = {}
+    for need in memory_needs(deployment):
+        machine = deployment.roles.machine(need.role)
+        found[machine] = found.get(machine, 0.0) + need.weights + need.ends
+    return found
 
 
 def _held(deployment: Deployment, at_once: int, entries: int) -> tuple[int, int]:

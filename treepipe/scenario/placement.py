@@ -17,6 +17,7 @@ from treepipe.core.drafter import EAGLE_HEAD, Weights
 from treepipe.core.errors import UserError
 from treepipe.core.system import Ends
 from treepipe.core.tree import split
+from treepipe.core.verification import RULES
 from treepipe.files.reading import read_json
 from treepipe.physics.host import Factor, HostTimes
 from treepipe.physics.timing import DeviceTimes, TimeTable
@@ -63,14 +64,14 @@ class Placement:
             nothing needs them.
         warnings: sentences about assumptions behind the times, each naming all its devices.
         estimates: relative uncertainty of each named profile that states one.
-        restart_ms: slowest restart among the hosts' profiles; None where no profile states one.
+        hosts: profiles of the hosts that have one.
     """
 
     roles: Roles
     target: ServedModel | None
     warnings: tuple[str, ...]
     estimates: Mapping[Estimated, float]
-    restart_ms: float | None
+    hosts: Mapping[str, HostProfile]
 
 
 def _copies(sections: Sequence[Counted]) -> Iterator[tuple[int, Counted]]:
@@ -96,7 +97,6 @@ def place(scenario: Scenario, ends: Ends, layers: int | None = None) -> Placemen
         placing.stages(pipeline, f"pipeline{number}", f"pipelines.{index}")
         for number, (index, pipeline) in enumerate(_copies(scenario.pipelines))
     ]
-    restarts = (each.restart_ms for each in placing.hosts.values() if each.restart_ms is not None)
     roles = Roles(
         tuple(role.placed for role in drafts),
         tuple(tuple(role.placed for role in stages) for stages in pipelines),
@@ -112,8 +112,8 @@ def place(scenario: Scenario, ends: Ends, layers: int | None = None) -> Placemen
         footprint=placing.footprint,
         draft_footprints={r.placed.name: r.footprint for r in drafts if r.footprint is not None},
     )
-    warnings, restart_ms = tuple(placing.warnings), max(restarts, default=None)
-    return Placement(roles, placing.target, warnings, placing.estimates, restart_ms)
+    warnings = tuple(placing.warnings)
+    return Placement(roles, placing.target, warnings, placing.estimates, placing.hosts)
 
 
 def _captured(scenario: Scenario, layers: int) -> tuple[int, ...]:
@@ -263,7 +263,20 @@ class _Placing:
         stage, evaluation = self._stages_known[known], NO_WORK
         if verifies:
             evaluation = service.evaluation(self._known_target(key))
-        return DeviceTimes(stage, NO_WORK, evaluation, hardware.decide_ms, hardware.prune_ms)
+        times = DeviceTimes(stage, NO_WORK, evaluation, hardware.decide_ms, hardware.prune_ms)
+        return self._sampled(times, service, key) if verifies else times
+
+    def _sampled(self, times: DeviceTimes, service: ServiceTimes, key: str) -> DeviceTimes:
+        """Add what the scenario's rule takes at a role that chooses tokens or draws candidates."""
+        section = self._scenario.sampling
+        if section.greedy:
+            return times
+        truncated = section.top_k > 0 or section.top_p < 1
+        found = service.sampling(self._known_target(key), section.rule, truncated)
+        if found is None:
+            return times
+        drawn = None if found.draw_ms is None else TimeTable(found.draw_ms)
+        return replace(times, judge=found.judge_ms, draw=drawn)
 
     def _draft_times(self, hardware: Hardware, draft: DraftSection, key: str) -> DeviceTimes:
         service = self._service(hardware, draft.device, f"{key}.device")
@@ -274,9 +287,14 @@ class _Placing:
             borrowed = target.shape if model.shape.eagle else None
             passes = service.draft(model, borrowed)
             project = service.projection(model, borrowed)
-        evaluation = service.evaluation(target) if self._ends == "draft" else NO_WORK
+        evaluation = service.evaluation(target, embeds=True) if self._ends == "draft" else NO_WORK
         decide, prune = hardware.decide_ms, hardware.prune_ms
-        return DeviceTimes(NO_WORK, passes, evaluation, decide, prune, project)
+        times = DeviceTimes(NO_WORK, passes, evaluation, decide, prune, project)
+        drafts = self._scenario.schedule.system.drafts
+        draws = drafts and RULES[self._scenario.sampling.rule].needs_draft
+        if draws or self._ends == "draft":
+            times = self._sampled(times, service, f"{key}.device")
+        return times
 
     def _draft_footprint(
         self, draft: DraftSection, device: Device | Hardware, key: str

@@ -119,7 +119,7 @@ def _costs(deployment: Deployment, stages: tuple[Placed, ...]) -> list[StageCost
     """Return the time of a layer at each stage, and how many layers fit it."""
     tokens = max(1, deployment.service.bounds.segment_tokens)
     most = most_layers(deployment, memory_needs(deployment), 1.0)
-    verify = stages[-1].times.evaluate(tokens) if deployment.roles.ends == "pipeline" else 0.0
+    verify = stages[-1].times.verify(tokens, 1) if deployment.roles.ends == "pipeline" else 0.0
     return [
         StageCost(
             verify if stage is stages[-1] else 0.0,

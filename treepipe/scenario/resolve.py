@@ -20,14 +20,14 @@ from treepipe.core.schedules.pp import PLAIN
 from treepipe.core.verification import DRAWN
 from treepipe.physics.timing import LinkTimes
 from treepipe.profiles.library import find_link, profile_name, resolve_link
-from treepipe.profiles.schema import AnyLink
+from treepipe.profiles.schema import AnyLink, HostProfile
 from treepipe.scenario.computing import Computed
 from treepipe.scenario.deployment import Deployment, Service, Wiring
-from treepipe.scenario.faults import START_MS, Faults
+from treepipe.scenario.faults import START_MS, Faults, FaultsSection
 from treepipe.scenario.fitting import fit_to_memory
 from treepipe.scenario.footprint import Footprint
-from treepipe.scenario.machines import running_warnings
-from treepipe.scenario.memory import most_weights_mib
+from treepipe.scenario.machines import Machine, running_warnings
+from treepipe.scenario.memory import weights_mib
 from treepipe.scenario.placement import place
 from treepipe.scenario.redeal import redeal_of
 from treepipe.scenario.scale import Estimated, check_scale, named_links, scaled_link
@@ -92,7 +92,7 @@ def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deploymen
         path=scenario.path,
     )
     _check_width(deployment)
-    return _with_restart(deployment, scenario, placement.restart_ms)
+    return _with_restart(deployment, scenario, placement.hosts)
 
 
 def _wiring(scenario: Scenario, names: set[str]) -> Wiring:
@@ -219,21 +219,32 @@ def _uncertain(estimates: Mapping[Estimated, float]) -> list[str]:
 
 
 def _with_restart(
-    deployment: Deployment, scenario: Scenario, measured_ms: float | None
+    deployment: Deployment, scenario: Scenario, hosts: Mapping[str, HostProfile]
 ) -> Deployment:
     """Set the time of a restart: given, else measured, else derived with a warning where a worker
-    fails.
-
-    Args: ``measured_ms``: restart time in the hosts' profiles; None if no profile states it.
-    """
-    section, found = scenario.faults, list[str]()
-    restart_ms = measured_ms if section.restart_ms is None else section.restart_ms
+    fails."""
+    section, found, weights = scenario.faults, list[str](), weights_mib(deployment)
+    machines, measured_ms = {machine.name: machine for machine in weights}, list[float]()
+    for name, host in hosts.items():
+        if host.restart_ms is not None:
+            machine = machines.get(name)
+            more_mib = 0.0
+            if host.restart_mib is not None and machine is not None:
+                more_mib = weights[machine] - host.restart_mib
+            more_ms = 1e3 * more_mib / _read_mib_s(section, machine)
+            measured_ms.append(max(0.0, host.restart_ms + more_ms))
+    restart_ms = (
+        max(measured_ms, default=None) if section.restart_ms is None else section.restart_ms
+    )
     if restart_ms is None:
-        weights_mib = most_weights_mib(deployment)
-        restart_ms = START_MS + 1e3 * (weights_mib or 0.0) / section.read_mib_s
+        reading_ms = {each: 1e3 * mib / _read_mib_s(section, each) for each, mib in weights.items()}
+        slowest = max(weights, key=reading_ms.__getitem__, default=None)
+        restart_ms = START_MS
         of = "no weights, since nothing tells the target's size (target.profile)"
-        if weights_mib is not None:
-            of = f"{weights_mib:,.0f} MiB of weights at faults.read_mib_s = {section.read_mib_s:g}"
+        if slowest is not None:
+            restart_ms += reading_ms[slowest]
+            rate = _read_mib_s(section, slowest)
+            of = f"{weights[slowest]:,.0f} MiB of weights at read_mib_s = {rate:g}"
         if section.inject:
             found = [
                 f"nobody measured a restart (faults.restart_ms): it is taken for {restart_ms:.0f} "
@@ -241,6 +252,16 @@ def _with_restart(
             ]
     faults = replace(deployment.faults, restart_ms=restart_ms)
     return replace(deployment, faults=faults).warned(*found)
+
+
+def _read_mib_s(section: FaultsSection, machine: Machine | None) -> float:
+    """Return the rate at which a host reads weights: given, else measured of each role that can
+    work at once, else assumed."""
+    measured = None if machine is None else machine.read_mib_s
+    if machine is None or measured is None or "read_mib_s" in section.model_fields_set:
+        return section.read_mib_s
+    processors = machine.capacity if machine.costs is None else machine.costs.processors
+    return measured * min(len(machine.roles), processors)
 
 
 def _faults(scenario: Scenario, names: set[str], layers: int | None) -> Faults:

@@ -31,7 +31,7 @@ from treepipe.core.drafts import drafters
 from treepipe.core.registry import keys_of
 from treepipe.core.schedules import ScheduleSpec, systems
 from treepipe.core.system import System
-from treepipe.core.verification import LOSSLESS
+from treepipe.core.verification import LOSSLESS, RuleName
 from treepipe.files.reading import suggestion
 from treepipe.files.section import (
     MOST,
@@ -623,7 +623,7 @@ Weight: TypeAlias = Annotated[float, Field(ge=0, le=1e6), Beside("rule", ("adapt
 class SamplingSection(Section):
     """Rules that choose the target's next token (``verification.py``); the defaults are greedy."""
 
-    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False), ReadIf("asked")] = Field(
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False), ReadIf("sampled")] = Field(
         0.0, description="0: greedy"
     )
     top_p: Annotated[float, Field(gt=0, le=1), Beside("temperature")] = Field(
@@ -632,8 +632,8 @@ class SamplingSection(Section):
     top_k: Annotated[int, Field(ge=0), Beside("temperature")] = Field(
         0, description="only so many of the target's most probable tokens; 0: all"
     )
-    rule: Literal["exact", "rejection", "block", "relaxed_best", "relaxed_top_p", "adaptive"] = (
-        Field("exact", description="how drafted tokens are judged; the first three are lossless")
+    rule: RuleName = Field(
+        "exact", description="how drafted tokens are judged; the first three are lossless"
     )
     relaxed_top_p: Annotated[float, Field(gt=0, le=1), Beside("rule", ("relaxed_top_p",))] = Field(
         0.9, description="top-p set of the target that the rule accepts"
@@ -660,6 +660,11 @@ class SamplingSection(Section):
                 "sampling.agreement_weight are all 0; one of the signals must count"
             )
         return self
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the target's token is the argmax, so that nothing is sampled."""
+        return self.rule == "exact" and not self.temperature
 
     @property
     def lossless(self) -> bool:

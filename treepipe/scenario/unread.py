@@ -167,9 +167,14 @@ CONDITIONS: Mapping[str, tuple[str, Callable[[Key], bool]]] = {
         lambda key: key.run or bool(key.scenario.faults.inject),
     ),
     "restart unknown": (
-        "without restart_ms, of the table and of a host's profile",
-        lambda key: all(
-            each.restart_ms is None for each in (key.table, *host_profiles(key.scenario).values())
+        "without faults.restart_ms, and where a host's profile has no restart_ms without "
+        "restart_mib",
+        lambda key: (
+            key.scenario.faults.restart_ms is None
+            and not any(
+                each.restart_ms is not None and each.restart_mib is None
+                for each in host_profiles(key.scenario).values()
+            )
         ),
     ),
     # --- roles and what they do ---
@@ -177,6 +182,14 @@ CONDITIONS: Mapping[str, tuple[str, Callable[[Key], bool]]] = {
     "asked": (
         "in a run, and where something is drafted (schedule.name)",
         lambda key: key.run or key.drafted,
+    ),
+    "sampled": (
+        "in a run, where something is drafted (schedule.name), and where a device has [[sampling]]",
+        lambda key: (
+            key.run
+            or key.drafted
+            or any(placed.times.judge for placed in key.deployment.roles.placed)
+        ),
     ),
     "stage": ("on the device of a stage", lambda key: not key.of_drafts),
     "drafting": (
@@ -200,6 +213,10 @@ CONDITIONS: Mapping[str, tuple[str, Callable[[Key], bool]]] = {
     "projecting": (
         "on a device that drafts or takes the target's tokens (schedule.ends)",
         lambda key: key.verifying or (key.of_drafts and key.drafted),
+    ),
+    "sampling": (
+        "on a device that takes the target's tokens or draws the draft's, with a rule that samples",
+        lambda key: bool(key.role.times.judge or key.role.times.draw),
     ),
     "host": (
         "where another role or a table of [hosts] names the same host",
