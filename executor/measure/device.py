@@ -263,7 +263,7 @@ def _read_mib_s(target: Checkpoint, bench: Bench) -> float | None:
         return None
     start = time.perf_counter()
     load_layer(target, target.layers - 1, bench.dtype, bench.device)
-    return read_mib / (time.perf_counter() - start)
+    return float(read_mib / (time.perf_counter() - start))
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -27,7 +27,7 @@ from treepipe.testing.timeless_world import TimelessRequest, TimelessWorld
 
 PROMPT, WANTED, SEED = (3, 1, 4), 24, 5
 DRAFT = noisy(0.7)
-LAYERED = [system.name for system in systems().values() if system.in_lock_step]
+LAYERED = [system.name for system in systems().values() if "width" in system.keys]
 
 
 class Answers(DraftSource):

@@ -70,7 +70,7 @@ def small_deployment(
         Service(
             section.choose(drawn=sampling.rule in DRAWN, reads_states=bool(captured)),
             clients=clients,
-            limit=1 if name in ("pipedec", "specpipe") else None,
+            limit=1 if name in ("pipedec", "specpipe", "spd") else None,
             batch=batch,
         ),
         requests=REQUESTS,
