@@ -9,7 +9,7 @@ from pathlib import Path
 
 from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
-from treepipe.core.system import Ends
+from treepipe.core.system import Ends, System
 from treepipe.core.verification import DRAWN, RULES
 from treepipe.scenario.deployment import Bounds
 from treepipe.scenario.scenario import Scenario
@@ -118,8 +118,9 @@ def check_schedule(scenario: Scenario) -> None:
             f"{key} = {rule!r} needs drawn trees, but a dynamic one (schedule.tree_size) takes "
             f"the most probable candidates; a chain or schedule.branching would do"
         )
-    if rule in ("adaptive", "block") and not system.chains:
-        able = [each.name for each in systems().values() if each.chains]
+    whole = rule == "block"  # it judges a chain at once
+    if rule in ("adaptive", "block") and not _is_chained(system, whole=whole):
+        able = [each.name for each in systems().values() if _is_chained(each, whole=whole)]
         raise UserError(f"{key} = {rule!r} is for chains ({', '.join(able)}), not {section.name!r}")
     if ends_of(scenario) == "pipeline" and RULES[rule].needs_tree:
         raise UserError(
@@ -128,6 +129,11 @@ def check_schedule(scenario: Scenario) -> None:
         )
     if not system.drafts and rule != "exact":
         raise UserError(f"{key}: plain decoding has no drafted token to judge")
+
+
+def _is_chained(system: System, *, whole: bool) -> bool:
+    """Whether trees never branch, and with ``whole`` come back in one piece."""
+    return system.chains and not (whole and system.in_lock_step)
 
 
 def _check_sizes(scenario: Scenario, path: Path) -> None:
