@@ -1,4 +1,4 @@
-"""An EAGLE head as a draft (Li et al., EAGLE and EAGLE-2).
+"""An EAGLE head as a draft (Li et al., EAGLE, EAGLE-2 and EAGLE-3).
 
 The entry of a token at position p is made from its embedding and the state at p - 1; the prompt's
 first token has no state before it and no entry (as in the published code). Candidates below
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -33,7 +33,8 @@ class _State:
 
     Attributes:
         tokens: committed tokens.
-        features: the target's states by position, as far as they were observed.
+        features: what the head reads of the target's states, by position, as far as they were
+            observed.
         newest: the newest committed token; unset before the first catch-up pass.
         true_entries: cache entries made from the target's states; the head guessed the others.
     """
@@ -45,8 +46,41 @@ class _State:
     true_entries: int = 0
 
 
+class BorrowingHead:
+    """An EAGLE-1 or EAGLE-2 head with the target's embedding and output projection."""
+
+    def __init__(
+        self, directory: Path, target: Checkpoint, dtype: torch.dtype, device: str
+    ) -> None:
+        """Load the head. Raises ``UserError`` if it cannot be loaded or does not fit the target."""
+        head, self._embedding = load_head(directory, target, dtype, device)
+        self.layers, self.rotary, self.config = [head], head.rotary, head.config
+        self._ends, self._device = TargetEnds(target, dtype, device), device
+
+    def embed(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Embed [n] token ids -> [n, hidden]."""
+        if self._embedding is None:
+            return self._ends.embed(tokens)
+        return self._embedding[torch.tensor(tokens, dtype=torch.long, device=self._device)]
+
+    def observed(self, states: torch.Tensor) -> torch.Tensor:
+        """Return what the layers read of the target's states [n, captured hidden]."""
+        return states
+
+    def fed_on(self, states: torch.Tensor) -> torch.Tensor:
+        """Return what the layers read of their own states [n, hidden] a level above."""
+        return states
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        """Project the layers' states [n, hidden] -> [n, vocabulary of the target]."""
+        return self._ends.project(states)
+
+
 class EagleDraft(DraftSource):
-    """The head with the target's embedding and output projection."""
+    """A head that reads tokens and states, level by level."""
+
+    opens: type[Any] = BorrowingHead
+    """Class of the head, made as ``BorrowingHead`` and with its methods."""
 
     def __init__(
         self,
@@ -57,16 +91,15 @@ class EagleDraft(DraftSource):
         device: str = "cpu",
     ) -> None:
         """Load the head. Raises ``UserError`` if it cannot be loaded or does not fit the target."""
-        head, self._embedding = load_head(directory, target, dtype, device)
-        self._stack = LayerStack([head], head.rotary, head.config, capacity, dtype, device)
-        self._ends = TargetEnds(target, dtype, device)
+        head = self._head = self.opens(directory, target, dtype, device)
+        self._stack = LayerStack(head.layers, head.rotary, head.config, capacity, dtype, device)
         self._dtype, self._device = dtype, device
         self._states: dict[int, _State] = {}
 
     @classmethod
     def opened(cls, opening: Opening) -> EagleDraft:
-        """Open the draft source ``eagle``."""
-        assert opening.target is not None  # the record of ``eagle`` borrows the target's ends
+        """Open a draft source whose weights are such a head."""
+        assert opening.target is not None  # a head's record borrows the target's ends
         return cls(opening.directory, opening.target, *opening.place)
 
     def open(self, session: int) -> None:
@@ -77,9 +110,11 @@ class EagleDraft(DraftSource):
         self._stack.close(session)
         self._states.pop(session, None)
 
+    @torch.inference_mode()
     def observe(self, session: int, features: torch.Tensor) -> None:
-        """Store the target's final states [n, hidden] of its next n committed tokens."""
-        self._states[session].features += list(features.to(self._device, self._dtype))
+        """Store the target's states [n, captured hidden] of its next n committed tokens."""
+        states = features.to(self._device, self._dtype)
+        self._states[session].features += list(self._head.observed(states))
 
     @torch.inference_mode()
     def log_probs_batch(self, passes: Passes) -> list[torch.Tensor]:
@@ -92,7 +127,7 @@ class EagleDraft(DraftSource):
                 for node, state in zip(own, states[-len(own) :], strict=True):
                     node.payload = state
         answers = torch.stack([node.payload for node in chain.from_iterable(asked)])
-        log_probs = self._ends.project(answers).double().log_softmax(-1)
+        log_probs = self._head.logits(answers).double().log_softmax(-1)
         return list(log_probs.split([len(nodes) for nodes in asked]))
 
     def _follow(self, session: int, order: DraftPass) -> list[Node]:
@@ -124,7 +159,8 @@ class EagleDraft(DraftSource):
         first, newest = len(state.scratch.nodes) - len(asked), state.newest
         for start, stop in _runs(first, order.parents):
             nodes, parents = asked[start:stop], order.parents[start:stop]
-            given = [(newest if node.parent is None else node.parent).payload for node in nodes]
+            above = [(newest if node.parent is None else node.parent).payload for node in nodes]
+            given = self._head.fed_on(torch.stack(above))
             positions = [len(state.tokens) - 2 + len(node.path) for node in nodes]
             inputs = self._inputs([node.token for node in nodes], given)
             yield Part(session, inputs, positions, parents), nodes
@@ -136,17 +172,13 @@ class EagleDraft(DraftSource):
         self._stack.cache(session).truncate(first)
         state.tokens += tokens
         last = state.true_entries = len(state.tokens) - 1
-        inputs = self._inputs(state.tokens[first + 1 :], state.features[first:last])
+        given = torch.stack(state.features[first:last])
+        inputs = self._inputs(state.tokens[first + 1 :], given)
         return Part(session, inputs, range(first, last), None)
 
-    def _inputs(self, tokens: Sequence[int], given: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Inputs [n, 2 hidden]: the tokens' embeddings, and the states [hidden] before them."""
-        return torch.cat((self._embed(tokens), torch.stack([*given])), -1)
-
-    def _embed(self, tokens: Sequence[int]) -> torch.Tensor:
-        if self._embedding is None:
-            return self._ends.embed(tokens)
-        return self._embedding[torch.tensor(tokens, dtype=torch.long, device=self._device)]
+    def _inputs(self, tokens: Sequence[int], given: torch.Tensor) -> torch.Tensor:
+        """Inputs [n, 2 hidden]: the tokens' embeddings, and the states [n, hidden] before them."""
+        return torch.cat((self._head.embed(tokens), given), -1)
 
 
 def _runs(first: int, parents: Sequence[int]) -> Iterator[tuple[int, int]]:

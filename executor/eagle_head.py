@@ -7,6 +7,7 @@ output projection reads tokens off it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,13 @@ import torch
 from torch import nn
 
 from treepipe.core.errors import UserError
-from treepipe.executor.checkpoint import Checkpoint, check_finite, read_tensors, shards_of
+from treepipe.executor.checkpoint import (
+    IGNORED,
+    Checkpoint,
+    check_finite,
+    read_tensors,
+    shards_of,
+)
 from treepipe.executor.families import FAMILIES, fixed_rotary
 from treepipe.executor.packed import pack
 from treepipe.executor.supported import config_of, reason_of
@@ -61,7 +68,7 @@ def load_head(
     ``config.json`` is a Llama configuration of one layer; the weights are ``model.safetensors`` or
     ``pytorch_model.bin`` with ``fc.weight``, perhaps ``fc.bias``, and ``layers.0.*``.
     """
-    config, tensors = _config(directory, target), _tensors(directory)
+    config, tensors = _config(directory, target), read_head_tensors(directory)
     embedding = tensors.pop("embed_tokens.weight", None)
     if "fc.weight" not in tensors:
         raise UserError(f"{directory}: is no EAGLE head, tensor fc.weight is missing")
@@ -70,6 +77,24 @@ def load_head(
         bias="fc.bias" in tensors,
         input_norm="layers.0.input_layernorm.weight" in tensors,
     )
+    if embedding is not None and embedding.shape != (target.vocabulary, target.hidden_size):
+        raise UserError(
+            f"{directory}: tensor embed_tokens.weight has shape {tuple(embedding.shape)}, "
+            f"the target's is {(target.vocabulary, target.hidden_size)}"
+        )
+    load_module(head, tensors, directory, dtype, device)
+    return head, None if embedding is None else embedding.to(device, dtype)
+
+
+def load_module(
+    head: Any,
+    tensors: Mapping[str, torch.Tensor],
+    directory: Path,
+    dtype: torch.dtype,
+    device: str,
+) -> None:
+    """Give a head its weights, and pack them. Raises ``UserError`` if one is missing or has another
+    shape than ``config.json`` says."""
     wanted = {name: tensor.shape for name, tensor in head.state_dict().items()}
     for name, shape in wanted.items():
         if name not in tensors:
@@ -79,17 +104,11 @@ def load_head(
                 f"{directory}: tensor {name} has shape {tuple(tensors[name].shape)}, "
                 f"config.json wants {tuple(shape)}"
             )
-    if embedding is not None and embedding.shape != (target.vocabulary, target.hidden_size):
-        raise UserError(
-            f"{directory}: tensor embed_tokens.weight has shape {tuple(embedding.shape)}, "
-            f"the target's is {(target.vocabulary, target.hidden_size)}"
-        )
     read = {name: tensors[name].to(device, dtype) for name in wanted}
     head.load_state_dict(read, assign=True)  # the rotary embedding's frequencies stay in float32
     head.rotary.to(device)
     head.eval().requires_grad_(False)
     pack(head)
-    return head, None if embedding is None else embedding.to(device, dtype)
 
 
 def _config(directory: Path, target: Checkpoint) -> Any:
@@ -106,8 +125,8 @@ def _config(directory: Path, target: Checkpoint) -> Any:
     return config
 
 
-def _tensors(directory: Path) -> dict[str, torch.Tensor]:
-    """Read the head's weights. Raises ``UserError`` if they are unreadable or not finite."""
+def read_head_tensors(directory: Path) -> dict[str, torch.Tensor]:
+    """Read a head's weights. Raises ``UserError`` if they are unreadable or not finite."""
     pickled = directory / "pytorch_model.bin"
     if (directory / "model.safetensors").exists() or not pickled.exists():
         return read_tensors(shards_of(directory, pickled.name))
@@ -124,4 +143,5 @@ def _unpickled(path: Path) -> dict[str, torch.Tensor]:
         raise UserError(f"{path}: cannot be read: {reason_of(error)}") from None
     if not isinstance(content, dict):
         raise UserError(f"{path}: must hold tensors by name")
-    return {name: each for name, each in content.items() if isinstance(each, torch.Tensor)}
+    found = {name: each for name, each in content.items() if not name.endswith(IGNORED)}
+    return {name: each for name, each in found.items() if isinstance(each, torch.Tensor)}

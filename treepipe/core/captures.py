@@ -37,3 +37,39 @@ def carried(captured: Sequence[int], layers: range) -> int:
     (1, 3)
     """
     return sum([boundary < layers.stop for boundary in captured])
+
+
+def named_boundaries(
+    said: str, ids: Sequence[int] | None, guess: int, layers: int
+) -> tuple[int, ...]:
+    """Return the boundaries that a checkpoint's ids of layers mean, in ascending order, as engines
+    capture them.
+
+    Args:
+        said: the key ``capture``: "auto", what ids mean ("boundaries" or "outputs" of layers), or
+            the boundaries themselves ("2,16,29").
+        ids: the checkpoint's; None: EAGLE's own boundaries 2, L // 2 and L - 3.
+        guess: added to the ids if ``said`` is "auto": 1 if they are taken for outputs.
+        layers: number of the target's layers.
+
+    Raises ``ValueError``: there is no such boundary, or ``said`` is none of these.
+    """
+    if said not in ("auto", "boundaries", "outputs"):
+        try:
+            found = [int(each) for each in said.split(",")]
+        except ValueError:
+            raise ValueError(
+                f"capture = {said!r} is neither auto, boundaries, outputs, nor numbers "
+                f"like '2,16,29'"
+            ) from None
+    elif ids is None:
+        found = [min(2, layers), layers // 2, max(layers - 3, 0)]
+    else:
+        added = {"auto": guess, "boundaries": 0, "outputs": 1}[said]
+        found = [each + added for each in ids]
+    for each in found:
+        if not 0 <= each <= layers:
+            raise ValueError(
+                f"capture = {said!r}: the target of {layers} layers has no boundary {each}"
+            )
+    return tuple(sorted(found))

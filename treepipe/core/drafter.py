@@ -40,6 +40,9 @@ LANGUAGE_MODEL = Weights("model.checkpoint", "draft", "--draft")
 """A causal language model with the target's vocabulary."""
 EAGLE_HEAD = Weights("head", "eagle", "--head")
 """A head with the embedding and the output projection of its target (EAGLE, section 4.1)."""
+EAGLE3_HEAD = Weights("head", "eagle3", "--head")
+"""A head with an output projection of its own, mostly to fewer tokens (EAGLE-3, section 3.1)."""
+HEADS = EAGLE_HEAD, EAGLE3_HEAD
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ class Drafter:
         yield from wrong_keys(self.parameters, DraftParameters)
         for name in sorted(self.keys & TAKEN):
             yield f"key {name} is one of every draft server's"
-        if self.weights == EAGLE_HEAD and not self.reads_states:
+        if self.weights in HEADS and not self.reads_states:
             yield "an EAGLE head reads the target's states"
         alone = self.weights == LANGUAGE_MODEL and not self.reads_states
         if self.unverified_depths < (0 if alone else 1):
@@ -119,8 +122,9 @@ class Drafter:
 
     @property
     def borrows(self) -> bool:
-        """Whether it computes with the target's embedding and output projection."""
-        return self.weights == EAGLE_HEAD
+        """Whether it computes with the target's embedding (and an EAGLE-1 or EAGLE-2 head with its
+        output projection)."""
+        return self.weights in HEADS
 
     @property
     def rank(self) -> tuple[int]:

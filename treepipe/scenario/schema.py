@@ -26,7 +26,7 @@ from typing import (
 
 from pydantic import AfterValidator, Field, PrivateAttr, create_model, model_validator
 
-from treepipe.core.drafter import EAGLE_HEAD, Drafter, DraftParameters
+from treepipe.core.drafter import HEADS, Drafter, DraftParameters
 from treepipe.core.drafts import drafters
 from treepipe.core.registry import keys_of
 from treepipe.core.schedules import ScheduleSpec, systems
@@ -281,10 +281,10 @@ class DraftSection(SourceSection):
     model: Annotated[Model, _sources(lambda each: each.weights)] = Field(
         Model(), description="the draft model"
     )
-    head: Annotated[str | None, _sources(lambda each: each.weights == EAGLE_HEAD)] = Field(
+    head: Annotated[str | None, _sources(lambda each: each.weights in HEADS)] = Field(
         None,
-        description="directory of an EAGLE-1 or EAGLE-2 head as published, or 'reference', the "
-        "bundled one",
+        description="directory of an EAGLE head as published (source eagle3: an EAGLE-3 head), or "
+        "'reference', the bundled one",
     )
     least_probability: Annotated[float, Field(ge=0, le=1), ReadIf("drafted")] = Field(
         0.0,

@@ -12,6 +12,8 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from tokenizers import Tokenizer
 from torch.nn import functional
 from transformers import LlamaForCausalLM
 
+from treepipe.core.captures import NORMED
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
 from treepipe.executor.checkpoint import Checkpoint
@@ -34,7 +37,7 @@ from treepipe.studies.workshop.training.descent import SEED, Descent
 from treepipe.studies.workshop.training.measure import rows
 
 PEAK_RATE, NOISE, TOKEN_WEIGHT = 2e-3, 0.1, 0.1
-DEPTHS = 4
+DEPTHS, CAPACITY = 4, 1024
 UNROLL = 2
 """Passes per step: the second reads the states that the first predicted."""
 
@@ -51,19 +54,33 @@ def main() -> None:
     target.requires_grad_(False)
     target.config._attn_implementation = "sdpa"
     head = EagleHead(target.config, bias=True, input_norm=False)
-    train(head, target, arguments.steps)
+    train(head, training_data(), arguments.steps, partial(head_loss, head, target))
     save(head, arguments.out)
-    figures = {"steps": arguments.steps, "agreement": agreement(arguments.out)}
-    text = json.dumps(figures, indent=1) + "\n"
-    (arguments.out / "metrics.json").write_text(text, encoding="utf-8")
+    draft = EagleDraft(arguments.out, Checkpoint.open(REFERENCE / "target"), CAPACITY)
+    write_figures(arguments.out, arguments.steps, draft, (NORMED,))
 
 
-def train(head: EagleHead, target: Any, steps: int) -> None:
-    """Train the head towards the target, whose weights stay fixed."""
+def training_data() -> dict[str, torch.Tensor]:
+    """Return the training texts' token ids by kind."""
     tokenizer = Tokenizer.from_file(str(REFERENCE / "target" / "tokenizer.json"))
-    data = {kind: rows(tokenizer, texts(kind, held_out=False)) for kind in KINDS}
-    descent = Descent(steps, PEAK_RATE, clip=0.5, weight_decay=0.01)
-    descent.run(head, data, lambda window: head_loss(head, target, window))
+    return {kind: rows(tokenizer, texts(kind, held_out=False)) for kind in KINDS}
+
+
+def train(
+    head: Any,
+    data: dict[str, torch.Tensor],
+    steps: int,
+    loss_of: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    """Train a head towards the target, whose weights stay fixed."""
+    Descent(steps, PEAK_RATE, clip=0.5, weight_decay=0.01).run(head, data, loss_of)
+
+
+def write_figures(out: Path, steps: int, draft: EagleDraft, captured: tuple[int, ...]) -> None:
+    """Measure a finished head, and write ``metrics.json``."""
+    figures = {"steps": steps, "agreement": agreement(draft, captured)}
+    text = json.dumps(figures, indent=1) + "\n"
+    (out / "metrics.json").write_text(text, encoding="utf-8")
 
 
 def head_loss(head: EagleHead, target: Any, window: torch.Tensor) -> torch.Tensor:
@@ -88,7 +105,7 @@ def head_loss(head: EagleHead, target: Any, window: torch.Tensor) -> torch.Tenso
     return loss / UNROLL
 
 
-def agreement(directory: Path) -> dict[str, dict[str, float]]:
+def agreement(draft: EagleDraft, captured: tuple[int, ...]) -> dict[str, dict[str, float]]:
     """Return how often the target's token is among the head's first 1 and 4, by number of tokens
     predicted ahead.
 
@@ -98,15 +115,14 @@ def agreement(directory: Path) -> dict[str, dict[str, float]]:
     """
     checkpoint = Checkpoint.open(REFERENCE / "target")
     texts = load_texts("reference:heldout", REFERENCE)
-    whole, seen = WholeModel(checkpoint, 1024), dict[int, list[int]]()
-    draft = EagleDraft(directory, checkpoint, 1024)
+    whole, seen = WholeModel(checkpoint, CAPACITY, captured=captured), dict[int, list[int]]()
     for prompt in tokenize(checkpoint, texts):
         text = [*prompt, *whole.greedy(prompt, 40)]
         whole.stage.open(0)
         states = whole.stage.forward(0, whole.ends.embed(text), range(len(text)), None)
         whole.stage.close(0)
         draft.open(1)
-        draft.observe(1, whole.ends.features(states))
+        draft.observe(1, whole.ends.read_states(states, captured))
         read = 0
         for place in range(len(prompt), len(text) - DEPTHS, 5):
             order = DraftPass(0, tuple(text[read : place + 1]), (), (), True, 4)
