@@ -30,6 +30,8 @@ DTYPES = ("F16", "BF16", "F32", "F64")
 """Weight types that can be read, by safetensors' names; quantized ones have others."""
 INDEX = "model.safetensors.index.json"
 """The list of the tensors of a checkpoint in several files."""
+PICKLED = "pytorch_model.bin"
+"""The older format of published heads."""
 IGNORED = "rotary_emb.inv_freq"
 """Buffers of old checkpoints, which transformers computes itself."""
 

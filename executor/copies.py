@@ -13,7 +13,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from treepipe.core.errors import UserError
-from treepipe.executor.checkpoint import shards_of
+from treepipe.executor.checkpoint import PICKLED, shards_of
 from treepipe.files.outputs import cache_folder
 from treepipe.profiles.library import REFERENCE
 
@@ -75,7 +75,9 @@ def digest_of(directory: Path) -> str:
     config = directory / "config.json"
     if not config.is_file():
         raise UserError(f"{directory}: holds no {config.name}")
-    files = [config, *sorted(set(shards_of(directory).values()))]
+    pickled = directory / PICKLED
+    single = pickled.is_file() and not (directory / "model.safetensors").is_file()
+    files = [config, *([pickled] if single else sorted(set(shards_of(directory).values())))]
     stats = [(str(file.absolute()), file.stat()) for file in files]
     stamps = [(name, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for name, s in stats]
     memory = cache_folder() / "digests" / blake2b(repr(stamps).encode(), digest_size=16).hexdigest()

@@ -27,6 +27,7 @@ class Opening:
         keys: values of the keys that its record reads.
         weights: folder of its checkpoint, if its record needs one.
         target: the model whose ends a draft may borrow.
+        captured: the boundaries of it whose states the draft is shown.
         vocabulary: size of the target's vocabulary.
         capacity: cache entries per session.
     """
@@ -37,6 +38,7 @@ class Opening:
     vocabulary: int
     capacity: int
     compute: Compute
+    captured: tuple[int, ...] = ()
 
     @property
     def directory(self) -> Path:

@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
+from treepipe.core.errors import UserError
 from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.draft_source import Opening
 from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.eagle3_head import load_eagle3
 from treepipe.executor.stage_model import TargetEnds
@@ -26,6 +28,7 @@ class OwnVocabularyHead:
         self._head, self._embedding, self._tokens = opened.head, opened.embedding, opened.tokens
         self.layers, self.rotary = [*self._head.layers], self._head.rotary
         self.config: Any = self._head.config
+        self.inputs = self._head.rules.inputs
         self._vocabulary, self._device = target.vocabulary, device
         self._ends = None
         if opened.embedding is None:
@@ -57,3 +60,16 @@ class Eagle3Draft(EagleDraft):
     """An EAGLE-3 head."""
 
     opens = OwnVocabularyHead
+
+    @classmethod
+    def opened(cls, opening: Opening) -> Eagle3Draft:
+        """Open the head, which must read as many states as it is shown."""
+        assert opening.target is not None  # a head's record borrows the target's embedding
+        draft = cls(opening.directory, opening.target, *opening.place)
+        inputs, captured = draft._head.inputs, opening.captured
+        if inputs != len(captured):
+            raise UserError(
+                f"{opening.directory}: fc joins {inputs} states, but {len(captured)} boundaries "
+                f"are captured: {captured}"
+            )
+        return draft

@@ -17,6 +17,7 @@ from torch import nn
 from treepipe.core.errors import UserError
 from treepipe.executor.checkpoint import (
     IGNORED,
+    PICKLED,
     Checkpoint,
     check_finite,
     read_tensors,
@@ -127,7 +128,7 @@ def _config(directory: Path, target: Checkpoint) -> Any:
 
 def read_head_tensors(directory: Path) -> dict[str, torch.Tensor]:
     """Read a head's weights. Raises ``UserError`` if they are unreadable or not finite."""
-    pickled = directory / "pytorch_model.bin"
+    pickled = directory / PICKLED
     if (directory / "model.safetensors").exists() or not pickled.exists():
         return read_tensors(shards_of(directory, pickled.name))
     tensors = _unpickled(pickled)

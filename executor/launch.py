@@ -11,6 +11,7 @@ from treepipe.core.errors import UserError
 from treepipe.core.verification import RULES
 from treepipe.executor.checkpoint import Checkpoint, check_same_vocabulary
 from treepipe.executor.computing import fault_of
+from treepipe.executor.offsets import check_offsets
 from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.station import RoleSettings, WorkerKind
@@ -54,6 +55,8 @@ def prepare(scenario: Scenario) -> Launch:
     models = [Checkpoint.open(each.model) for each in sources if each.whole and each.model]
     for model in models:
         check_same_vocabulary(target, model)
+    for source in sources:
+        check_offsets(source, target)
     asked = _requests(scenario, target, models)
     deployment = resolve(scenario, _opened(target, computed_in(scenario.target.dtype)))
     _check_computing(deployment)

@@ -87,7 +87,8 @@ def open_source(
 ) -> DraftSource:
     """Open a draft with an ``Opening``. Raises ``UserError`` if that fails."""
     section, model = settings.section, settings.model
-    opening = Opening(section.parameters, model, target, vocabulary, capacity, compute)
+    captured = () if target is None else settings.captured(target.layers)
+    opening = Opening(section.parameters, model, target, vocabulary, capacity, compute, captured)
     source = opener(section.drafter)(opening)
     if settings.remembers:
         return RememberingDraft(source, judged_sampling(settings.sampling), settings.seed)

@@ -26,7 +26,8 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 def read_config(path: Path) -> ModelProfile:
     """Read a model's sizes. Raises ``UserError`` if one is missing or makes no sense."""
     config = read_json(path)
-    config = {**config, **(config.get("text_config") or {})}
+    inner = config.get("text_config") or config.get("transformer_layer_config") or {}
+    config = {**config, **inner}
     if config.get("kv_lora_rank"):
         raise UserError(f"{path}: key kv_lora_rank: sizes of latent attention are not supported")
     experts = _experts(config, path)
@@ -50,6 +51,7 @@ def read_config(path: Path) -> ModelProfile:
             **sizes,
             "intermediate_size": _size(config, "intermediate_size", path, width),
             "experts": experts,
+            "vocabulary": config.get("draft_vocab_size") or sizes["vocabulary"],
             "kv_heads": kv_heads,
             "head_dim": _size(config, "head_dim", path, sizes["hidden_size"] // heads),
             "tied": bool(config.get("tie_word_embeddings", False)),

@@ -154,7 +154,7 @@ class ServiceTimes:
         if whole:
             return ServiceTable(self._by_experts(self._taken(whole, model, "draft pass").ms, model))
         parts = [(self.layer(model), shape.layers)]
-        if shape.eagle:
+        if shape.eagle or shape.inputs:
             parts.append((self._estimated(FUSION, model, (0,)), 1))
         owner = model if target is None else ServedModel(model.name, target, model.dtype)
         return self._call(

@@ -79,6 +79,9 @@ class Shape(Section):
     query_norm: bool = Field(False, description="norms on queries and keys (Qwen 3)")
     eagle: bool = Field(False, description="an EAGLE head: fuses embedding and hidden state first")
     experts: Experts | None = Field(None, description="of a mixture; none: a dense model")
+    inputs: int = Field(
+        0, ge=0, description="an EAGLE-3 head: so many states of the target's width enter it"
+    )
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Shape:
@@ -123,13 +126,19 @@ class Shape(Section):
 
     @property
     def fusion_parameters(self) -> int:
-        """Weights in front of the layers: an EAGLE head's [hidden, 2 hidden] matrix."""
+        """Weights in front of the layers: an EAGLE head's [hidden, 2 hidden] matrix; an EAGLE-3
+        head's [hidden, inputs hidden] and the wider half of its first queries, keys and values."""
+        if self.inputs:
+            attention = (self.heads + 2 * self.kv_heads) * self.head_dim
+            return self.hidden_size * (self.inputs * self.hidden_size + attention)
         return 2 * self.hidden_size**2 if self.eagle else 0
 
     @property
     def parameters(self) -> int:
-        """Weights of the whole model; an EAGLE head borrows embedding and output projection."""
-        own = 0 if self.eagle else self.head_parameters * (1 if self.tied else 2)
+        """Weights of the whole model; an EAGLE head borrows embedding and output projection, an
+        EAGLE-3 head the embedding."""
+        ends = 1 if self.tied or self.inputs else 2
+        own = 0 if self.eagle else self.head_parameters * ends
         last_norm = 0 if self.eagle else self.hidden_size
         return self.layers * self.layer_parameters + self.fusion_parameters + own + last_norm
 
@@ -156,7 +165,7 @@ class Shape(Section):
     @property
     def sizes(self) -> tuple[float, ...]:
         """Sizes that a whole model's time depends on."""
-        return (*self.layer_sizes, self.layers, self.vocabulary, self.eagle)
+        return (*self.layer_sizes, self.layers, self.vocabulary, self.eagle, self.inputs)
 
     @property
     def head_sizes(self) -> tuple[int, ...]:

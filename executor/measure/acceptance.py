@@ -17,6 +17,7 @@ from treepipe.executor.checkpoint import Checkpoint, check_same_vocabulary
 from treepipe.executor.measure.calibration import Texts
 from treepipe.executor.measure.requests import AcceptanceRequest
 from treepipe.executor.measure.subject import NamedModel, RandomCheckpoint, open_model
+from treepipe.executor.offsets import check_offsets
 from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.executor.sources import SourceSettings
 from treepipe.files.toml_file import validated
@@ -64,6 +65,7 @@ def open_pair(asked: AcceptanceRequest) -> ModelPair:
     prompts = _prompts(asked, models, least)
     settings = SourceSettings(kind, path, sampling, False, 0)
     whole, ends = target.checkpoint, target.checkpoint.end_tokens
+    check_offsets(settings, whole)
     texts = Texts(whole, prompts, asked.new_tokens, ends, asked.seed, asked.prompts)
     return ModelPair(target, drafter.called_of(name), settings, texts)
 
@@ -89,9 +91,10 @@ def _sampling(asked: AcceptanceRequest) -> SamplingSection:
 
 def _check_options(asked: AcceptanceRequest, drafter: Drafter) -> None:
     """Raise ``UserError`` if this draft source does not read a given checkpoint."""
-    for weights, value in ((LANGUAGE_MODEL, asked.draft), (EAGLE_HEAD, asked.head)):
-        if value is not None and drafter.weights != weights:
-            raise UserError(f"{weights.option} {value}: --source {drafter.name} drafts without it")
+    own = None if drafter.weights is None else drafter.weights.option
+    for option, value in (("--draft", asked.draft), ("--head", asked.head)):
+        if value is not None and option != own:
+            raise UserError(f"{option} {value}: --source {drafter.name} drafts without it")
 
 
 def _prompts(

@@ -137,7 +137,7 @@ def open_model(
             f"{option} {named}: is neither a checkpoint directory nor a config.json, nor a model "
             f"profile (treepipe profiles lists them), nor 'reference'"
         )
-    if shape.eagle:
+    if shape.eagle or shape.inputs:
         raise UserError(f"{option} {named}: is an EAGLE head, which is no model of its own")
     if checkpoint is None and shape.experts is not None:
         raise UserError(

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from treepipe.cli.options import Force, Quiet, command
 from treepipe.core.errors import UserError
+from treepipe.extras import need_executor
 from treepipe.files.outputs import check_outputs
 
 if TYPE_CHECKING:
@@ -59,6 +60,25 @@ def show(
         show_profiles(console())
     else:
         show_profile(name, plot, console())
+
+
+@app.command("check")
+def check_(
+    head: Annotated[Path, typer.Argument(metavar="HEAD", help="Directory of a head.")],
+    target: Annotated[Path, typer.Option(metavar="DIR", help="The target's checkpoint.")],
+    source: Annotated[str | None, typer.Option(help="As drafts.source; default eagle3.")] = None,
+    capture: Annotated[str, typer.Option(help="As drafts.capture.")] = "auto",
+) -> None:
+    """Try whether a head reads the states of the target that it was trained on."""
+    need_executor("treepipe profiles check")
+    from treepipe.executor.checkpoint import Checkpoint
+    from treepipe.executor.offsets import head_settings, measure_offsets, refuse
+    from treepipe.results.show import console
+
+    offsets = measure_offsets(head_settings(head, source, capture), Checkpoint.open(target))
+    for each in offsets:
+        console().print(f"offset {each.by:+d}: accepts {each}", highlight=False)
+    refuse(offsets)
 
 
 @dataclass(frozen=True, kw_only=True)

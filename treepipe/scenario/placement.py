@@ -13,7 +13,7 @@ from itertools import chain
 from math import inf
 from typing import Any, TypeVar
 
-from treepipe.core.drafter import EAGLE_HEAD, Weights
+from treepipe.core.drafter import EAGLE3_HEAD, EAGLE_HEAD, Weights
 from treepipe.core.errors import UserError
 from treepipe.core.system import Ends
 from treepipe.core.tree import split
@@ -343,10 +343,10 @@ class _Placing:
         model = self._model(section, f"{key}.model", weights.reference)
         if model is None:
             raise self._unknown(f"{key}.model.profile", f"{key}.device")
-        if weights == EAGLE_HEAD:
-            shape = model.shape.model_copy(update={"eagle": True})
-            return ServedModel(model.name, shape, model.dtype)
-        return model
+        # A head's config.json looks like a language model's.
+        known = {EAGLE_HEAD: {"eagle": True}, EAGLE3_HEAD: {"inputs": model.shape.inputs or 3}}
+        shape = model.shape.model_copy(update=known.get(weights, {}))
+        return ServedModel(model.name, shape, model.dtype)
 
     def _unknown(self, key: str, device: str) -> UserError:
         return UserError(

@@ -1,0 +1,210 @@
+"""EAGLE-3 heads: equal to the published formulas in all dialects, lossless, and refused by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.worlds.changed import changed
+from tests.worlds.deployments import small_deployment, worker_roles
+from tests.worlds.eagle3_heads import DIALECTS, Formulas, save_eagle3
+from tests.worlds.local_workers import LocalRun
+from tests.worlds.real_runs import assert_greedy
+from tests.worlds.tiny_models import greedy
+from treepipe.core.drafts import drafters
+from treepipe.core.errors import UserError
+from treepipe.core.messages import NO_PARENT
+from treepipe.core.protocol import DraftPass
+from treepipe.core.schedules import systems
+from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.controller import Controller
+from treepipe.executor.eagle3 import Eagle3Draft
+from treepipe.executor.offsets import head_settings, measure_offsets, refuse
+from treepipe.executor.station import RoleSettings
+from treepipe.profiles.library import REFERENCE
+from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.schema import SourceSection
+
+TEXT = (3, 9, 27, 20, 60, 58)
+DRAFTING = sorted(name for name, each in systems().items() if each.drafts)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_every_dialect_equals_the_published_formulas(
+    target: Checkpoint, tmp_path: Path, dialect: str
+) -> None:
+    """After a catch-up, two levels of a tree; then more text, of which some states are new."""
+    folder = save_eagle3(tmp_path / "head", target, dialect)
+    weights = load_file(folder / "model.safetensors")
+    embedding = target.tensors("model.embed_tokens.")["weight"]
+    formulas = Formulas(weights, dialect, embedding)
+    states = torch.randn((len(TEXT), 3 * target.hidden_size))
+    draft = Eagle3Draft(folder, target, 64)
+    draft.open(1)
+    draft.observe(1, states[:3])
+    rows = [draft.log_probs(1, DraftPass(1, TEXT[:4], (), (), True, 4))]
+    rows.append(draft.log_probs(1, DraftPass(2, (), (8, 9), (NO_PARENT, NO_PARENT), False, 4)))
+    rows.append(draft.log_probs(1, DraftPass(3, (), (4, 5, 6), (0, 1, 1), False, 4)))
+    paths: list[tuple[int, ...]] = [(), (8,), (9,), (8, 4), (9, 5), (9, 6)]
+    for found, path in zip(torch.cat(rows), paths, strict=True):
+        _assert_equal(found, formulas.log_probs(TEXT[:4], states[:3], path))
+    draft.observe(1, states[3:5])
+    found = draft.log_probs(1, DraftPass(4, TEXT[4:], (), (), True, 4))[0]
+    _assert_equal(found, formulas.log_probs(TEXT, states[:5], ()))
+
+
+def _assert_equal(found: torch.Tensor, expected: torch.Tensor) -> None:
+    assert torch.equal(found.isinf(), expected.isinf()), "it has these tokens and no others"
+    known = ~expected.isinf()
+    torch.testing.assert_close(found[known].float(), expected[known], rtol=0, atol=1e-5)
+
+
+def test_pickled_weights_and_sglangs_name_of_a_norm_change_nothing(
+    target: Checkpoint, tmp_path: Path
+) -> None:
+    folder = save_eagle3(tmp_path / "head", target, "speculators")
+    weights = load_file(folder / "model.safetensors")
+    name = "layers.1.input_layernorm.weight"
+    changes = {name: ..., name.replace("input_layer", "hidden_"): weights[name]}
+    other = save_eagle3(tmp_path / "other", target, "speculators", pickled=True, **changes)
+    found = []
+    for each in (folder, other):
+        draft = Eagle3Draft(each, target, 64)
+        draft.open(1)
+        draft.observe(1, torch.ones((3, 3 * target.hidden_size)))
+        found.append(draft.log_probs(1, DraftPass(1, TEXT[:4], (), (), True, 4)))
+    _assert_equal(found[1][0], found[0][0].float())
+
+
+BIASED = {"speculators_config": {"verifier": {"name_or_path": "meta-llama/Llama-3.3-70B"}}}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "changes", "part"),
+    [
+        ("eagle", {"fc.weight": ...}, "tensor fc.weight is missing"),
+        ("eagle", {"lm_head.weight": ...}, "tensor lm_head.weight is missing"),
+        ("eagle", {"d2t": ...}, "tensor d2t is missing; the head has 40 tokens"),
+        ("eagle", {"d2t": torch.zeros(40, dtype=torch.long) - 1}, "each of 40 tokens its own"),
+        ("eagle", {"t2d": torch.zeros(61, dtype=torch.bool)}, "name different tokens"),
+        ("eagle", {"t2d": torch.ones(60, dtype=torch.bool)}, "is for 60 tokens"),
+        ("eagle", {"num_hidden_layers": 2}, r"the weights hold layers \[0\]"),
+        ("eagle", {"fc_norm": True}, "key fc_norm = true, but the weights lack"),
+        ("eagle", {"model_type": "mixtral"}, "'mixtral' of the head's layers is not supported"),
+        ("eagle", {"what.weight": torch.ones(2)}, "no place for tensor what.weight"),
+        ("eagle", {"eagle_config": {"use_aux_hidden_state": False}}, "reads one state only"),
+        ("specforge", {"embed_tokens.weight": ...}, "tensor embed_tokens.weight is missing"),
+        ("specforge", {"target_hidden_size": 48}, "differs from the target's 32"),
+        ("speculators", {"norm_before_residual": ...}, "norm_before_residual is missing"),
+        ("speculators", {"speculators_model_type": "mtp"}, "'mtp' is no EAGLE-3 head"),
+        ("speculators", BIASED, "name_or_path = 'meta-llama/Llama-3.3-70B': the head is for"),
+    ],
+)
+def test_a_head_that_cannot_be_read_is_refused_by_name(
+    target: Checkpoint, tmp_path: Path, dialect: str, changes: dict[str, Any], part: str
+) -> None:
+    folder = save_eagle3(tmp_path / "head", target, dialect, **changes)
+    with pytest.raises(UserError, match=part):
+        Eagle3Draft(folder, target, 64)
+
+
+# --- which states --------------------------------------------------------------------------------
+
+SF = "eagle_aux_hidden_state_layer_ids"
+
+
+@pytest.mark.parametrize(
+    ("config", "capture", "expected"),
+    [
+        ({}, "auto", (2, 16, 29)),  # EAGLE modeling_llama_kv.py
+        ({SF: [2, 16, 29]}, "auto", (2, 16, 29)),  # speculators
+        ({"aux_hidden_state_layer_ids": [1, 15, 28]}, "auto", (1, 15, 28)),
+        ({"eagle_config": {SF: [1, 15, 28]}}, "auto", (2, 16, 29)),  # SpecForge's defaults
+        ({"eagle_config": {SF: [24, 30, 31]}}, "auto", (24, 30, 31)),  # SGLang PR 25454
+        ({"eagle_config": {SF: [24, 30, 31]}}, "outputs", (25, 31, 32)),
+        ({"eagle_config": {SF: [1, 15, 28]}}, "boundaries", (1, 15, 28)),
+        ({SF: [2, 16, 29]}, "30,3,17", (3, 17, 30)),
+    ],
+)
+def test_ids_of_layers_mean_what_engines_take_them_for(
+    config: dict[str, Any], capture: str, expected: tuple[int, ...]
+) -> None:
+    record = drafters()["eagle3"]
+    assert record.captured(record.parameters(capture), lambda: config, 32) == expected  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("config", "capture", "part"),
+    [
+        ({}, "layer", "capture = 'layer' is neither"),
+        ({}, "2,16,33", "has no boundary 33"),
+        ({SF: "all"}, "auto", "its ids of layers are 'all'"),
+    ],
+)
+def test_boundaries_that_there_are_not_are_refused(
+    config: dict[str, Any], capture: str, part: str
+) -> None:
+    record = drafters()["eagle3"]
+    with pytest.raises(ValueError, match=part):
+        record.captured(record.parameters(capture), lambda: config, 32)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(("capture", "better"), [("1,3,4", 1), ("3,5,6", -1)])
+def test_the_bundled_head_is_refused_one_layer_off(capture: str, better: int) -> None:
+    target = Checkpoint.open(REFERENCE / "target")
+    offsets = measure_offsets(head_settings(REFERENCE / "eagle3", None, capture), target)
+    assert [each.by for each in offsets] == [0, -1, 1]
+    assert max(offsets, key=lambda each: each.accepted).by == better
+    with pytest.raises(UserError, match=r"but \d+ of 64 from boundaries \(2, 4, 5\); say the lat"):
+        refuse(offsets)
+
+
+def test_the_bundled_head_passes_as_it_is() -> None:
+    target = Checkpoint.open(REFERENCE / "target")
+    offsets = measure_offsets(head_settings(REFERENCE / "eagle3", None, "auto"), target)
+    refuse(offsets)
+    own, *others = offsets
+    assert own.boundaries == (2, 4, 5)
+    assert all(own.clearly_better(other) for other in others)
+
+
+# --- in runs -------------------------------------------------------------------------------------
+
+
+def roles_of(target: Checkpoint, head: Path, deployment: Deployment) -> list[RoleSettings]:
+    roles = worker_roles((target.directory, target.directory), deployment)
+    source = replace(roles[0].source, section=SourceSection(source="eagle3"), model=head)
+    return [replace(role, source=source, vocabulary=target.vocabulary) for role in roles]
+
+
+def deployment_of(target: Checkpoint, head: Path, name: str) -> Deployment:
+    captured = head_settings(head, "eagle3", "auto")
+    return changed(
+        small_deployment(name, clients=3, captured=captured.captured(target.layers)),
+        row_bytes=4 * target.hidden_size,
+    )
+
+
+@pytest.mark.parametrize("name", DRAFTING)
+def test_text_is_the_targets_own_under_every_schedule(
+    target: Checkpoint, tmp_path: Path, name: str
+) -> None:
+    head = save_eagle3(tmp_path / "head", target, "speculators")
+    deployment = deployment_of(target, head, name)
+    run = LocalRun(roles_of(target, head, deployment))
+    for spec, text in zip(deployment.requests, run.texts, strict=True):
+        assert list(text) == greedy(target.directory, list(spec.prompt), spec.max_new_tokens)
+
+
+@pytest.mark.processes
+def test_a_run_in_processes_is_lossless(target: Checkpoint, tmp_path: Path) -> None:
+    head = save_eagle3(tmp_path / "head", target, "eagle")
+    deployment = deployment_of(target, head, "flowspec")
+    with Controller(roles_of(target, head, deployment), deployment) as running:
+        trace, _ = running.run(deployment)
+    assert_greedy(trace, deployment, target.directory)
