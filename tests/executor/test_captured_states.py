@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +14,13 @@ from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.local_workers import LocalRun
 from tests.worlds.tiny_models import greedy
 from treepipe.core.captures import NORMED
+from treepipe.core.errors import UserError
 from treepipe.core.messages import HEADER_BYTES, ROW_BYTES, Flight, Verified
 from treepipe.core.system import Ends
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_worker import DraftWorker
+from treepipe.scenario.resolve import resolve
+from treepipe.scenario.scenario import Scenario
 
 CAPTURED = (0, 1, 2, 2, 4, NORMED)
 """The embedding, a cut between stages (twice), a place beside it, and both ends of the top."""
@@ -68,3 +72,31 @@ def _assert_sizes(run: LocalRun, row_bytes: Any) -> None:
                 states = 0 if hidden is None else hidden.numel() * hidden.element_size()
                 expected = HEADER_BYTES + message.rows * ROW_BYTES + states
                 assert message.size_bytes(row_bytes(name)) == expected
+
+
+def test_two_drafts_read_the_same_states_or_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "two.toml"
+    content = """
+        name = "two"
+        links = { default = { latency_ms = 1, bandwidth_mbit_s = 100 } }
+        target = { layers = 8, hidden_size = 64 }
+        drafts = [
+            { source = "eagle3", device = { draft_ms = { 1 = 1.0 } } },
+            { source = "eagle", device = { draft_ms = { 1 = 1.0 } } },
+        ]
+        pipelines = [{ stages = [{ device = { stage_ms = { 1 = 1.0 } }, count = 2 }] }]
+        schedule = { name = "chain" }
+        acceptance = { source = "bernoulli", beta = 0.5 }
+        workload = { requests = 1, prompt_tokens = 5, new_tokens = 5 }
+    """
+    path.write_text(content)
+    one = resolve(Scenario.load(path, ["drafts.1.source=eagle3"])).roles
+    assert one.captured == (2, 4, 5)
+    assert one.sent_states("pipeline0.stage1") == 2, "its own output, and 2; 4 is the next one's"
+    assert one.sent_states("pipeline0.stage2") == 3, "a chain's pipeline has the target's ends"
+    for settings, part in (
+        ((), r"keys drafts.0 and drafts.1 read different states of the target: \(2, 4, 5\) and"),
+        (("drafts.1.capture='1,9'", "drafts.1.source=eagle3"), r"drafts.1.capture = '1,9': the t"),
+    ):
+        with pytest.raises(UserError, match=part):
+            resolve(Scenario.load(path, settings))

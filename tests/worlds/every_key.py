@@ -48,6 +48,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("links.default", "links.local", "default.profile", "0.profile"), LINKS),
     **dict.fromkeys(("checkpoint", "head"), ("reference", "nowhere")),
     "schedule.name": ("chain", "pp"),
+    "capture": ("0,1,2", "0"),
     "prompts": ("reference:heldout", "nowhere.json"),
     "faults.inject.0.worker": ("draft0", "pipeline0.stage2"),
 }

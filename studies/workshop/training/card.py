@@ -95,6 +95,18 @@ How often the target's greedy choice is among its 1 and 4 most probable tokens, 
 above were read from the head's own guesses instead of the target's states:
 """
 
+EAGLE3 = """\
+## EAGLE-3 head
+
+`eagle3/` holds a head for the target in the layout of EAGLE's code: `fc` over the states after 2, 4
+and 5 layers (2, L // 2 and L - 3), one decoder layer of inner width 384, and a projection to the
+1,024 most frequent tokens of the training texts (`d2t`, `t2d`); the embedding is the target's.
+Trained by `treepipe.studies.workshop.training.train_eagle3`
+for {steps:,} steps{clock}, which unroll three passes ("training-time test").
+
+As above, by how many tokens were read from the head's own states:
+"""
+
 REPRODUCTION = """\
 ## Reproduction
 
@@ -123,7 +135,8 @@ def card(out: Path) -> str:
         _training(metrics),
         _quality(metrics),
         _agreement(metrics),
-        _head(out),
+        _head(out, "eagle", EAGLE),
+        _head(out, "eagle3", EAGLE3),
         _reproduction(metrics),
         LICENCE,
         _samples(metrics),
@@ -212,9 +225,9 @@ def _agreement(metrics: dict[str, Any]) -> str:
     return AGREEMENT + "\n" + _table(head, rows)
 
 
-def _head(out: Path) -> str:
-    """Return the EAGLE head's section, empty without a head."""
-    path = out / "eagle" / "metrics.json"
+def _head(out: Path, name: str, section: str) -> str:
+    """Return a head's section, empty without that head."""
+    path = out / name / "metrics.json"
     if not path.exists():
         return ""
     figures = json.loads(path.read_text(encoding="utf-8"))
@@ -226,7 +239,7 @@ def _head(out: Path) -> str:
     if "minutes" in figures:
         minutes = f"{figures['minutes']:g} minutes"
         clock = f" (at least; an older script stopped by the clock, after {minutes})"
-    made = EAGLE.format(steps=figures["steps"], clock=clock)
+    made = section.format(steps=figures["steps"], clock=clock)
     return made + "\n" + _table(["guessed levels above", "top 1", "top 4"], rows)
 
 
