@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.worlds.changed import changed
+from tests.worlds.command_line import Terminal
 from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.eagle3_heads import DIALECTS, Formulas, save_eagle3
 from tests.worlds.local_workers import LocalRun
@@ -154,23 +155,22 @@ def test_boundaries_that_there_are_not_are_refused(
         record.captured(record.parameters(capture), lambda: config, 32)  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize(("capture", "better"), [("1,3,4", 1), ("3,5,6", -1)])
-def test_the_bundled_head_is_refused_one_layer_off(capture: str, better: int) -> None:
+def test_the_bundled_head_passes_as_it_is_and_is_refused_one_layer_below() -> None:
     target = Checkpoint.open(REFERENCE / "target")
-    offsets = measure_offsets(head_settings(REFERENCE / "eagle3", None, capture), target)
-    assert [each.by for each in offsets] == [0, -1, 1]
-    assert max(offsets, key=lambda each: each.accepted).by == better
+    own, below, above = measure_offsets(head_settings(REFERENCE / "eagle3", None, "auto"), target)
+    refuse([own, below, above])
+    assert [own.boundaries, below.boundaries, above.boundaries] == [(2, 4, 5), (1, 3, 4), (3, 5, 6)]
+    assert own.clearly_better(below)
+    assert own.clearly_better(above)
+    off = [replace(below, by=0), replace(own, by=1)]
     with pytest.raises(UserError, match=r"but \d+ of 64 from boundaries \(2, 4, 5\); say the lat"):
-        refuse(offsets)
+        refuse(off)
 
 
-def test_the_bundled_head_passes_as_it_is() -> None:
-    target = Checkpoint.open(REFERENCE / "target")
-    offsets = measure_offsets(head_settings(REFERENCE / "eagle3", None, "auto"), target)
-    refuse(offsets)
-    own, *others = offsets
-    assert own.boundaries == (2, 4, 5)
-    assert all(own.clearly_better(other) for other in others)
+def test_a_command_says_the_figures_and_refuses(terminal: Terminal) -> None:
+    head, target = REFERENCE / "eagle3", REFERENCE / "target"
+    said = "(capture = '2,4,5')"
+    terminal.fails(said, "profiles", "check", head, "--target", target, "--capture", "3,5,6")
 
 
 # --- in runs -------------------------------------------------------------------------------------
