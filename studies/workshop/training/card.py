@@ -102,7 +102,7 @@ EAGLE3 = """\
 and 5 layers (2, L // 2 and L - 3), one decoder layer of inner width 384, and a projection to the
 1,024 most frequent tokens of the training texts (`d2t`, `t2d`); the embedding is the target's.
 Trained by `treepipe.studies.workshop.training.train_eagle3`
-for {steps:,} steps{clock}, which unroll three passes ("training-time test").
+for {steps:,} steps{clock}, which unroll two passes ("training-time test").
 
 As above, by how many tokens were read from the head's own states:
 """
