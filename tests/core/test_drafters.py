@@ -90,8 +90,9 @@ def test_nobody_else_knows_a_draft_source_by_name() -> None:
         for node in nodes(file)
         if isinstance(node, ast.Constant) and node.value in names
     }
-    # The bundled head's folder is called eagle, and so is what tells a head's shape.
-    assert knowing == {"treepipe/core/drafter.py", "treepipe/scenario/placement.py"}
+    # The bundled heads' folders are called so, what tells a head's shape, and speculators' own kind.
+    core, scenario = "treepipe/core/drafter.py", "treepipe/scenario/placement.py"
+    assert knowing == {core, scenario, "executor/eagle3_head.py"}
 
 
 def test_what_opens_a_draft_is_there_and_reads_states_where_its_record_says_so() -> None:
