@@ -90,7 +90,7 @@ def test_nobody_else_knows_a_draft_source_by_name() -> None:
         for node in nodes(file)
         if isinstance(node, ast.Constant) and node.value in names
     }
-    # The bundled heads' folders are called so, what tells a head's shape, and speculators' own kind.
+    # Bundled heads' folders are called so, what tells a head's shape, and speculators' kind.
     core, scenario = "treepipe/core/drafter.py", "treepipe/scenario/placement.py"
     assert knowing == {core, scenario, "executor/eagle3_head.py"}
 
