@@ -113,7 +113,7 @@ def measure_offsets(settings: SourceSettings, target: Checkpoint) -> list[Offset
     wanted = {
         by: each for by, each in shifted.items() if min(each) >= 0 and max(each) <= target.layers
     }
-    tokens = _text(target)
+    tokens = text_of(target)
     states, choices = _states(target, tokens, {b for each in wanted.values() for b in each})
     draft = open_source(settings, target, target.vocabulary, 2 * len(tokens), ONE_CORE)
     for session, (by, boundaries) in enumerate(wanted.items(), 1):
@@ -130,7 +130,7 @@ def measure_offsets(settings: SourceSettings, target: Checkpoint) -> list[Offset
     return found
 
 
-def _text(target: Checkpoint) -> tuple[int, ...]:
+def text_of(target: Checkpoint) -> tuple[int, ...]:
     """Return tokens of bundled texts; of a target without a tokenizer any tokens."""
     count = BEFORE + PLACES
     if (target.directory / "tokenizer.json").exists():
