@@ -295,7 +295,7 @@ def _embedding(
 def _tokens(
     directory: Path, tables: Mapping[str, torch.Tensor], count: int, vocabulary: int
 ) -> torch.Tensor | None:
-    """Return the target's tokens by the head's. ``d2t`` holds differences (EAGLE, class ``Model``)."""
+    """Return the target's tokens by the head's. ``d2t`` holds differences (EAGLE)."""
     known = tables.get("t2d")
     if known is not None and len(known) != vocabulary:
         raise UserError(

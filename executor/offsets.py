@@ -41,7 +41,7 @@ TEXTS = "reference:calibration"
 
 
 @dataclass(frozen=True, slots=True)
-class Offset:
+class OffsetTrial:
     """What a draft accepts along the text from some boundaries.
 
     Attributes:
@@ -57,7 +57,7 @@ class Offset:
     def accepted(self) -> int:
         return sum(self.right)
 
-    def clearly_better(self, other: Offset) -> bool:
+    def clearly_better(self, other: OffsetTrial) -> bool:
         pairs = [*zip(self.right, other.right, strict=True)]
         won, lost = pairs.count((True, False)), pairs.count((False, True))
         return won - lost > CLEARLY * math.sqrt(won + lost)
@@ -81,7 +81,7 @@ def check_offsets(settings: SourceSettings, target: Checkpoint) -> None:
             passed.touch()
 
 
-def refuse(offsets: Sequence[Offset]) -> None:
+def refuse(offsets: Sequence[OffsetTrial]) -> None:
     """Raise ``UserError``, with the figures, if another offset than 0 is clearly better."""
     own = next(each for each in offsets if not each.by)
     for other in offsets:
@@ -106,9 +106,9 @@ def head_settings(head: Path, source: str | None, capture: str) -> SourceSetting
     return SourceSettings(section, head, SamplingSection(), False, 0)
 
 
-def measure_offsets(settings: SourceSettings, target: Checkpoint) -> list[Offset]:
+def measure_offsets(settings: SourceSettings, target: Checkpoint) -> list[OffsetTrial]:
     """Draft along a text of the target's vocabulary from each offset. Raises ``UserError``."""
-    own, found = settings.captured(target.layers), list[Offset]()
+    own, found = settings.captured(target.layers), list[OffsetTrial]()
     shifted = {by: tuple([each + by for each in own]) for by in (0, -1, 1)}
     wanted = {
         by: each for by, each in shifted.items() if min(each) >= 0 and max(each) <= target.layers
@@ -126,7 +126,7 @@ def measure_offsets(settings: SourceSettings, target: Checkpoint) -> list[Offset
             right.append(int(draft.draft(session, order).tokens[0][0]) == choices[place])
             read = place + 1
         draft.close(session)
-        found.append(Offset(by, boundaries, tuple(right)))
+        found.append(OffsetTrial(by, boundaries, tuple(right)))
     return found
 
 

@@ -29,7 +29,7 @@ from treepipe.executor.controller import Controller
 from treepipe.executor.eagle3 import Eagle3Draft
 from treepipe.executor.offsets import (
     PLACES,
-    Offset,
+    OffsetTrial,
     head_settings,
     measure_offsets,
     refuse,
@@ -171,13 +171,13 @@ class Offsets(NamedTuple):
     both: int
 
     @property
-    def measured(self) -> list[Offset]:
+    def measured(self) -> list[OffsetTrial]:
         wrong = 64 - self.said - self.above + self.both
         places = [(True, True)] * self.both + [(False, False)] * wrong
         places += [(True, False)] * (self.said - self.both)
         places += [(False, True)] * (self.above - self.both)
         said, above = zip(*places, strict=True)
-        return [Offset(0, (2, 4, 5), said), Offset(1, (3, 5, 6), above)]
+        return [OffsetTrial(0, (2, 4, 5), said), OffsetTrial(1, (3, 5, 6), above)]
 
 
 @pytest.mark.parametrize("figures", [Offsets(7, 29, 5), Offsets(0, 10, 0), Offsets(28, 50, 28)])

@@ -1,5 +1,5 @@
 """Random EAGLE-3 heads in the published layouts, and their computation by the published formulas
-(Li et al., EAGLE-3, section 3; EAGLE its ``Model``), written without the executor's classes."""
+(Li et al., EAGLE-3, section 3, and its code), written without the executor's classes."""
 
 from __future__ import annotations
 
