@@ -135,8 +135,8 @@ SF = "eagle_aux_hidden_state_layer_ids"
         ({"aux_hidden_state_layer_ids": [1, 15, 28]}, "auto", (1, 15, 28)),
         ({"eagle_config": {SF: [1, 15, 28]}}, "auto", (2, 16, 29)),  # SpecForge's defaults
         ({"eagle_config": {SF: [24, 30, 31]}}, "auto", (24, 30, 31)),  # SGLang PR 25454
-        ({"eagle_config": {SF: [24, 30, 31]}}, "outputs", (25, 31, 32)),
-        ({"eagle_config": {SF: [1, 15, 28]}}, "boundaries", (1, 15, 28)),
+        ({"eagle_config": {SF: [24, 30, 31]}}, "output", (25, 31, 32)),
+        ({"eagle_config": {SF: [1, 15, 28]}}, "boundary", (1, 15, 28)),
         ({SF: [2, 16, 29]}, "30,3,17", (3, 17, 30)),
     ],
 )

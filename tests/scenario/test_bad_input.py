@@ -284,7 +284,7 @@ UNREAD = [
     ("drafts.0.ngram=2", "only where drafts.0.source is 'ngram' or 'hybrid'"),
     ("drafts.0.weight=0.2", "only where drafts.0.source is 'hybrid'"),
     ("drafts.0.head=reference", "only where drafts.0.source is 'eagle' or 'eagle3'"),
-    ("drafts.0.capture=outputs", "only where drafts.0.source is 'eagle3'"),
+    ("drafts.0.capture=output", "only where drafts.0.source is 'eagle3'"),
     ("links.local.latency_ms=5", "key links.local has no effect: it is read only where two roles"),
     (AGAINST, f"key links.pairs.0.{NO_MESSAGE}"),
     (PAST, f"key links.pairs.0.{NO_MESSAGE}"),

@@ -46,7 +46,7 @@ def named_boundaries(
     capture them.
 
     Args:
-        said: the key ``capture``: "auto", what ids mean ("boundaries" or "outputs" of layers), or
+        said: the key ``capture``: "auto", what ids mean ("boundary" or "output" of a layer), or
             the boundaries themselves ("2,16,29").
         ids: the checkpoint's; None: EAGLE's own boundaries 2, L // 2 and L - 3.
         guess: added to the ids if ``said`` is "auto": 1 if they are taken for outputs.
@@ -54,18 +54,17 @@ def named_boundaries(
 
     Raises ``ValueError``: there is no such boundary, or ``said`` is none of these.
     """
-    if said not in ("auto", "boundaries", "outputs"):
+    if said not in ("auto", "boundary", "output"):
         try:
             found = [int(each) for each in said.split(",")]
         except ValueError:
             raise ValueError(
-                f"capture = {said!r} is neither auto, boundaries, outputs, nor numbers "
-                f"like '2,16,29'"
+                f"capture = {said!r} is neither auto, boundary, output, nor numbers like '2,16,29'"
             ) from None
     elif ids is None:
         found = [min(2, layers), layers // 2, max(layers - 3, 0)]
     else:
-        added = {"auto": guess, "boundaries": 0, "outputs": 1}[said]
+        added = {"auto": guess, "boundary": 0, "output": 1}[said]
         found = [each + added for each in ids]
     for each in found:
         if not 0 <= each <= layers:

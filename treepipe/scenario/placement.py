@@ -344,8 +344,11 @@ class _Placing:
         if model is None:
             raise self._unknown(f"{key}.model.profile", f"{key}.device")
         # A head's config.json looks like a language model's.
-        known = {EAGLE_HEAD: {"eagle": True}, EAGLE3_HEAD: {"inputs": model.shape.inputs or 3}}
-        shape = model.shape.model_copy(update=known.get(weights, {}))
+        shape = model.shape
+        if weights == EAGLE_HEAD:
+            shape = shape.model_copy(update={"eagle": True})
+        elif weights == EAGLE3_HEAD:
+            shape = shape.model_copy(update={"inputs": shape.inputs or 3})
         return ServedModel(model.name, shape, model.dtype)
 
     def _unknown(self, key: str, device: str) -> UserError:

@@ -17,8 +17,8 @@ class CaptureKeys(DraftParameters):
 
     capture: str = key(
         "auto",
-        "what the head's ids of layers mean: 'boundaries' (states before the layers), 'outputs' of "
-        "layers, or numbers as '2,16,29', counted in layers below; 'auto': as engines guess",
+        "what the head's ids of layers mean: 'boundary' (the state before the layer), 'output' of "
+        "the layer, or numbers as '2,16,29', counted in layers below; 'auto': as engines guess",
     )
 
 
@@ -28,7 +28,8 @@ def captured(keys: CaptureKeys, config: Mapping[str, Any], layers: int) -> tuple
     In SpecForge's ``eagle_config`` an id is mostly an output. SGLang takes ids for outputs if the
     first one is 1, as SpecForge's default is; vLLM and speculators, at the top level, never do.
     """
-    ids, guess = None, 0
+    ids: Any = None
+    guess = 0
     for name in ("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids"):
         ids = config.get(name) if ids is None else ids
     if ids is None:
