@@ -82,8 +82,8 @@ def _points(points: Mapping[Any, Any]) -> dict[int, float]:
 def _chosen(value: Mapping[str, Any]) -> ScheduleSpec:
     parameters = systems()[value["name"]].parameters
     given = msgspec.convert(value["parameters"], parameters, strict=True)
-    drawn, reads_states = bool(value["drawn"]), bool(value["reads_states"])
-    return ScheduleSpec(value["name"], given, drawn, reads_states)
+    of_draft = [bool(value[name]) for name in ("drawn", "reads_states", "independent_levels")]
+    return ScheduleSpec(value["name"], given, *of_draft)
 
 
 _MADE: Mapping[Any, Callable[[Any], Any]] = {

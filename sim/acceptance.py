@@ -74,8 +74,12 @@ def next_tokens(
 class AcceptanceSource(Protocol):
     """The maker of a simulation's oracles."""
 
-    def open(self, session: int, prompt_tokens: int) -> Oracle:
-        """Begin a request, or begin it again with the same text, under another session's number."""
+    def open(self, session: int, prompt_tokens: int, levels: int = 0) -> Oracle:
+        """Begin a request, or begin it again with the same text, under another session's number.
+
+        Args:
+            levels: levels of a block draft's block; 0: it is none.
+        """
 
 
 class PoolSource:
@@ -101,9 +105,9 @@ class PoolSource:
             other._blocks = self._blocks.resampled(np.random.default_rng([seed, 0]))
         return other
 
-    def open(self, session: int, prompt_tokens: int) -> Oracle:
+    def open(self, session: int, prompt_tokens: int, levels: int = 0) -> Oracle:
         rng = np.random.default_rng([self._seed, numbered(session)[1]])  # sessions begin at 1
-        return PoolOracle(self._pool, self._blocks, rng, prompt_tokens)
+        return _oracle_of(levels)(self._pool, self._blocks, rng, prompt_tokens, levels)
 
     def redrawn(self, trace: Trace) -> float:
         """Return the ratio of a run's texts to the recorded ones (``Trace.redrawn``)."""
@@ -122,19 +126,29 @@ class TextSource:
         texts = Blocks(pool, None)
         self._texts = [texts.of_prompts([number]) for number in range(len(pool.lengths))]
 
-    def open(self, session: int, prompt_tokens: int) -> Oracle:
+    def open(self, session: int, prompt_tokens: int, levels: int = 0) -> Oracle:
         number = numbered(session)[1]
         text = self._texts[(number - 1) % len(self._texts)]
         rng = np.random.default_rng([self._seed, number])
-        return PoolOracle(self._pool, text, rng, prompt_tokens)
+        return _oracle_of(levels)(self._pool, text, rng, prompt_tokens, levels)
+
+
+def _oracle_of(levels: int) -> type[PoolOracle]:
+    return BlockOracle if levels else PoolOracle
 
 
 class PoolOracle:
     """An oracle whose tokens are ranks of the draft's candidates; it names no rank beyond them."""
 
     def __init__(
-        self, pool: Pool, blocks: Blocks, rng: np.random.Generator, prompt_tokens: int
+        self,
+        pool: Pool,
+        blocks: Blocks,
+        rng: np.random.Generator,
+        prompt_tokens: int,
+        levels: int = 0,
     ) -> None:
+        self._levels = levels
         self._pool, self._blocks, self._prompt, self._rng = pool, blocks, prompt_tokens, rng
         self._salt = int(self._rng.integers(2**63))
         self._records: list[int] = []
@@ -188,6 +202,40 @@ class PoolOracle:
         for first, stop in self._blocks.draw(self._rng, DRAWN_AT_ONCE):
             self._records += range(first, stop)
             self._truth += self._pool.ranks[first:stop]
+
+
+class BlockOracle(PoolOracle):
+    """An oracle of a block draft, whose candidates are the same on every path.
+
+    They depend on the number of tokens behind the newest committed one, and there are none below
+    the block.
+    """
+
+    def draft(self, order: DraftPass) -> Drafted:
+        drafted, asked = super().draft(order), self._scratch.nodes[-len(order.tokens) :]
+        depths = [node.payload[0] + 1 - self._newest for node in asked] if order.tokens else [0]
+        if max(depths) < self._levels or not order.top_k:
+            return drafted
+        log_probs = np.asarray(drafted.log_probs).copy()
+        log_probs[np.asarray(depths) >= self._levels] = -np.inf
+        return Drafted(order.ticket, drafted.tokens, log_probs)
+
+    @property
+    def _newest(self) -> int:
+        """Place in the text behind the newest committed token."""
+        return self._scratch.read - self._prompt
+
+    def _row(self, index: int) -> int:
+        self.truth(index)
+        return self._pool.row(self._records[index], index - self._newest)
+
+    def _rows(self, added: list[ScratchNode[tuple[int, int, int]]]) -> list[int]:
+        rows = list[int]()
+        for node in added:
+            above = self._newest - 1 if node.parent is None else node.parent.payload[0]
+            node.payload = above + 1, 0, 0
+            rows.append(self._row(above + 2))
+        return rows
 
 
 def _mix(key: int, value: int) -> int:

@@ -34,7 +34,7 @@ class ReplaySource:
         self._requests = [recording.requests[key] for key in sorted(recording.requests)]
         self.asked = self.borrowed = 0
 
-    def open(self, session: int, prompt_tokens: int) -> Oracle:
+    def open(self, session: int, prompt_tokens: int, levels: int = 0) -> Oracle:
         """Return the recorded request of the session's number (from 1), cyclically.
 
         Raises:

@@ -353,7 +353,8 @@ class DraftServer(Role):
                 clock.waited(self.name, "draft", desk.turn_asked_ms)
             if isinstance(work, Begin):
                 request = self._book.begin(work.session)
-                request.own = self._source.open(work.session, request.prompt_tokens)
+                levels = max(0, self._placed.block - 1)
+                request.own = self._source.open(work.session, request.prompt_tokens, levels)
                 yield from self._carry_out(desk.began(work), 1)
             elif isinstance(work, Evaluate):
                 yield from self._evaluate(work)

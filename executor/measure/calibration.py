@@ -159,7 +159,8 @@ class AcceptanceRecorder:
         prompt, (text, logits) = self._texts.prompts[number], self._write(number)
         self._draft.open(SESSION)
         self._show_states([*prompt, *text])
-        levels = range(self._drafter.unverified_depths + 1)
+        keys = self._settings.section.parameters
+        levels = range(self._drafter.recorded_depths(keys) + 1)
         judges = [self._judge(number, 1 + depth, depth) for depth in levels]
         by_depth: list[list[tuple[Floats, int]]] = [[] for _ in levels]
         unread = list(prompt)

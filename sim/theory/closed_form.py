@@ -99,6 +99,8 @@ def _refusals(scenario: Scenario, deployment: Deployment) -> Iterator[tuple[str,
         yield "serving.cache", "it is for requests that need not wait for room"
     if deployment.roles.drafts[0].one_pass and not is_chain:
         yield "drafts.one_pass", "it is for a draft of one pass per token; that of 'chain' is not"
+    if deployment.roles.drafts[0].block:
+        yield "drafts.source", "it is for a draft of one pass per token"
     if deployment.service.least_probabilities:
         yield "drafts.least_probability", "it is for a draft that proposes every candidate"
     if deployment.service.warm_up_ms is not None:

@@ -55,7 +55,7 @@ class Longer(DraftParameters):
         (MODEL, {"weights": None}, "unverified_depths is 0 for a language model alone"),
         (MODEL, {"captures": (NORMED,)}, "unverified_depths is 0 for a language model alone"),
         (LOOKUP, {"unverified_depths": -1}, "unverified_depths is 0 for a language model alone"),
-        (EAGLE, {"captures": ()}, "an EAGLE head reads the target's states"),
+        (EAGLE, {"captures": ()}, "a head reads the target's states"),
     ],
 )
 def test_what_a_record_cannot_mean_is_refused(
@@ -78,8 +78,8 @@ def test_every_other_key_of_a_draft_server_is_taken() -> None:
 
 
 def test_nobody_else_knows_a_draft_source_by_name() -> None:
-    """ "model" is a word of many other things; the system ``eagle`` is not the draft source."""
-    names, records = {*drafters()} - {"model"}, ROOT / "treepipe" / "core"
+    """Other words are of many other things; the system ``eagle`` is not the draft source."""
+    names, records = {*drafters()} - {"model", "block"}, ROOT / "treepipe" / "core"
     rooms = [ROOT / "treepipe", ROOT / "executor", ROOT / "sim", ROOT / "profiles"]
     files = {file.resolve() for room in rooms for file in room.rglob("*.py")}
     apart = {records / "drafts", records / "schedules", ROOT / "studies"}

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.worlds.any_section import sections
 from tests.worlds.examples import THOROUGH, examples
-from tests.worlds.tiny_models import greedy, save_head
+from tests.worlds.tiny_models import greedy, save_block_head, save_head
 from treepipe.core.cache_room import CacheRoom
 from treepipe.core.messages import Beat, Message, Segment
 from treepipe.core.protocol import Drafted, DraftPass, Started
@@ -25,6 +25,8 @@ from treepipe.core.schedules import systems
 from treepipe.core.stage import Prune
 from treepipe.core.stage_desk import Move, Place
 from treepipe.core.words import NodeNotes
+from treepipe.executor.block import BlockDraft
+from treepipe.executor.block_head import load_block_head
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_model import LanguageModelDraft
 from treepipe.executor.draft_source import DraftSource
@@ -56,7 +58,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         save_random_checkpoint(folder / f"target{layers}", layers=layers, seed=layers)
     for seed, draft in enumerate(DRAFTS, start=20):
         save_random_checkpoint(folder / draft, layers=1, seed=seed)
-    save_head(folder / "head", Checkpoint.open(folder / f"target{LAYERS[0]}"))
+    target = Checkpoint.open(folder / f"target{LAYERS[0]}")
+    save_head(folder / "head", target)
+    save_block_head(folder / "block", target, layers=(target.layers - 1,))
     return folder
 
 
@@ -116,6 +120,16 @@ class ModelPipeline(TimelessPipeline):
         return arrived if rows is None else arrived[list(rows)]
 
 
+class ByLevel(dict[Any, Any]):
+    """What a block draft has proposed, which holds for every path of a length."""
+
+    def setdefault(self, path: Any, default: Any = None) -> Any:
+        return super().setdefault(len(path), default)
+
+    def get(self, path: Any, default: Any = None) -> Any:
+        return super().get(len(path), default)
+
+
 class ModelWorld(TimelessWorld):
     """The world without time, with real layers in its stages and a real draft, which is shown the
     target's states if it reads them."""
@@ -154,6 +168,8 @@ class ModelWorld(TimelessWorld):
         super().entered(session, request)
         self._source.open(session)
         self._notes[session] = NodeNotes()
+        if isinstance(self._source, BlockDraft):
+            request.offered = ByLevel()
 
     def _end(self, number: int) -> None:
         flight = self.servers[number].flight
@@ -299,6 +315,47 @@ def test_text_equals_generate_with_a_head(
     )
 
 
+@pytest.mark.parametrize("name", SCHEDULES)
+@examples(10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sections,
+    st.sampled_from(LAYERS),
+    st.integers(1, 4),
+    st.sampled_from([1, 3]),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+    seeds,
+)
+def test_text_equals_generate_with_a_block_draft(
+    folder: Path,
+    name: str,
+    section: dict[str, Any],
+    layers: int,
+    requests: int,
+    batch: int,
+    crowded: bool,
+    random: Any,
+    seed: int,
+) -> None:
+    """Trees end where the block does, at four levels; the states before its first token have been
+    observed whenever it makes one (or it would read those of other positions)."""
+    target = Checkpoint.open(folder / f"target{layers}")
+    head = load_block_head(folder / "block", target)
+    source = BlockDraft(head, TargetEnds(target), CAPACITY)
+    decode(
+        target.directory,
+        source,
+        name,
+        section,
+        layers,
+        requests,
+        random,
+        seed,
+        batch,
+        crowded=crowded,
+    )
+
+
 def decode(
     target: Path,
     source: DraftSource,
@@ -319,9 +376,10 @@ def decode(
     """
     bounds = sorted(random.sample(range(1, layers), random.randrange(layers)))
     cuts = [b - a for a, b in zip([0, *bounds], [*bounds, layers], strict=True)]
-    reads = isinstance(source, EagleDraft)
+    block = isinstance(source, BlockDraft)
     chosen = ScheduleSection.model_validate({"name": name, **section})
-    factory = chosen.choose(reads_states=reads)
+    reads = block or isinstance(source, EagleDraft)
+    factory = chosen.choose(reads_states=reads, independent_levels=block)
     longest = max(map(len, PROMPTS[:requests])) + WANTED
     stages = len(cuts)
     room = least_room(chosen.system, chosen.parameters, stages, longest) if crowded else None

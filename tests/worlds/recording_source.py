@@ -14,7 +14,7 @@ class RecordingSource:
     def __init__(self, inner: AcceptanceSource) -> None:
         self._inner, self._recorder = inner, Recorder()
 
-    def open(self, session: int, prompt_tokens: int) -> Oracle:
+    def open(self, session: int, prompt_tokens: int, levels: int = 0) -> Oracle:
         return RecordingOracle(self._inner.open(session, prompt_tokens), self._recorder, session)
 
     def recording(self, trace: Trace) -> Recording:

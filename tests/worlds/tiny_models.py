@@ -12,12 +12,15 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Qwen3Config
 
+from treepipe.executor.block_head import BlockHead, BlockLayout
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.eagle_head import EagleHead
 from treepipe.executor.stage_model import StageModel
 from treepipe.testing.random_model import VOCABULARY
+
+WEIGHTS = "model.safetensors"
 
 
 def change(folder: Path, file: str = "config.json", **keys: Any) -> None:
@@ -48,6 +51,32 @@ def save_head(folder: Path, target: Checkpoint, *, pickled: bool = False) -> Pat
         torch.save(tensors, folder / "pytorch_model.bin")
     else:
         save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def save_block_head(
+    folder: Path, target: Checkpoint, *, layers: tuple[int, ...], causal: bool = False
+) -> Path:
+    """A random block draft of two layers and four levels in the published layout."""
+    folder.mkdir(exist_ok=True)
+    torch.manual_seed(8)
+    sizes = {
+        name: getattr(target.config, name)
+        for name in ("hidden_size", "vocab_size", "intermediate_size", "max_position_embeddings")
+    }
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+    config = Qwen3Config(**sizes, num_hidden_layers=2, rms_norm_eps=1e-6)
+    made = BlockHead(config, BlockLayout(5, 5, layers, causal), target.hidden_size)
+    content = config.to_dict() | {
+        "block_size": 5,
+        "dflash_config": {
+            "mask_token_id": 5,
+            "target_layer_ids": [*layers],
+            "causal_head": causal,
+        },
+    }
+    (folder / "config.json").write_text(json.dumps(content))
+    save_file({name: 3 * each for name, each in made.state_dict().items()}, folder / WEIGHTS)
     return folder
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from treepipe.core.captures import Captures
-from treepipe.core.registry import NAME, NAME_RULE, names_of, wrong_keys
+from treepipe.core.registry import NAME, NAME_RULE, key, names_of, wrong_keys
 
 TAKEN = frozenset(
     {"source", "model", "head", "least_probability", "one_pass", "device", "host", "worker"}
@@ -42,12 +42,29 @@ EAGLE_HEAD = Weights("head", "eagle", "--head")
 """A head with the embedding and the output projection of its target (EAGLE, section 4.1)."""
 EAGLE3_HEAD = Weights("head", "eagle3", "--head")
 """A head with an output projection of its own, mostly to fewer tokens (EAGLE-3, section 3.1)."""
-HEADS = EAGLE_HEAD, EAGLE3_HEAD
+BLOCK_HEAD = Weights("head", "block", "--head")
+"""A draft of blocks, with the same ends (DFlash, arXiv 2602.06036)."""
+HEADS = EAGLE_HEAD, EAGLE3_HEAD, BLOCK_HEAD
 
 
 @dataclass(frozen=True)
 class DraftParameters:
     """Base of a draft source's own keys: a subclass is a frozen dataclass of ``key``s."""
+
+
+@dataclass(frozen=True)
+class BlockKeys(DraftParameters):
+    """Keys of a draft whose one pass proposes tokens for all levels of a block.
+
+    Its candidates at a level are the same below every node, it makes a block anew when committed
+    tokens are new to it, and it proposes nothing below the block's last level.
+    """
+
+    block: int = key(8, "places of a block, the newest token's among them", least=2)
+
+    @property
+    def levels(self) -> int:
+        return self.block - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +82,7 @@ class Drafter:
             (``captures.py``), or the function that finds them; (): it reads none.
         unverified_depths: levels below the last verified token whose answers differ and are
             recorded one by one; deeper ones answer like the last of them. 0: answers depend on the
-            token path alone, as a language model's do.
+            token path alone, as a language model's do, or the block says the levels.
         called: its name in profiles; "{weights}" stands for the name of the checkpoint.
         order: its place in lists; the first one is the default.
 
@@ -97,10 +114,10 @@ class Drafter:
         yield from wrong_keys(self.parameters, DraftParameters)
         for name in sorted(self.keys & TAKEN):
             yield f"key {name} is one of every draft server's"
-        if self.weights in HEADS and not self.reads_states:
-            yield "an EAGLE head reads the target's states"
+        if self.borrows and not self.reads_states:
+            yield "a head reads the target's states"
         alone = self.weights == LANGUAGE_MODEL and not self.reads_states
-        if self.unverified_depths < (0 if alone else 1):
+        if self.unverified_depths < (0 if alone or self.drafts_blocks else 1):
             yield "unverified_depths is 0 for a language model alone, and at least 1 for all others"
 
     @property
@@ -122,9 +139,19 @@ class Drafter:
 
     @property
     def borrows(self) -> bool:
-        """Whether it computes with the target's embedding (and an EAGLE-1 or EAGLE-2 head with its
-        output projection)."""
+        """Whether it computes with the target's embedding (and all but an EAGLE-3 head with its output
+        projection)."""
         return self.weights in HEADS
+
+    @property
+    def drafts_blocks(self) -> bool:
+        return issubclass(self.parameters, BlockKeys)
+
+    def recorded_depths(self, parameters: DraftParameters) -> int:
+        """Return the number of ``unverified_depths``, of a block its levels but the first."""
+        if isinstance(parameters, BlockKeys):
+            return parameters.levels - 1
+        return self.unverified_depths
 
     @property
     def rank(self) -> tuple[int]:

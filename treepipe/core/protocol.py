@@ -161,6 +161,11 @@ class DraftPass:
         return 1 if self.catch_up else len(self.tokens)
 
     @property
+    def renews(self) -> int:
+        """Number of committed tokens that are new to the draft with this pass."""
+        return len(self.catch_up) + self.accepted
+
+    @property
     def cut(self) -> tuple[tuple[int, ...], int] | None:
         """The scratch nodes that it keeps before it runs, and the number of leading ones that
         become committed; None if all stay as they are."""

@@ -106,12 +106,14 @@ class ScheduleContext:
         stages: number of its pipeline's stages.
         drawn: candidates are draws from the draft's distribution, as the rejection rule needs.
         reads_states: the draft reads the target's states of committed tokens.
+        independent_levels: the draft's candidates at a level are the same below every node.
     """
 
     session: int
     stages: int
     drawn: bool = False
     reads_states: bool = False
+    independent_levels: bool = False
 
     @property
     def keeps(self) -> bool:

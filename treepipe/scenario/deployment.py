@@ -46,6 +46,7 @@ class Placed:
         times: the device's times for each kind of work.
         layers: the target's layers that it holds (empty for a draft).
         one_pass: a draft proposes a whole turn in one pass, its first.
+        block: places of a block draft's block; 0: it is none.
         compute: what its worker computes with in a run.
         worker: HOST:PORT of the worker's daemon on another host; None: a process of this host.
     """
@@ -56,16 +57,24 @@ class Placed:
     compute: Compute = ONE_CORE
     worker: str | None = None
     one_pass: bool = False
+    block: int = 0
 
     def draft_ms(self, work: Draft, parts: Sequence[tuple[int, int]] | None) -> float:
         """Return the time of draft passes. Args: ``parts``: their rows and contexts; None: any."""
         if self.one_pass and work.later:
             return 0.0
-        times, rows = self.times, work.rows
+        times, rows, asked = self.times, work.rows, work.asked
+        if self.block:
+            new = [order.renews + self.block if order.renews else 0 for _, order in work.passes]
+            rows, asked = sum(new), len([*filter(None, new)]) * (self.block - 1)
+            if not rows:
+                return 0.0  # the block has the answer
+            if parts is not None:
+                parts = [(own, held) for own, (_, held) in zip(new, parts, strict=True) if own]
         taken = times.draft(rows) if parts is None else times.draft.over(parts)
         if times.draw is not None:
             taken += sum([order.asked * times.draw(order.top_k) for _, order in work.passes])
-        return taken if times.project is None else taken - times.spared(rows, work.asked)
+        return taken if times.project is None else taken - times.spared(rows, asked)
 
 
 @dataclass(frozen=True, slots=True)

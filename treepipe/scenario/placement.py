@@ -13,7 +13,7 @@ from itertools import chain
 from math import inf
 from typing import Any, TypeVar
 
-from treepipe.core.drafter import EAGLE3_HEAD, EAGLE_HEAD, Weights
+from treepipe.core.drafter import EAGLE3_HEAD, BlockKeys, Weights
 from treepipe.core.errors import UserError
 from treepipe.core.system import Ends
 from treepipe.core.tree import split
@@ -212,7 +212,9 @@ class _Placing:
         times = times.scaled(device_factor(self._scenario.scale, "drafts", role, draft.device))
         home = Home(role, device, draft.host, f"key {key}")
         compute = _compute(device, draft.model)
-        placed = Placed(role, times, compute=compute, worker=draft.worker, one_pass=draft.one_pass)
+        keys, of_draft = draft.parameters, {"worker": draft.worker, "one_pass": draft.one_pass}
+        block = keys.block if isinstance(keys, BlockKeys) else 0
+        placed = Placed(role, times, compute=compute, block=block, **of_draft)
         return _Role(placed, home, self._draft_footprint(draft, device, key))
 
     def stages(self, pipeline: Pipeline, name: str, key: str) -> list[_Role]:
@@ -345,10 +347,10 @@ class _Placing:
             raise self._unknown(f"{key}.model.profile", f"{key}.device")
         # A head's config.json looks like a language model's.
         shape = model.shape
-        if weights == EAGLE_HEAD:
-            shape = shape.model_copy(update={"eagle": True})
-        elif weights == EAGLE3_HEAD:
+        if weights == EAGLE3_HEAD:
             shape = shape.model_copy(update={"inputs": shape.inputs or 3})
+        elif draft.drafter.borrows:
+            shape = shape.model_copy(update={"eagle": True})
         return ServedModel(model.name, shape, model.dtype)
 
     def _unknown(self, key: str, device: str) -> UserError:

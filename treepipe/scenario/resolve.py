@@ -296,7 +296,11 @@ def _service(scenario: Scenario, stages: Sequence[int], reads_states: bool) -> S
     system, rule = section.system, scenario.sampling.rule
     places = [n for n in (system.places(section.parameters), given.places) if n is not None]
     return Service(
-        section.choose(drawn=rule in DRAWN, reads_states=reads_states),
+        section.choose(
+            drawn=rule in DRAWN,
+            reads_states=reads_states,
+            independent_levels=all(draft.drafter.drafts_blocks for draft in scenario.drafts),
+        ),
         groups=section.parameters.groups,
         overlapped_pruning=section.parameters.overlapped_pruning,
         flights=tuple(system.flights(section.parameters, each) for each in stages),

@@ -26,7 +26,7 @@ from typing import (
 
 from pydantic import AfterValidator, Field, PrivateAttr, create_model, model_validator
 
-from treepipe.core.drafter import HEADS, Drafter, DraftParameters
+from treepipe.core.drafter import Drafter, DraftParameters
 from treepipe.core.drafts import drafters
 from treepipe.core.registry import keys_of
 from treepipe.core.schedules import ScheduleSpec, systems
@@ -281,20 +281,22 @@ class DraftSection(SourceSection):
     model: Annotated[Model, _sources(lambda each: each.weights)] = Field(
         Model(), description="the draft model"
     )
-    head: Annotated[str | None, _sources(lambda each: each.weights in HEADS)] = Field(
+    head: Annotated[str | None, _sources(lambda each: each.borrows)] = Field(
         None,
-        description="directory of an EAGLE head as published (source eagle3: an EAGLE-3 head), or "
-        "'reference', the bundled one",
+        description="directory of a head or block draft as published (by source), or 'reference', "
+        "the bundled one",
     )
     least_probability: Annotated[float, Field(ge=0, le=1), ReadIf("drafted")] = Field(
         0.0,
         description="the draft proposes no less probable candidate (a simulation needs a recorded "
         "pool)",
     )
-    one_pass: Annotated[bool, ReadIf("drafted")] = Field(
-        False,
-        description="a block-parallel draft: only a turn's first pass takes time (a run needs "
-        "emulate = true)",
+    one_pass: Annotated[bool, _sources(lambda each: not each.drafts_blocks), ReadIf("drafted")] = (
+        Field(
+            False,
+            description="as of a block draft: only a turn's first pass takes time (a run needs "
+            "emulate = true)",
+        )
     )
     device: AnyDevice = Field(Device(), description="a device profile's name, its keys, or both")
     host: Home = Field(None, description=HOST)
@@ -372,14 +374,22 @@ class _Schedule(Section):
         given = {key: getattr(self, key) for key in self.model_fields_set & system.keys}
         return system.parameters(**{k: v for k, v in given.items() if v is not None})
 
-    def choose(self, *, drawn: bool = False, reads_states: bool = False) -> ScheduleSpec:
+    def choose(
+        self,
+        *,
+        drawn: bool = False,
+        reads_states: bool = False,
+        independent_levels: bool = False,
+    ) -> ScheduleSpec:
         """Make the specification from which schedules are built.
 
         Args:
             drawn: candidates are random draws, as rejection sampling requires.
             reads_states: the draft reads the target's hidden states of committed tokens.
+            independent_levels: the draft's candidates at a level are the same below every node.
         """
-        return ScheduleSpec(self.name, self.parameters, drawn, reads_states)
+        of_draft = drawn, reads_states, independent_levels
+        return ScheduleSpec(self.name, self.parameters, *of_draft)
 
     @property
     def unread(self) -> dict[str, str]:

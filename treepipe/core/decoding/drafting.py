@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from math import inf
 from typing import TypeAlias
@@ -39,6 +39,11 @@ class Growth:
         root's ``top_k`` children, then each of ``depth`` passes gives the ``top_k`` best of the
         last layer ``top_k`` children."""
         return cls((top_k,) * (depth + 1), top_k)
+
+    @property
+    def along_the_best(self) -> Growth:
+        """The growth of as many levels that asks for the best node of each alone."""
+        return replace(self, frontier=1)
 
     @property
     def nodes(self) -> int:
@@ -133,7 +138,11 @@ class TreeDraft:
 
     def misses(self, path: Sequence[int]) -> bool:
         """Whether no further pass can produce this path."""
-        return self.locate(path[: self._pass]) is None
+        return not self.reaches(path[: self._pass])
+
+    def reaches(self, path: Sequence[int]) -> bool:
+        """Whether a token path below the root is drafted."""
+        return self.locate(path) is not None
 
     def extend(self, layers: int) -> None:
         """Ask for ``layers`` more passes behind a complete tree (score-aware expansion)."""
@@ -196,13 +205,16 @@ class TreeDraft:
         return found, parents, flat
 
     def best_tree(
-        self, size: int, score_order: bool, root: int = 0
+        self, size: int, score_order: bool, path: Sequence[int] = ()
     ) -> tuple[list[int], list[int], list[float]]:
-        """Return tokens, parents and scores of ``root`` and the ``size`` best candidates below it.
+        """Return tokens, parents and scores of the candidate at the end of a drafted ``path``, and
+        of the ``size`` best ones below it.
 
         Parents are indices into the result. Descending score with ``score_order``, else the order
         of insertion ("tree order"); both obey the order law.
         """
+        root = self.locate(path)
+        assert root is not None  # the path is drafted
         if not root and not score_order and size >= len(self.tokens) - 1:  # all of them
             return [*self.tokens], [*self.parents], self.scores.tolist()
         if root:

@@ -84,6 +84,13 @@ class Frontier:
         moved: dict[int | None, int] = dict(zip(kept[1:], range(1, len(kept)), strict=True))
         self._slots = [*map(moved.get, self._slots)]
 
+    def ask_again(self) -> None:
+        """Forget the answers without a candidate: the draft's next one reaches further down."""
+        for node, known in enumerate(self.candidates):
+            if known is not None and not np.isfinite(known[0].log_probs[known[1]]).any():
+                self.candidates[node] = None
+                self._slots = [None if slot == node else slot for slot in self._slots]
+
     def take_prune(self) -> tuple[tuple[int, ...] | None, int]:
         """Return the nodes that the draft's cache keeps, and how many of them are committed."""
         if None not in self._slots:

@@ -40,9 +40,15 @@ class SegmentKeys(TreeKeys):
     segment_tokens: int = key(16, "l_max, tokens of a segment", least=1)
     score_order: bool = key(True, "score-based segmentation; false: in tree order")
 
-    @property
-    def tree(self) -> TreeParameters:
-        return TreeParameters(self.tree_size, self.segment_tokens, self.score_order, self.growth)
+    def tree(self, context: ScheduleContext) -> TreeParameters:
+        segment, order, independent = (
+            self.segment_tokens,
+            self.score_order,
+            context.independent_levels,
+        )
+        return TreeParameters(
+            self.tree_size, segment, order, self.growth, independent_levels=independent
+        )
 
 
 @dataclass(frozen=True)

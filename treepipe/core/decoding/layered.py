@@ -70,7 +70,9 @@ LAYERS = ((1, 1), (4, 4), (8, 8), (16, 8), (32, 16), (64, 16))
 def _make(parameters: LayeredKeys, context: ScheduleContext) -> Layered:
     """Make a request's schedule; a draft that reads the target's states has to wait for them."""
     parallel = parameters.parallel_prefill and not context.reads_states
-    return Layered(context.session, parameters.prefill_chunk, parameters, parallel=parallel)
+    made = Layered(context.session, parameters.prefill_chunk, parameters, parallel=parallel)
+    made.asks_again = context.independent_levels
+    return made
 
 
 def _one_request(parameters: LayeredKeys) -> int:
@@ -97,7 +99,13 @@ def layered_grid(further: Block) -> Sequence[Block]:
 
 
 class Layered(TreeDecoding):
-    """A request that feeds a layer at every step of its pipeline."""
+    """A request that feeds a layer at every step of its pipeline.
+
+    Attributes:
+        asks_again: a draft that had no candidate may have some once the root has moved.
+    """
+
+    asks_again = False
 
     def __init__(
         self,
@@ -201,6 +209,8 @@ class Layered(TreeDecoding):
             return [self._miss(walk), *commands]
         kept = flying.tree.subtree(walk.next_node)
         self._frontier.prune(walk.accepted, kept, flying.tree)
+        if self.asks_again:
+            self._frontier.ask_again()
         return [flying.prune(walk, kept, lock_step=False), *commands]
 
     def _miss(self, walk: Walk) -> Command:
@@ -265,6 +275,8 @@ class Layered(TreeDecoding):
     def _grow(self) -> None:
         """Append the ``width`` best candidates, if any, as the next layer."""
         tree, layer = self._flying.tree, self._deepest_layer()
+        if self._frontier.candidates[layer.start] is None:
+            return
         tokens, log_probs = self._frontier.offers(layer)
         scores = self._frontier.scores(tree, layer)[:, None] + log_probs
         flat = scores.ravel()

@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections import deque
 from dataclasses import dataclass
 
+from treepipe.core.decoding.best_first import BlockTreeDraft
 from treepipe.core.decoding.drafting import Growth, TreeDraft
 from treepipe.core.decoding.in_flight import Walk
 from treepipe.core.decoding.tree_decoding import TreeDecoding
@@ -25,6 +26,7 @@ class TreeParameters:
         segment: maximum number of tokens per segment (``l_max``).
         score_order: cut the tree in descending score; False: in tree order.
         keeps: the draft need not read accepted tokens that it has drafted from.
+        independent_levels: the draft's candidates at a level are the same below every node.
     """
 
     size: int
@@ -32,6 +34,7 @@ class TreeParameters:
     score_order: bool
     growth: Growth
     keeps: bool = False
+    independent_levels: bool = False
 
 
 class TreeSchedule(TreeDecoding):
@@ -103,7 +106,9 @@ class TreeSchedule(TreeDecoding):
         self._pending.abandon()
         unread, flying.unread = flying.unread, []
         held = self._pending.held(unread)
-        self._draft = TreeDraft(flying.tree.tokens[0], unread, growth, held=held)
+        best_first = self._parameters.independent_levels and growth.frontier is not None
+        kind = BlockTreeDraft if best_first else TreeDraft
+        self._draft = kind(flying.tree.tokens[0], unread, growth, held=held)
         return [self._next_pass(self._draft)]
 
     def _next_pass(self, draft: TreeDraft) -> DraftPass:

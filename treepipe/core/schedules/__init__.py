@@ -37,11 +37,13 @@ class ScheduleSpec:
     parameters: Parameters
     drawn: bool = False
     reads_states: bool = False
+    independent_levels: bool = False
 
     @property
     def system(self) -> System:
         return systems()[self.name]
 
     def __call__(self, session: int, stages: int) -> Schedule:
-        context = ScheduleContext(session, stages, self.drawn, self.reads_states)
+        of_draft = self.drawn, self.reads_states, self.independent_levels
+        context = ScheduleContext(session, stages, *of_draft)
         return self.system.make(self.parameters, context)

@@ -10,7 +10,9 @@ from treepipe.core.system import ScheduleContext, System
 
 def _make(parameters: TreeKeys, context: ScheduleContext) -> StaticTree:
     size = parameters.tree_size
-    tree = TreeParameters(size, size + 1, False, parameters.growth, keeps=context.keeps)
+    tree = TreeParameters(
+        size, size + 1, False, parameters.growth, context.keeps, context.independent_levels
+    )
     return StaticTree(context.session, parameters.prefill_chunk, tree, 1)
 
 

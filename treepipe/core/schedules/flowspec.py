@@ -178,16 +178,16 @@ class FlowSpecKeys(ScoreKeys):
 
 def _naive(parameters: SegmentKeys, context: ScheduleContext) -> StaticTree:
     chunk = parameters.prefill_chunk
-    return StaticTree(context.session, chunk, parameters.tree, context.stages + 1)
+    return StaticTree(context.session, chunk, parameters.tree(context), context.stages + 1)
 
 
 def _pruned(parameters: SegmentKeys, context: ScheduleContext) -> Continuous:
     chunk = parameters.prefill_chunk
-    return Continuous(context.session, chunk, parameters.tree, context.stages + 1, None)
+    return Continuous(context.session, chunk, parameters.tree(context), context.stages + 1, None)
 
 
 def _flowspec(parameters: FlowSpecKeys, context: ScheduleContext) -> Continuous:
-    tree, chunk = parameters.tree, parameters.prefill_chunk
+    tree, chunk = parameters.tree(context), parameters.prefill_chunk
     return Continuous(context.session, chunk, tree, context.stages + 1, parameters.expansion)
 
 

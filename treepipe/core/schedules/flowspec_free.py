@@ -73,11 +73,11 @@ class FreeRunning(Continuous):
 
     def _on_draft_complete(self, draft: TreeDraft) -> list[Command]:
         moved, self._moved = self._moved, []
-        root, extended = draft.locate(moved), draft is self._base
+        extended = draft is self._base
         size = self._base_size if extended else self._expansion.size
-        if root is not None:
+        if draft.reaches(moved):
             order = extended or self._parameters.score_order
-            self._flying.append(*draft.best_tree(size, order, root))
+            self._flying.append(*draft.best_tree(size, order, moved))
         self._base, self._base_size = draft, size
         # A draft from an older root reaches less deep: go on from the current root.
         again = self._start_draft(self._expansion.growth) if moved else []
@@ -91,7 +91,7 @@ class FreeRunning(Continuous):
 
 
 def _make(parameters: ScoreKeys, context: ScheduleContext) -> FreeRunning:
-    tree, chunk = parameters.tree, parameters.prefill_chunk
+    tree, chunk = parameters.tree(context), parameters.prefill_chunk
     return FreeRunning(context.session, chunk, tree, context.stages + 1, parameters.expansion)
 
 

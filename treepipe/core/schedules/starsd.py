@@ -154,7 +154,7 @@ class AdaptiveTree(StaticTree):
 def _make(parameters: StarKeys, context: ScheduleContext) -> StaticTree:
     depth = parameters.depth
     size, growth = parameters.nodes(depth), parameters.growth(depth, drawn=context.drawn)
-    tree = TreeParameters(size, size + 1, False, growth, context.keeps)
+    tree = TreeParameters(size, size + 1, False, growth, context.keeps, context.independent_levels)
     if parameters.adaptive_depth:
         return AdaptiveTree(context, parameters, tree)
     return StaticTree(context.session, parameters.prefill_chunk, tree, 1)

@@ -67,7 +67,7 @@ class HashedSource:
     def __init__(self, draft: Logits, asked: Asked) -> None:
         self._draft, self._asked = draft, asked
 
-    def open(self, session: int, prompt_tokens: int) -> HashedOracle:
+    def open(self, session: int, prompt_tokens: int, levels: int = 0) -> HashedOracle:
         number = numbered(session)[1]
         length, wanted, _ = self._asked[number - 1]
         return HashedOracle(self._draft, prompt_of(number, length), wanted)
