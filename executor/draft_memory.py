@@ -52,7 +52,10 @@ class RememberingDraft(DraftSource):
 
     def _answer(self, session: int, order: DraftPass, log_probs: torch.Tensor) -> Drafted:
         memory = self._memories[session]
-        rows = [target_distribution(row, self._sampling) for row in log_probs.cpu().numpy()]
+        rows = [
+            target_distribution(row, self._sampling) if np.isfinite(row).any() else np.exp(row)
+            for row in log_probs.cpu().numpy()  # a row of -inf: nothing is proposed there
+        ]
         memory.remember(order, rows)
         if not order.drawn:
             return best_candidates(order, log_probs)

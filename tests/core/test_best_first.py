@@ -81,10 +81,12 @@ def test_a_draft_asks_one_node_per_level_and_gives_the_heap_s_tree(
     draft = BlockTreeDraft(77, (5, 77), Growth.dynamic(4, len(levels) - 1))
     assert drafted(draft, levels, 4) == [2] + [1] * (len(levels) - 1)
     path = data.draw(st.sampled_from([(), *all_paths(levels)]))
-    assert draft.reaches(path) and not draft.reaches((*path, 99))
+    assert draft.reaches(path)
+    assert not draft.reaches((*path, 99))
     assert draft.misses((*path, 99)) == (len(path) < len(levels))
     tokens, parents, scores = draft.best_tree(size, score_order, path)
-    assert tokens[0] == (path[-1] if path else 77) and parents[0] == -1
+    assert tokens[0] == (path[-1] if path else 77)
+    assert parents[0] == -1
     expected = best_first(levels[len(path) :], size)
     below = paths_of(tokens[1:], [parent - 1 for parent in parents[1:]])
     assert sorted(below) == sorted(paths_of(*expected[:2]))

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,9 +15,11 @@ from treepipe.core.drafter import BlockKeys
 from treepipe.core.errors import UserError
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
+from treepipe.core.verification import Sampling
 from treepipe.executor.block import BlockDraft
 from treepipe.executor.block_head import load_block_head
 from treepipe.executor.checkpoint import Checkpoint, read_tensors, shards_of
+from treepipe.executor.draft_memory import RememberingDraft
 from treepipe.executor.draft_source import Opening
 from treepipe.executor.stage_model import TargetEnds
 from treepipe.scenario.computing import ONE_CORE
@@ -123,6 +126,27 @@ def test_every_answer_is_the_published_computation_s(
     close(draft.log_probs(0, accepted), expected(0, 6)[[1, 2]])
     draft.observe(0, states[0, 5:8])
     close(draft.log_probs(0, DraftPass(4, TEXT[6:9], (), (), True, 4)), expected(0, 9)[:1])
+
+
+def test_draws_end_with_the_block(target: Checkpoint, tmp_path: Path) -> None:
+    """Siblings are drawn from their level's distribution without replacement, and below the block
+    there is nothing to draw, so that the rejection rule draws from the target there."""
+    folder = save_block_head(tmp_path, target, layers=(0, 1))
+    whole = BlockDraft(load_block_head(folder, target), TargetEnds(target), 64)
+    draft = RememberingDraft(whole, Sampling(1.0), 0)
+    draft.open(1)
+    draft.observe(1, torch.ones(3, 64))
+    draft.draft(1, DraftPass(1, TEXT[:4], (), (), True, 4, drawn=True))
+    order = DraftPass(2, (), (1, 2, 3, 4), (NO_PARENT, 0, 1, 2), False, 4, drawn=True)
+    drafted = draft.draft(1, order)
+    level, below = (draft.distribution(1, TEXT[:4], path) for path in ((1,), (1, 2, 3, 4)))
+    assert level is not None
+    assert below is not None
+    assert len(set(drafted.tokens[0])) == 4
+    assert np.allclose(np.exp(drafted.log_probs[0]), level[np.array(drafted.tokens[0])])
+    assert level.sum() == pytest.approx(1)
+    assert not below.any()
+    assert list(drafted.log_probs[3]) == [-np.inf] * 4
 
 
 def test_what_is_no_block_draft_of_this_target_is_refused(

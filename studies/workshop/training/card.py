@@ -107,6 +107,19 @@ for {steps:,} steps{clock}, which unroll two passes ("training-time test").
 As above, by how many tokens were read from the head's own states:
 """
 
+BLOCK = """\
+## Block draft
+
+`block/` holds a block draft for the target in the layout of DFlash (`fc` and `hidden_norm` over the
+target's last state, {layers} decoder layers that attend to all states before the newest token and
+within the block, `norm`; embedding and output projection are the target's), trained by
+`treepipe.studies.workshop.training.train_block` for {steps:,} steps on the target's own
+continuations. One pass proposes {levels} tokens.
+
+How often the target's greedy choice is among the 1 and 4 most probable tokens of a level, which are
+the same whatever the tokens above it:
+"""
+
 REPRODUCTION = """\
 ## Reproduction
 
@@ -137,6 +150,7 @@ def card(out: Path) -> str:
         _agreement(metrics),
         _head(out, "eagle", EAGLE),
         _head(out, "eagle3", EAGLE3),
+        _block(out),
         _reproduction(metrics),
         LICENCE,
         _samples(metrics),
@@ -241,6 +255,22 @@ def _head(out: Path, name: str, section: str) -> str:
         clock = f" (at least; an older script stopped by the clock, after {minutes})"
     made = section.format(steps=figures["steps"], clock=clock)
     return made + "\n" + _table(["guessed levels above", "top 1", "top 4"], rows)
+
+
+def _block(out: Path) -> str:
+    """Return the block draft's section, empty without one."""
+    path = out / "block" / "metrics.json"
+    if not path.exists():
+        return ""
+    figures = json.loads(path.read_text(encoding="utf-8"))
+    config = json.loads((out / "block" / "config.json").read_text(encoding="utf-8"))
+    rows = [
+        [str(int(depth) + 1), f"{shares['top_1']:.1%}", f"{shares['top_4']:.1%}"]
+        for depth, shares in figures["agreement"].items()
+    ]
+    layers, levels = config["num_hidden_layers"], config["block_size"] - 1
+    made = BLOCK.format(steps=figures["steps"], layers=layers, levels=levels)
+    return made + "\n" + _table(["level", "top 1", "top 4"], rows)
 
 
 def _reproduction(metrics: dict[str, Any]) -> str:

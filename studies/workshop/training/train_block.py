@@ -20,11 +20,15 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM, Qwen3Config
 
-from treepipe.executor.block_head import BlockHead, BlockLayout
+from treepipe.executor.block import BlockDraft
+from treepipe.executor.block_head import BlockHead, BlockLayout, load_block_head
+from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.stage_model import TargetEnds
 from treepipe.profiles.library import REFERENCE
 from treepipe.studies.workshop.training.corpus import KINDS, texts
 from treepipe.studies.workshop.training.descent import SEED, Descent
 from treepipe.studies.workshop.training.measure import rows
+from treepipe.studies.workshop.training.train_eagle import write_figures
 
 PEAK_RATE, DECAY = 3e-3, 0.9
 LAYERS, SIZE, MASK = 2, 8, 0
@@ -50,6 +54,14 @@ def main() -> None:
     head = new_head(target.config)
     train(head, target, arguments.steps)
     save(head, arguments.out)
+    record(arguments.out, arguments.steps)
+
+
+def record(out: Path, steps: int) -> None:
+    """Measure the saved draft's agreement, and keep it beside the weights."""
+    target = Checkpoint.open(REFERENCE / "target")
+    draft = BlockDraft(load_block_head(out, target), TargetEnds(target), 1024)
+    write_figures(out, steps, draft, draft.captured, SIZE - 1)
 
 
 def new_head(sizes: Any) -> BlockHead:

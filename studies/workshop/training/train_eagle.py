@@ -26,6 +26,7 @@ from transformers import LlamaForCausalLM
 from treepipe.core.captures import NORMED
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
+from treepipe.executor.block import BlockDraft
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.eagle_head import EagleHead
@@ -76,9 +77,15 @@ def train(
     Descent(steps, PEAK_RATE, clip=0.5, weight_decay=0.01).run(head, data, loss_of)
 
 
-def write_figures(out: Path, steps: int, draft: EagleDraft, captured: tuple[int, ...]) -> None:
+def write_figures(
+    out: Path,
+    steps: int,
+    draft: EagleDraft | BlockDraft,
+    captured: tuple[int, ...],
+    depths: int = DEPTHS,
+) -> None:
     """Measure a finished head, and write ``metrics.json``."""
-    figures = {"steps": steps, "agreement": agreement(draft, captured)}
+    figures = {"steps": steps, "agreement": agreement(draft, captured, depths)}
     text = json.dumps(figures, indent=1) + "\n"
     (out / "metrics.json").write_text(text, encoding="utf-8")
 
@@ -105,12 +112,14 @@ def head_loss(head: EagleHead, target: Any, window: torch.Tensor) -> torch.Tenso
     return loss / UNROLL
 
 
-def agreement(draft: EagleDraft, captured: tuple[int, ...]) -> dict[str, dict[str, float]]:
-    """Return how often the target's token is among the head's first 1 and 4, by number of tokens
+def agreement(
+    draft: EagleDraft | BlockDraft, captured: tuple[int, ...], depths: int
+) -> dict[str, dict[str, float]]:
+    """Return how often the target's token is among the draft's first 1 and 4, by number of tokens
     predicted ahead.
 
     Measured along the target's greedy continuations, of 40 tokens, of all held-out prompts: at
-    every fifth token the head has true states up to there and follows the text from its own
+    every fifth token the draft has true states up to there and follows the text from its own
     predictions.
     """
     checkpoint = Checkpoint.open(REFERENCE / "target")
@@ -124,10 +133,10 @@ def agreement(draft: EagleDraft, captured: tuple[int, ...]) -> dict[str, dict[st
         draft.open(1)
         draft.observe(1, whole.ends.read_states(states, captured))
         read = 0
-        for place in range(len(prompt), len(text) - DEPTHS, 5):
+        for place in range(len(prompt), len(text) - depths, 5):
             order = DraftPass(0, tuple(text[read : place + 1]), (), (), True, 4)
             read = place + 1
-            for depth in range(DEPTHS):
+            for depth in range(depths):
                 found = [int(token) for token in draft.draft(1, order).tokens[0]]
                 truth = text[read + depth]
                 seen.setdefault(depth, []).append(found.index(truth) if truth in found else 4)

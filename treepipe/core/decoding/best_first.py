@@ -70,7 +70,7 @@ class BlockTreeDraft(TreeDraft):
         offered = zip(drafted.tokens[0], drafted.log_probs[0], strict=True)
         there = [(int(token), float(share)) for token, share in offered if share > -inf]
         if there:
-            self._levels.append(tuple(zip(*there, strict=True)))
+            self._levels.append(([token for token, _ in there], [share for _, share in there]))
 
     def reaches(self, path: Sequence[int]) -> bool:
         levels = self._levels[: len(path)]
