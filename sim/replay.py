@@ -49,7 +49,7 @@ class ReplaySource:
                 f"request {number} has a prompt of {prompt_tokens} tokens, "
                 f"the recorded one of {request.prompt_tokens}"
             )
-        return ReplayOracle(request, self)
+        return ReplayOracle(request, self, levels)
 
     def warnings(self) -> list[str]:
         if not self.borrowed:
@@ -61,7 +61,9 @@ class ReplaySource:
 
 
 class ReplayOracle:
-    def __init__(self, request: RecordedRequest, source: ReplaySource) -> None:
+    def __init__(self, request: RecordedRequest, source: ReplaySource, levels: int = 0) -> None:
+        """Replay a request; ``levels`` as of ``AcceptanceSource.open``."""
+        self._levels = levels
         self._prompt, self._text, self._source = request.prompt_tokens, [*request.text], source
         self._scratch = Scratch[None]()
         self._answers: dict[Place, Answer] = {}
@@ -89,6 +91,8 @@ class ReplayOracle:
         return Drafted(order.ticket, tokens, [each.log_probs[:widest] for each in found])
 
     def _place(self, read: int, path: Sequence[int]) -> Place:
+        if self._levels:  # a block's answers are those of a level below its newest token
+            return read, (NO_TOKEN,) * len(path)
         first = read - self._prompt
         agreed = 0
         while agreed < len(path) and path[agreed] == self.truth(first + agreed):

@@ -15,7 +15,9 @@ class RecordingSource:
         self._inner, self._recorder = inner, Recorder()
 
     def open(self, session: int, prompt_tokens: int, levels: int = 0) -> Oracle:
-        return RecordingOracle(self._inner.open(session, prompt_tokens), self._recorder, session)
+        return RecordingOracle(
+            self._inner.open(session, prompt_tokens, levels), self._recorder, session
+        )
 
     def recording(self, trace: Trace) -> Recording:
         """What was heard in the run of this trace."""

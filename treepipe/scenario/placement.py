@@ -212,9 +212,15 @@ class _Placing:
         times = times.scaled(device_factor(self._scenario.scale, "drafts", role, draft.device))
         home = Home(role, device, draft.host, f"key {key}")
         compute = _compute(device, draft.model)
-        keys, of_draft = draft.parameters, {"worker": draft.worker, "one_pass": draft.one_pass}
-        block = keys.block if isinstance(keys, BlockKeys) else 0
-        placed = Placed(role, times, compute=compute, block=block, **of_draft)
+        keys = draft.parameters
+        placed = Placed(
+            role,
+            times,
+            compute=compute,
+            worker=draft.worker,
+            one_pass=draft.one_pass,
+            block=keys.block if isinstance(keys, BlockKeys) else 0,
+        )
         return _Role(placed, home, self._draft_footprint(draft, device, key))
 
     def stages(self, pipeline: Pipeline, name: str, key: str) -> list[_Role]:

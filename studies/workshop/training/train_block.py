@@ -1,6 +1,6 @@
 """Trains a block draft for the bundled target. Run as a module; takes about a quarter of an hour.
 
-    python -m treepipe.studies.workshop.training.train_block --steps 600
+    python -m treepipe.studies.workshop.training.train_block --steps 900
 
 As for the published drafts (DFlash, arXiv 2602.06036; JetSpec, 2606.18394), the texts are the
 target's own continuations, many blocks per text are trained at once, and each place learns the
@@ -45,7 +45,7 @@ def main() -> None:
     """Train a block draft and save it in the published layout."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=REFERENCE / "block")
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=900)
     arguments = parser.parse_args()
     torch.manual_seed(SEED)
     target = LlamaForCausalLM.from_pretrained(REFERENCE / "target", dtype=torch.float32).eval()
@@ -66,8 +66,8 @@ def record(out: Path, steps: int) -> None:
 
 def new_head(sizes: Any) -> BlockHead:
     """Make the draft to be trained, with the target's sizes but ``LAYERS`` layers."""
-    kept = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
-    kept += ("head_dim", "max_position_embeddings", "rms_norm_eps", "vocab_size")
+    kept = ["hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"]
+    kept += ["head_dim", "max_position_embeddings", "rms_norm_eps", "vocab_size"]
     config = Qwen3Config(
         **{name: getattr(sizes, name) for name in kept},
         num_hidden_layers=LAYERS,
