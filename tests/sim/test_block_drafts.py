@@ -9,16 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.worlds.recording_source import RecordingSource
 from treepipe.core.draft_work import Draft
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
 from treepipe.physics.timing import DeviceTimes, TimeTable
 from treepipe.profiles.pool_file import Prompt, Table
 from treepipe.scenario.deployment import Placed
+from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.workload import draw_requests
 from treepipe.sim.acceptance import TextSource
 from treepipe.sim.pool import Pool
 from treepipe.sim.predict import predict
+from treepipe.sim.replay import ReplaySource
+from treepipe.sim.world import simulate
 
 PROMPT, LEVELS = 4, 3
 DEMO = Scenario.load(Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml")
@@ -75,6 +80,19 @@ def test_a_tree_goes_on_where_a_block_ends_before_the_pipeline_does(name: str) -
     keys = {"schedule.name": name, "drafts.0.block": 3, "pipelines.0.stages.0.count": 6}
     (trace,) = predict(scenario(**keys))
     assert [len(request.rounds) for request in trace.requests] == [1]
+
+
+def test_a_replay_gives_every_answer_of_its_own_block() -> None:
+    """A place of the text is answered anew from every block that reaches it."""
+    asked = scenario(**{"schedule.name": "flowspec", "drafts.0.block": LEVELS + 1})
+    deployment = resolve(asked).asked(draw_requests(asked, 0), 0)
+    source = RecordingSource(TextSource(pool(), 0))
+    trace = simulate(deployment, source)
+    replay = ReplaySource(source.recording(trace))
+    again = simulate(deployment, replay)
+    assert again.requests == trace.requests
+    assert replay.asked > 50
+    assert not replay.borrowed
 
 
 def test_a_refill_is_one_pass_of_the_draft() -> None:
