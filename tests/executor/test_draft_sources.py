@@ -18,7 +18,7 @@ from tests.worlds.changed import changed
 from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.examples import examples
 from tests.worlds.real_runs import assert_greedy
-from tests.worlds.tiny_models import save_head
+from tests.worlds.tiny_models import save_block_head, save_head
 from treepipe.core.captures import NORMED
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
@@ -187,8 +187,9 @@ def decode_greedily(
 ) -> Trace:
     """Run a deployment with a draft of this kind, and hold its texts to the target's own."""
     roles = worker_roles((target.directory, target.directory), deployment, emulate=emulate)
-    source = replace(roles[0].source, section=SourceSection(source=kind))
-    if kind == "eagle":
+    keys = {"block": 5} if kind == "block" else {}
+    source = replace(roles[0].source, section=SourceSection(source=kind, **keys))
+    if kind in ("eagle", "block"):
         source = replace(source, model=head)
     vocabulary = target.vocabulary  # a look-up answers with a distribution over all of it
     roles = [replace(role, source=source, vocabulary=vocabulary) for role in roles]
@@ -208,6 +209,16 @@ def test_text_is_greedy_whatever_drafts(
 ) -> None:
     deployment = small_deployment(name, clients=3, captured=(NORMED,) * (kind == "eagle"))
     decode_greedily(target, head, kind, deployment, emulate=False)
+
+
+@pytest.mark.processes
+def test_text_is_greedy_with_a_block_draft_that_reads_two_layers(
+    target: Checkpoint, tmp_path: Path
+) -> None:
+    """Their states travel along the pipeline, which has the ends."""
+    folder = save_block_head(tmp_path, target, layers=(1, target.layers - 1))
+    deployment = small_deployment("specinfer", clients=2, captured=(2, NORMED), blocks=True)
+    decode_greedily(target, folder, "block", deployment, emulate=False)
 
 
 @pytest.mark.processes

@@ -46,9 +46,11 @@ def small_deployment(
     sampling: SamplingSection = GREEDY,
     ends: Ends | None = None,
     captured: tuple[int, ...] = (),
+    blocks: bool = False,
     **settings: object,
 ) -> Deployment:
-    """Args: ``ends``: None: as published, unless the rule needs the drafted tree."""
+    """Args: ``ends``: None: as published, unless the rule needs the drafted tree; ``blocks``: the
+    draft is a block draft."""
     section = ScheduleSection.model_validate({"name": name, **TREE, **settings})
     stages = 4 // pipelines
     layers = [range(pipelines * n, pipelines * (n + 1)) for n in range(stages)]
@@ -68,7 +70,11 @@ def small_deployment(
         ),
         Wiring(LinkTimes(1.0, 1000.0)),
         Service(
-            section.choose(drawn=sampling.rule in DRAWN, reads_states=bool(captured)),
+            section.choose(
+                drawn=sampling.rule in DRAWN,
+                reads_states=bool(captured),
+                independent_levels=blocks,
+            ),
             clients=clients,
             limit=1 if name in ("pipedec", "specpipe", "spd") else None,
             batch=batch,
