@@ -139,8 +139,8 @@ class Drafter:
 
     @property
     def borrows(self) -> bool:
-        """Whether it computes with the target's embedding (and all but an EAGLE-3 head with its output
-        projection)."""
+        """Whether it computes with the target's embedding (and, unless it is an EAGLE-3 head, with
+        its output projection)."""
         return self.weights in HEADS
 
     @property

@@ -63,18 +63,19 @@ class Placed:
         """Return the time of draft passes. Args: ``parts``: their rows and contexts; None: any."""
         if self.one_pass and work.later:
             return 0.0
-        times, rows, asked = self.times, work.rows, work.asked
+        times, rows, asked, drawn = self.times, work.rows, work.asked, 0.0
+        if times.draw is not None:
+            drawn = sum([order.asked * times.draw(order.top_k) for _, order in work.passes])
         if self.block:
             new = [order.renews + self.block if order.renews else 0 for _, order in work.passes]
             rows, asked = sum(new), len([*filter(None, new)]) * (self.block - 1)
             if not rows:
-                return 0.0  # the block has the answer
+                return drawn  # the block has the answer
             if parts is not None:
                 parts = [(own, held) for own, (_, held) in zip(new, parts, strict=True) if own]
         taken = times.draft(rows) if parts is None else times.draft.over(parts)
-        if times.draw is not None:
-            taken += sum([order.asked * times.draw(order.top_k) for _, order in work.passes])
-        return taken if times.project is None else taken - times.spared(rows, asked)
+        spared = 0.0 if times.project is None else times.spared(rows, asked)
+        return taken - spared + drawn
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM, Qwen3Config
 
+from treepipe.core.captures import NORMED
 from treepipe.executor.block import BlockDraft
 from treepipe.executor.block_head import BlockHead, BlockLayout, load_block_head
 from treepipe.executor.checkpoint import Checkpoint
@@ -61,7 +62,7 @@ def record(out: Path, steps: int) -> None:
     """Measure the saved draft's agreement, and keep it beside the weights."""
     target = Checkpoint.open(REFERENCE / "target")
     draft = BlockDraft(load_block_head(out, target), TargetEnds(target), 1024)
-    write_figures(out, steps, draft, draft.captured, SIZE - 1)
+    write_figures(out, steps, draft, (NORMED,), SIZE - 1)
 
 
 def new_head(sizes: Any) -> BlockHead:
