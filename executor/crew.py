@@ -24,6 +24,7 @@ from treepipe.executor.copies import NeededCheckpoint
 from treepipe.executor.fleet import Fleet
 from treepipe.executor.lines import ControlLines
 from treepipe.executor.mailbox import TOKEN_BYTES
+from treepipe.executor.processor import OtherWork
 from treepipe.executor.pulse import LostWorkerError
 from treepipe.executor.session import ALIVE_S
 from treepipe.executor.station import RoleSettings
@@ -292,6 +293,11 @@ class Crew:
         """Start to measure clocks and idleness; return the time."""
         begun_ms = now_ms()
         self.lines.watch.begin()
+        self._beside = OtherWork(
+            each.pid
+            for each in self.lines.processes.values()
+            if isinstance(each, BaseProcess) and each.pid is not None
+        )
         ahead_ms, places = self._fleet.run_begins(), self._places
         for name in self.lines:
             if name in places:
@@ -299,7 +305,8 @@ class Crew:
         return begun_ms
 
     def collect(self, trace: Trace, start_ms: float) -> None:
-        """Add the remaining workers' spans and turns to the trace."""
+        """Add the remaining workers' spans and turns to the trace, and other programs' work."""
+        trace.company = self._beside.processors()
         clocks = self._fleet.run_ends(start_ms, self._places)
         trace.warnings += [each for each in clocks.warnings if each not in trace.warnings]
         for name in self.lines:

@@ -5,26 +5,74 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import sys
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
+from math import ceil, log2
 from pathlib import Path
 
 import treepipe
 
+BASE_SLICE_MS = 0.7
+MONOTONIC_COARSE = 6
+"""Linux' clock that advances at each tick; Python's ``time`` has no name for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """A host's processor: the system's name of it, its cores, and its architecture (x86_64)."""
+    """A host's processor.
+
+    Attributes:
+        name: the system's name of it.
+        architecture: as x86_64.
+        turn_ms: time for which a process has a core while others wait for one; None: unknown.
+    """
 
     name: str
     cores: int
     architecture: str
+    turn_ms: float | None = None
 
     @classmethod
     def here(cls) -> Processor:
-        return cls(_name(), os.cpu_count() or 1, platform.machine())
+        cores = os.cpu_count() or 1
+        return cls(_name(), cores, platform.machine(), _turn_ms(cores))
 
     def described(self, threads: int) -> str:
         return f"{self.name}, {threads} of {self.cores} cores, {self.architecture}"
+
+
+class OtherWork:
+    """Watch of the work of all other processes of this host, from now on."""
+
+    def __init__(self, own: Iterable[int]) -> None:
+        """``own`` are numbers of processes that count as ours, like this one."""
+        self._own = [*own, os.getpid()]
+        self._start_s, self._before_s = time.monotonic(), self._used_s()
+
+    def processors(self) -> float | None:
+        """Processors' worth of their work since the start; None if Linux' counts are missing."""
+        now_s, used_s = time.monotonic(), self._used_s()
+        if used_s is None or self._before_s is None:
+            return None
+        return max(0.0, (used_s - self._before_s) / (now_s - self._start_s))
+
+    def _used_s(self) -> float | None:
+        """Seconds that others have had processors, to a tick; a process that ended is another."""
+        try:
+            busy = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()[1:9]
+        except OSError:
+            return None
+        user, nice, system, _, _, *interrupts = map(int, busy)
+        ticks = user + nice + system + sum(interrupts)
+        for process in self._own:
+            try:
+                state = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
+            except OSError:
+                continue
+            ticks -= int(state[11]) + int(state[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def is_this_machine(named: str) -> bool:
@@ -49,6 +97,21 @@ def _name() -> str:
     if board.exists():
         return board.read_text(encoding="utf-8").rstrip("\0")
     return platform.processor() or "unknown processor"
+
+
+def _turn_ms(cores: int) -> float | None:
+    """Turn of this process's class at Linux' scheduler; None on other systems.
+
+    Real-time classes have a fixed one. Usual processes have the base slice, 0.7 ms and as much
+    again for each doubling of up to 8 cores, and lose their core at a tick (kernel/sched/fair.c).
+    """
+    if sys.platform != "linux":
+        return None
+    if fixed := os.sched_rr_get_interval(0):
+        return 1e3 * fixed
+    tick = 1e3 * time.clock_getres(MONOTONIC_COARSE)
+    slice_ms = BASE_SLICE_MS * (1 + int(log2(min(cores, 8))))
+    return tick * ceil(slice_ms / tick)
 
 
 def _first_processor(path: Path) -> dict[str, str]:

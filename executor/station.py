@@ -338,7 +338,7 @@ class Station:
         self.enter("desk")
 
     def _gauge(self) -> None:
-        """Time a fixed piece of work after a warm-up, in a hundredth of the worker's time, since a
+        """Time a fixed piece of work after a warm-up, in a 300th of the worker's time, since a
         machine's speed drifts."""
         if self.settings.emulate or now_ms() < self._next_gauge_ms:
             return
@@ -348,7 +348,7 @@ class Station:
             self.enter("gauge", tokens=counted)
             part(rows)
             self.enter("desk")
-        self._next_gauge_ms = start + 100 * (now_ms() - start)
+        self._next_gauge_ms = start + 300 * (now_ms() - start)
 
     @cached_property
     def _gauged(self) -> Iterator[Any]:

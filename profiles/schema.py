@@ -285,6 +285,9 @@ class HostFit(Section):
     schedules: tuple[str, ...] = Field(description="that were run")
     prompts: str = Field(description="on which")
     pieces: Count = Field(description="of work that were seen")
+    company: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="processors' worth of other processes' work meanwhile"
+    )
 
 
 class HostProfile(Section):
@@ -301,9 +304,15 @@ class HostProfile(Section):
     stage_factor: FactorTable = Field({}, description="rows -> factor on a stage's pass")
     draft_factor: FactorTable = Field({}, description="rows -> factor on a draft pass")
     evaluate_factor: FactorTable = Field({}, description="rows -> factor on taking tokens")
-    together: FactorTable = Field({}, description="roles at work at once -> factor on their work")
+    together: FactorTable = Field({}, description="processors at work -> factor on their work")
     processors: Positive | None = Field(
-        None, description="roles that can be at work at once; more share them; none: any number"
+        None, description="roles that can be at work at once; others wait; none: any number"
+    )
+    turn_ms: Positive | None = Field(
+        None, description="for which a role has a processor while others wait; none: to its end"
+    )
+    company: Annotated[int, Field(ge=0, le=64)] = Field(
+        0, description="other processes that compute without a pause, beyond those of its fit"
     )
     variation: Annotated[float, Field(ge=0, le=10)] = Field(
         0.0, description="standard deviation of a piece of work over its mean"

@@ -8,6 +8,7 @@ again.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 
@@ -136,20 +137,21 @@ class SharedMachine:
 
 
 class HostedPlace(RolePlace):
-    """A place on a host with measured costs: slower the more roles work, and of random speed."""
+    """A place on a host with measured costs: a process that takes turns at the host's processors,
+    slower the more of them are at work, and of random speed."""
 
     def __init__(self, clock: Clock, host: SharedHost, seed: np.random.SeedSequence) -> None:
         super().__init__(clock)
         self._host, self._rng = host, np.random.default_rng(seed)
         self.costs = host.costs
+        self._process = Process()
         self._ended_ms = -inf
         self._passes = 0  # since it last waited
 
     def work(self, duration_ms: float, done: Callback) -> None:
         self._look()
-        self.started_ms = self._clock.now
         factor = self._host.costs.draw(self._rng)
-        self._host.begin(duration_ms * factor, self._clock.bound(partial(self._end, done)))
+        self._host.work(self._process, duration_ms * factor, partial(self._end, done))
 
     def next_cold(self) -> float:
         self._look()
@@ -161,48 +163,112 @@ class HostedPlace(RolePlace):
             self._ended_ms, self._passes = self._clock.now, 0
 
     def _end(self, done: Callback, event: object) -> None:
-        self._ended_ms = self._clock.now
+        self._ended_ms, self.started_ms = self._clock.now, self._process.started_ms
         done(event)
 
 
+@dataclass(slots=True, eq=False)
+class Process:
+    """A process of a host.
+
+    Attributes:
+        left_ms: what is left of its piece of work, alone.
+        done: what follows the piece; None while it has none.
+        turn_ms: what is left of its turn at a processor.
+        lasts: whether it has had a whole turn since it last waited.
+        started_ms: when it first had a processor for the piece.
+    """
+
+    left_ms: float = 0.0
+    done: Callback | None = None
+    turn_ms: float = 0.0
+    lasts: bool = False
+    started_ms: float = 0.0
+
+
 class SharedHost:
-    """The work of a host's roles; the number of working roles sets the speed of each."""
+    """A host's processors, which its processes take in turns.
+
+    A process keeps its processor until it waits; after each whole turn others that are ready go
+    before it, and from the first one on it yields to a process that wakes, as the schedulers of
+    systems do. The number of processors at work sets the speed of each.
+    """
 
     def __init__(self, clock: Clock, costs: HostTimes) -> None:
         self._clock, self.costs = clock, costs
-        self._left: list[tuple[float, Callback]] = []
+        self._working: list[Process] = []
+        endless = (Process(inf, lambda _: None, lasts=True) for _ in range(costs.company))
+        self._ready = list(endless)
         self._looked_ms = 0.0
         self._plans = 0
 
-    def begin(self, alone_ms: float, done: Callback) -> None:
+    def work(self, process: Process, alone_ms: float, done: Callback) -> None:
+        """Give a piece of work to a process that has none."""
         self._go_on()
-        self._left.append((alone_ms, done))
+        process.left_ms, process.done = alone_ms, self._clock.bound(done)
+        if process in self._working:
+            process.started_ms = self._clock.now
+        else:
+            process.started_ms, process.lasts = inf, False
+            self._ready.append(process)
         self._plan()
 
     def _go_on(self) -> None:
-        now = self._clock.now
-        done_ms = (now - self._looked_ms) / self.costs.slowed(len(self._left) or 1)
-        self._left = [(left - done_ms, done) for left, done in self._left]
-        self._looked_ms = now
+        passed = self._clock.now - self._looked_ms
+        self._looked_ms = self._clock.now
+        for process in self._working if passed else ():
+            process.left_ms -= passed / self.costs.together(len(self._working))
+            process.turn_ms -= passed
+            if process.turn_ms <= 0 and not self._ready:
+                process.turn_ms = self.costs.turn - -process.turn_ms % self.costs.turn
+                process.lasts = True
 
     def _plan(self) -> None:
-        """Schedule a check when the first piece of work ends, unless work begins or ends before."""
+        """Give processors to ready processes, and look again when the first piece of work or turn
+        ends, unless work begins or ends before."""
+        while self._ready and self._has_room(first := min(self._ready, key=lambda p: p.lasts)):
+            self._ready.remove(first)
+            first.turn_ms = self.costs.turn
+            first.started_ms = min(first.started_ms, self._clock.now)
+            self._working.append(first)
         self._plans += 1
-        if self._left:
-            first = max(0.0, min(left for left, _ in self._left))
-            after = first * self.costs.slowed(len(self._left))
-            self._clock.after(after, partial(self._look, self._plans))
+        slow = self.costs.together(len(self._working) or 1)
+        ends = [process.left_ms * slow for process in self._working if process.done]
+        ends += [process.turn_ms for process in self._working if self._ready]
+        if min(ends, default=inf) < inf:
+            self._clock.after(max(0.0, min(ends)), partial(self._look, self._plans))
+
+    def _has_room(self, process: Process) -> bool:
+        """Whether a processor is free for this process, or made free."""
+        if len(self._working) < self.costs.processors:
+            return True
+        yields = [each for each in self._working if each.lasts and each.done]
+        if process.lasts or not yields:
+            return False
+        self._back(yields[0])
+        return True
+
+    def _back(self, process: Process) -> None:
+        self._working.remove(process)
+        self._ready.append(process)
 
     def _look(self, plan: int, event: object) -> None:
         if plan != self._plans:
             return
         self._go_on()
-        least = min(left for left, _ in self._left) + ROUNDING_MS
-        ended = [done for left, done in self._left if left <= least]
-        self._left = [each for each in self._left if each[0] > least]
+        ended = [process for process in self._working if process.left_ms <= ROUNDING_MS]
+        for process in [p for p in self._working if self._ready and p.turn_ms <= ROUNDING_MS]:
+            process.lasts = True
+            if process not in ended:
+                self._back(process)
+        follow = [(process, process.done) for process in ended]
+        for process, _ in follow:
+            process.done = None
+        for _, done in follow:
+            if done is not None:
+                done(event)
+        self._working = [process for process in self._working if process.done]
         self._plan()
-        for done in ended:
-            done(event)
 
 
 def places(

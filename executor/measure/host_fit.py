@@ -1,7 +1,8 @@
 """Fit a host's terms (``physics/host.py``) to the traces of real runs.
 
 Each piece of work is split into the milliseconds during which 1, 2, ... roles of the host were
-busy. Its time alone is the sum of these, each divided by the factor of that number of roles. Equal
+busy. While more were busy than there are processors, it had one for its share of the time. Its time
+alone is the sum of these, each divided by the factor of that number of roles. Equal
 pieces (same role and rows) should then take equally long, so least squares find the factors. All
 other terms are trimmed means. The level of passes over all rows is fitted to their total time,
 which includes moments in which other programs had the processor.
@@ -93,8 +94,11 @@ class FittedHost:
 
 @dataclass(slots=True)
 class Observed:
-    """Pieces of one host's work, collected from one trace after another."""
+    """Pieces of one host's work, collected from one trace after another; ``processors`` is the
+    number of roles that can be at work at once, and ``heard`` the processors' worth of other
+    processes' work, run by run."""
 
+    processors: int | None = None
     passes: list[Piece] = field(default_factory=list)
     messages: list[Piece] = field(default_factory=list)
     decisions: list[Piece] = field(default_factory=list)
@@ -103,6 +107,7 @@ class Observed:
     wakes: list[float] = field(default_factory=list)
     gauges: list[float] = field(default_factory=list)
     tables: dict[str, TimeTable] = field(default_factory=dict)
+    heard: list[float] = field(default_factory=list)
 
     def add(self, trace: Trace, deployment: Deployment, roles: Collection[str]) -> None:
         """Collect the pieces of the host's ``roles`` from a run of the deployment."""
@@ -110,7 +115,10 @@ class Observed:
         for spans in own.values():
             spans.sort(key=lambda span: span.start_ms)
         everything = list(itertools.chain(*own.values()))
-        company = Concurrency(own.values())
+        company = Concurrency(own.values(), self.processors)
+        here = all(each.worker is None for each in deployment.roles.placed if each.name in own)
+        if here and trace.company is not None:
+            self.heard.append(trace.company)
         packed = Moments((s.start_ms, s.length_ms) for s in everything if s.kind == "send")
         messages = [*_sizes(trace, deployment)]
         self.gauges += gauges_ms(everything)
@@ -126,6 +134,7 @@ class Observed:
                 # A wake-up includes the packing of its message, which it begins with.
                 max(0.0, woken.length_ms - sum(packed.within(woken.start_ms, woken.start_ms)[:1]))
                 for woken in _woken(spans, strange)
+                if not company.is_full(woken.start_ms, woken.end_ms)  # else it also waited
             ]
             tables = {"stage": times.stage, "draft": times.draft, "evaluate": times.evaluate}
             self.tables |= {f"{kind} {name}": table for kind, table in tables.items()}
@@ -221,8 +230,9 @@ class Moments(Generic[Value]):
 class Concurrency:
     """Number of the host's busy roles over the time of a run."""
 
-    def __init__(self, roles: Iterable[Sequence[Span]]) -> None:
+    def __init__(self, roles: Iterable[Sequence[Span]], processors: int | None = None) -> None:
         roles = list(roles)
+        self._most = min(processors or len(roles), len(roles))
         edges = [
             (at, step)
             for spans in roles
@@ -242,6 +252,16 @@ class Concurrency:
         )
 
     def of(self, start_ms: float, end_ms: float) -> Floats:
+        """Split a piece's milliseconds at a processor by the number of processors at work."""
+        found, most = self._split(start_ms, end_ms), self._most
+        shares = most / np.arange(most, len(found) + 1)
+        return np.append(found[: most - 1], found[most - 1 :] @ shares)
+
+    def is_full(self, start_ms: float, end_ms: float) -> bool:
+        """Whether all processors were at work at some time of an interval."""
+        return bool(self._split(start_ms, end_ms)[self._most - 1 :].sum() > 0)
+
+    def _split(self, start_ms: float, end_ms: float) -> Floats:
         """Split an interval into its milliseconds with 1, 2, ... busy roles."""
         ends = np.array([start_ms, end_ms])
         return np.array([np.diff(np.interp(ends, self._times, row))[0] for row in self._spent])

@@ -41,13 +41,12 @@ NEW_TOKENS = 48
 
 @dataclass(slots=True)
 class Host:
-    """A host of the scenario; ``threads`` is the largest number of threads of its roles."""
+    """A host of the scenario, and what was seen of it."""
 
     roles: Sequence[str]
-    threads: int
     processor: Processor
     versions: str
-    observed: Observed = field(default_factory=Observed)
+    observed: Observed
 
 
 @dataclass(slots=True)
@@ -132,11 +131,17 @@ class HostSession:
             evaluate_factor=_rounded(found.factors["evaluate"]),
             draft_cold=_rounded(found.cold),
             together=_rounded(found.together),
-            processors=max(1, host.processor.cores // host.threads),
+            processors=host.observed.processors,
+            turn_ms=host.processor.turn_ms,
             variation=round(found.variation, 4),
             restart_ms=round(statistics.median(self.restarts_ms), 1),
             iqr=spread,
-            fit=HostFit(schedules=SCHEDULES, prompts=self.asked.prompts, pieces=found.pieces),
+            fit=HostFit(
+                schedules=SCHEDULES,
+                prompts=self.asked.prompts,
+                pieces=found.pieces,
+                company=round(statistics.fmean(host.observed.heard or [0.0]), 2),
+            ),
         )
 
 
@@ -154,13 +159,12 @@ def _hosts(deployment: Deployment) -> dict[str, Host]:
         roles = [placed[name] for name in machine.roles]
         threads, worker = max(role.compute.threads for role in roles), roles[0].worker
         if worker is None:
-            versions = software("torch", "transformers", "pyzmq")
-            found[machine.name] = Host(machine.roles, threads, Processor.here(), versions)
+            processor, versions = Processor.here(), software("torch", "transformers", "pyzmq")
         else:
             there = status(worker, key)
-            found[machine.name] = Host(
-                machine.roles, threads, there.processor, there.versions.described
-            )
+            processor, versions = there.processor, there.versions.described
+        observed = Observed(max(1, processor.cores // threads))
+        found[machine.name] = Host(machine.roles, processor, versions, observed)
     return found
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.worlds.theory_scenarios import Written
 from treepipe.core.messages import HEADER_BYTES
-from treepipe.executor.measure.host_fit import FittedHost, Observed, Piece
+from treepipe.executor.measure.host_fit import Concurrency, FittedHost, Observed, Piece
 from treepipe.executor.measure.in_place import RUNS
 from treepipe.physics.host import Factor
 from treepipe.physics.timing import TimeTable
@@ -145,6 +145,16 @@ def test_messages_by_their_bytes(fit: FittedHost) -> None:
         for size, found in fit.messages[what].items():
             expected = base + slope * (size - HEADER_BYTES) / ROW
             assert found == pytest.approx(expected, rel=0.06), (what, size)
+
+
+def test_a_role_without_a_processor_is_not_at_work() -> None:
+    """Three roles are busy for 30 ms on two processors, so each has one for 20 ms."""
+    busy = [[Span(role, "compute", 0.0, 30.0 + 10 * n, 0, 1)] for n, role in enumerate("abc")]
+    assert Concurrency(busy, 2).of(0.0, 30.0) == pytest.approx([0.0, 20.0])
+    assert Concurrency(busy, 2).of(20.0, 50.0) == pytest.approx([10.0, 10.0 + 20 / 3])
+    assert Concurrency(busy).of(20.0, 50.0) == pytest.approx([10.0, 10.0, 10.0])
+    assert Concurrency(busy, 2).is_full(35.0, 45.0)
+    assert not Concurrency(busy, 2).is_full(41.0, 50.0)
 
 
 def test_without_any_run_there_is_no_term() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from functools import partial
-from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +30,7 @@ from treepipe.sim.clock import Clock
 from treepipe.sim.device import RolePlace, places
 from treepipe.sim.made_pools import bernoulli_pool
 from treepipe.sim.world import simulate
+from treepipe.validation.judgement import company_warnings
 
 ORIGIN = """
 [origin]
@@ -114,11 +114,12 @@ def ends(costs: HostTimes, asks: list[tuple[str, float, float]]) -> list[tuple[s
     return [(role, end) for role, _, end in found]
 
 
-def costs(together: dict[int, float], variation: float = 0.0, processors: float = inf) -> HostTimes:
+def costs(
+    together: dict[int, float], variation: float = 0.0, **more: float | int | None
+) -> HostTimes:
     none = TimeTable({1: 0.0})
-    return HostTimes(
-        none, none, 0.0, none, Factor(together), variation, Factor({}), processors=processors
-    )
+    known = HostTimes(none, none, 0.0, none, Factor(together), variation, Factor({}))
+    return replace(known, **more)
 
 
 def test_company_slows_what_is_under_way() -> None:
@@ -140,12 +141,63 @@ def test_no_work_is_lost_or_made_by_company() -> None:
         assert last == pytest.approx(40 * number + sum(each for _, _, each in batch))
 
 
-def test_more_roles_than_processors_share_them() -> None:
-    """Three of 10 ms on two take 15, whatever is known of three's company; two are not slowed."""
-    known = costs({1: 1.0, 2: 1.0, 3: 1.1}, processors=2)
-    found = dict(ends(known, [(role, 0.0, 10.0) for role in "abc"]))
-    assert found == pytest.approx(dict.fromkeys("abc", 15.0))
-    assert dict(ends(known, [(role, 0.0, 10.0) for role in "ab"])) == {"a": 10.0, "b": 10.0}
+ABC = [(role, 0.0, 10.0) for role in "abc"]
+
+
+@pytest.mark.parametrize(
+    ("host", "asks", "expected"),
+    [
+        ({"processors": 2}, ABC, {"a": 10, "b": 10, "c": 20}),
+        # a c, b c, a b, and c again: whoever waits goes first after each turn of 4 ms.
+        ({"processors": 2, "turn": 4.0}, ABC, {"a": 14, "b": 14, "c": 16}),
+        ({"processors": 1, "turn": 4.0}, ABC, {"a": 26, "b": 28, "c": 30}),
+        # b wakes in a's first turn, and waits for its end; c wakes in a later one, and does not.
+        (
+            {"processors": 1, "turn": 4.0},
+            [("a", 0.0, 20.0), ("b", 2.0, 1.0), ("c", 10.0, 1.0)],
+            {"a": 22, "b": 5, "c": 11},
+        ),
+        ({"processors": 1}, [("a", 0.0, 20.0), ("c", 10.0, 1.0)], {"a": 20, "c": 21}),
+        # Another program gives way to who wakes, and has every second turn then.
+        ({"processors": 1, "turn": 4.0, "company": 1}, ABC[:1], {"a": 18}),
+        ({"processors": 2, "turn": 4.0, "company": 1}, ABC[:1], {"a": 10}),
+        ({"processors": 2, "turn": 4.0, "company": 1}, ABC[:2], {"a": 14, "b": 14}),
+    ],
+)
+def test_processes_take_turns_at_processors(
+    host: dict[str, float], asks: list[tuple[str, float, float]], expected: dict[str, float]
+) -> None:
+    assert dict(ends(costs({}, **host), asks)) == pytest.approx(expected)
+
+
+def test_a_role_keeps_its_processor_until_it_waits(tmp_path: Path) -> None:
+    """Two requests on one processor: after each pass a stage sends (2 ms) before another role has
+    a turn, and the roles' work fills the time."""
+    profile = "processors = 1\nsend_ms = { 1 = 2.0 }\n"
+    trace = simulated(tmp_path, profile, "workload.requests=2", "workload.concurrency=2")
+    for stage in (span for span in trace.spans if span.kind == "compute"):
+        assert any(
+            span.device == stage.device
+            and span.kind == "send"
+            and span.start_ms == pytest.approx(stage.end_ms)
+            for span in trace.spans
+        )
+    spans = sorted((s.start_ms, s.end_ms) for s in trace.spans if s.kind in ("compute", "send"))
+    assert all(end <= start + 1e-6 for (_, end), (start, _) in itertools.pairwise(spans))
+
+
+def test_other_programs_that_the_profile_does_not_know_are_told(tmp_path: Path) -> None:
+    def told(profile: str, company: float | None) -> list[str]:
+        deployment = deploy(box(tmp_path, profile).scenario)
+        return company_warnings(deployment, Trace((), company=company))
+
+    (sentence,) = told("processors = 2\n", 0.9)
+    assert sentence.startswith("host box: other programs worked beside the run, as much as 0.9")
+    assert told("processors = 2\n", 0.1) == told("processors = 2\n", None) == []
+    assert told("company = 1\n", 0.9) == []
+    assert told("company = 1\n", 1.9)
+    fitted = '[fit]\nschedules = ["pp"]\nprompts = "p"\npieces = 9\ncompany = 0.8\n'
+    assert told(fitted, 0.9) == []
 
 
 def test_variation_has_its_mean_and_spread() -> None:

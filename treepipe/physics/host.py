@@ -46,11 +46,14 @@ class HostTimes:
             role busy.
         wake: time from a message's arrival until a sleeping role goes on.
         desk: time of the draft server's decisions by returned or drafted rows.
-        together: factor on all work by the number of the host's working roles.
+        together: factor on all work by the number of the host's processors at work.
         variation: coefficient of variation of a piece of work's time.
         cold: further factor on a draft server's 1st, 2nd, ... pass behind a wait.
         gauge: time of the workers' fixed piece of work when these costs were measured.
-        processors: number of roles that can work at once; more of them share.
+        processors: number of roles that can work at once; others wait for their turn.
+        turn: longest time for which a role has a processor while another one is ready.
+        company: number of other processes that always want a processor.
+        heard: processors' worth of other processes' work when these costs were measured.
     """
 
     send: TimeTable
@@ -62,17 +65,14 @@ class HostTimes:
     cold: Factor
     gauge: float | None = None
     processors: float = inf
+    turn: float = inf
+    company: int = 0
+    heard: float = 0.0
 
-    def slowed(self, working: int) -> float:
-        """Factor for ``working`` roles: as measured, at least ``working`` over ``processors``.
-
-        >>> nothing = TimeTable({1: 0.0})
-        >>> costs = HostTimes(nothing, nothing, 0.0, nothing, Factor({1: 1.0, 2: 1.2}), 0.0,
-        ...                   Factor({}), processors=2)
-        >>> costs.slowed(1), costs.slowed(2), costs.slowed(3)
-        (1.0, 1.2, 1.5)
-        """
-        return max(self.together(working), working / self.processors)
+    @property
+    def known_company(self) -> float:
+        """Processors' worth of other processes' work that these costs consider."""
+        return self.company + self.heard
 
     def draw(self, rng: np.random.Generator) -> float:
         """Draw a factor of mean 1 on a piece of work's time (lognormal)."""

@@ -78,7 +78,8 @@ class Trace:
     could be preempted; ``slo`` holds the limits promised to each. ``paths`` are parts of the
     requests' critical paths, where they were requested. ``redrawn`` is the number of texts that its
     acceptance was drawn as, over the number of recorded texts behind them; 0 without recorded
-    texts. ``faults`` of its workers are in the order of time.
+    texts. ``faults`` of its workers are in the order of time. ``company`` is how many processors'
+    worth of work other programs did beside a run, on its coordinator's host; None if unknown.
     """
 
     devices: tuple[str, ...]
@@ -93,6 +94,7 @@ class Trace:
     paged: bool = False
     slo: Objectives | None = None
     redrawn: float = 0.0
+    company: float | None = None
 
     @property
     def gauge_ms(self) -> float | None:

@@ -434,6 +434,9 @@ def host_times(profile: HostProfile) -> HostTimes:
         Factor(profile.draft_cold),
         profile.gauge_ms,
         profile.processors or inf,
+        profile.turn_ms or inf,
+        profile.company,
+        profile.fit.company if profile.fit else 0.0,
     )
 
 

@@ -22,6 +22,8 @@ from treepipe.validation.plain import Agreement, PlainTexts, agreement
 OVERRUN, NOTICED = 1.25, 0.01
 """Thresholds of a warning: the median time of work over its profile's, and the share of the run
 that the excess takes."""
+NOTICED_LOAD = 0.5
+"""Threshold of a warning: processors' worth of other programs' work."""
 
 Timed: TypeAlias = Literal["emulated", "here", "elsewhere"]
 """Origin of device times: emulated, or profiles of this machine or of other machines."""
@@ -182,6 +184,7 @@ def judge(
             *extrapolation_warnings(deployment, executed),
             *source.warnings(),
             *overruns(executed, replay, timed),
+            *company_warnings(deployment, executed),
         ),
         prediction=prediction.trace,
         replay=replay,
@@ -214,6 +217,19 @@ def overruns(executed: Trace, replay: Trace, timed: Timed) -> list[str]:
                 f"{SLOWER[timed] if wanted else UNSTATED}"
             )
     return found
+
+
+def company_warnings(deployment: Deployment, executed: Trace) -> list[str]:
+    """Tell of other programs beside the run that its hosts' profiles do not know."""
+    away = {placed.name for placed in deployment.roles.placed if placed.worker is not None}
+    return [
+        f"host {machine.name}: other programs worked beside the run, as much as {seen:.1f} "
+        f"processors do, and its profile knows of {known:.1f}: predictions are too fast; end them, "
+        f"or add them to the profile's key company"
+        for machine in deployment.roles.machines
+        if machine.costs is not None and not away & {*machine.roles}
+        if (seen := executed.company or 0.0) > (known := machine.costs.known_company) + NOTICED_LOAD
+    ]
 
 
 def warnings_of(rows: Mapping[str, Row]) -> dict[str, list[str]]:

@@ -1,0 +1,34 @@
+"""What other programs do beside a run, as this host counts it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from treepipe.executor.processor import OtherWork
+
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="only Linux counts all work")
+def test_a_program_counts_unless_it_is_ours() -> None:
+    """The same time, watched with and without it; whatever else runs counts in both, and this
+    process's own work in neither."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+        process, start = psutil.Process(child.pid), time.monotonic()
+        strange, own = OtherWork([]), OtherWork([child.pid])
+        before = process.cpu_times()
+        while (used := process.cpu_times().user - before.user) < 0.3:
+            pass
+        seen, rest = strange.processors(), own.processors()
+        passed = time.monotonic() - start
+        child.kill()
+    assert seen is not None
+    assert rest is not None
+    assert (seen - rest) * passed == pytest.approx(used, abs=0.05)
