@@ -134,7 +134,7 @@ class Observed:
                 # A wake-up includes the packing of its message, which it begins with.
                 max(0.0, woken.length_ms - sum(packed.within(woken.start_ms, woken.start_ms)[:1]))
                 for woken in _woken(spans, strange)
-                if not company.is_full(woken.start_ms, woken.end_ms)  # else it also waited
+                if company.leaves_room(woken.start_ms)  # else it may have waited, too
             ]
             tables = {"stage": times.stage, "draft": times.draft, "evaluate": times.evaluate}
             self.tables |= {f"{kind} {name}": table for kind, table in tables.items()}
@@ -257,9 +257,9 @@ class Concurrency:
         shares = most / np.arange(most, len(found) + 1)
         return np.append(found[: most - 1], found[most - 1 :] @ shares)
 
-    def is_full(self, start_ms: float, end_ms: float) -> bool:
-        """Whether all processors were at work at some time of an interval."""
-        return bool(self._split(start_ms, end_ms)[self._most - 1 :].sum() > 0)
+    def leaves_room(self, at_ms: float) -> bool:
+        """Whether a processor was free just after this time."""
+        return not self._split(at_ms, at_ms + EDGE_MS)[self._most - 1 :].any()
 
     def _split(self, start_ms: float, end_ms: float) -> Floats:
         """Split an interval into its milliseconds with 1, 2, ... busy roles."""

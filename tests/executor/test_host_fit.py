@@ -153,8 +153,8 @@ def test_a_role_without_a_processor_is_not_at_work() -> None:
     assert Concurrency(busy, 2).of(0.0, 30.0) == pytest.approx([0.0, 20.0])
     assert Concurrency(busy, 2).of(20.0, 50.0) == pytest.approx([10.0, 10.0 + 20 / 3])
     assert Concurrency(busy).of(20.0, 50.0) == pytest.approx([10.0, 10.0, 10.0])
-    assert Concurrency(busy, 2).is_full(35.0, 45.0)
-    assert not Concurrency(busy, 2).is_full(41.0, 50.0)
+    assert not Concurrency(busy, 2).leaves_room(39.0)
+    assert Concurrency(busy, 2).leaves_room(41.0)
 
 
 def test_without_any_run_there_is_no_term() -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from treepipe.executor.processor import OtherWork
 
-
 pytestmark = pytest.mark.processes
 
 
