@@ -37,6 +37,8 @@ RUNS: Sequence[Mapping[str, object]] = (
 """Plain decoding, a broad tree, and a long one, whose draft passes follow each other."""
 SCHEDULES = tuple(dict.fromkeys(str(run["name"]) for run in RUNS))
 NEW_TOKENS = 48
+BUSY = 0.2
+"""Processors' worth of other programs' work above which the profile's note warns of them."""
 
 
 @dataclass(slots=True)
@@ -113,12 +115,19 @@ class HostSession:
         spread = {key: _rounded(each) for key, each in found.spread.items() if each}
         if differ := spread_of(self.restarts_ms):
             spread["restart_ms"] = _rounded({1: differ})
+        note = f"{self.rounds} rounds of {' and '.join(SCHEDULES)} on {self.asked.prompts}"
+        company = statistics.fmean(host.observed.heard or [0.0])
+        if company > BUSY:
+            note += (
+                f"; other programs worked meanwhile, as much as {company:.1f} processors do: "
+                f"measure again when the machine is idle"
+            )
         origin = MeasuredOrigin(
             source="treepipe calibrate run",
             date=datetime.date.today(),
             hardware=host.processor.described(1),
             versions=host.versions,
-            note=f"{self.rounds} rounds of {' and '.join(SCHEDULES)} on {self.asked.prompts}",
+            note=note,
         )
         return HostProfile(
             origin=origin,
@@ -140,7 +149,7 @@ class HostSession:
                 schedules=SCHEDULES,
                 prompts=self.asked.prompts,
                 pieces=found.pieces,
-                company=round(statistics.fmean(host.observed.heard or [0.0]), 2),
+                company=round(company, 2),
             ),
         )
 
