@@ -224,8 +224,8 @@ def company_warnings(deployment: Deployment, executed: Trace) -> list[str]:
     away = {placed.name for placed in deployment.roles.placed if placed.worker is not None}
     return [
         f"host {machine.name}: other programs worked beside the run, as much as {seen:.1f} "
-        f"processors do, and its profile knows of {known:.1f}: predictions are too fast; end them, "
-        f"or add them to the profile's key company"
+        f"processors do, and its profile knows of {known:.1f}: predictions may be too fast; end "
+        f"them, or add them to the profile's key company"
         for machine in deployment.roles.machines
         if machine.costs is not None and not away & {*machine.roles}
         if (seen := executed.company or 0.0) > (known := machine.costs.known_company) + NOTICED_LOAD
