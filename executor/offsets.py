@@ -67,9 +67,9 @@ class OffsetTrial:
 
 
 def check_offsets(settings: SourceSettings, target: Checkpoint) -> None:
-    """Try a draft that reads states between the layers, unless it has passed before. Raises
+    """Try a draft whose boundaries can be said (``capture``), unless it has passed before. Raises
     ``UserError`` as ``refuse``."""
-    if settings.model is None or isinstance(settings.section.drafter.captures, tuple):
+    if settings.model is None or "capture" not in settings.section.drafter.keys:
         return
     models = [digest_of(target.directory), digest_of(settings.model)]
     known = repr((models, settings.captured(target.layers))).encode()
@@ -94,11 +94,11 @@ def refuse(offsets: Sequence[OffsetTrial]) -> None:
 
 
 def head_settings(head: Path, source: str | None, capture: str) -> SourceSettings:
-    """Return the settings of a draft that reads states between layers; by default the first such.
+    """Return the settings of a draft whose boundaries can be said; by default the first such.
 
-    Raises ``UserError``: there is no such source, or it reads no such states.
+    Raises ``UserError``: there is no such source, or its boundaries cannot be said.
     """
-    found = [each.name for each in drafters().values() if not isinstance(each.captures, tuple)]
+    found = [each.name for each in drafters().values() if "capture" in each.keys]
     named = source or found[0]
     section = validated(SourceSection, {"source": named, "capture": capture}, "profiles check")
     if named not in found:

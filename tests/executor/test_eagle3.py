@@ -36,6 +36,7 @@ from treepipe.executor.offsets import (
     text_of,
 )
 from treepipe.executor.station import RoleSettings
+from treepipe.profiles.library import REFERENCE
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.schema import SourceSection
 
@@ -215,6 +216,19 @@ def test_a_random_head_is_tried_from_all_offsets_that_there_are(
             assert right == bool(best == choices[place])
     at_the_top = measure_offsets(head_settings(head, None, "0,2,4"), target)
     assert [each.by for each in at_the_top] == [0]
+
+
+def test_the_bundled_head_reads_what_it_was_trained_on() -> None:
+    """Neighbouring layers of the small target hold nearly the same, two layers further down do not:
+    30 of 64 from the boundaries one below its own, and 20 from those another one below."""
+    target = Checkpoint.open(REFERENCE / "target")
+    shifted, below, own = measure_offsets(
+        head_settings(REFERENCE / "eagle3", None, "1,3,4"), target
+    )
+    assert own.boundaries == (2, 4, 5)
+    assert own.accepted >= 25
+    assert below.accepted <= shifted.accepted - 5
+    refuse([shifted, below, own])
 
 
 def test_a_command_says_the_figures(target: Checkpoint, tmp_path: Path, terminal: Terminal) -> None:

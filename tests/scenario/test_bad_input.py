@@ -146,8 +146,15 @@ REFUSED: list[tuple[str, ...]] = [
     # Sampling, acceptance and serving.
     (SIGNALS, "are all 0; one of the signals must count"),
     ("sampling.rule=rejection", "'rejection' needs drawn trees, but 'flowspec' takes the most"),
-    ("sampling.rule=block", "schedule.name=specinfer", "'block' is for chains (chain, dsd,"),
-    ("sampling.rule=adaptive", "for chains (chain, dsd, pearl, ssd), not 'flowspec'"),
+    (
+        "sampling.rule=block",
+        "schedule.name=specinfer",
+        "is for chains (chain, engine_pp, dsd,",
+    ),
+    (
+        "sampling.rule=adaptive",
+        "chains (chain, engine_pp, spd, dsd, pearl, ssd), not 'flowspec'",
+    ),
     ("sampling.rule=rejection", "schedule.name=starsd", "needs drawn trees, but a"),
     ("sampling.rule=relaxed_best", "schedule.name=pp", "plain decoding has no drafted token"),
     (HITS % "", "key acceptance.table: must not be empty"),
@@ -283,7 +290,7 @@ UNREAD = [
     (CACHE, "key serving.cache has no effect: it is read only where several requests are open at"),
     ("drafts.0.ngram=2", "only where drafts.0.source is 'ngram' or 'hybrid'"),
     ("drafts.0.weight=0.2", "only where drafts.0.source is 'hybrid'"),
-    ("drafts.0.head=reference", "only where drafts.0.source is 'eagle' or 'eagle3'"),
+    ("drafts.0.head=reference", "only where drafts.0.source is 'eagle' or 'eagle3' or 'block'"),
     ("drafts.0.capture=output", "only where drafts.0.source is 'eagle3'"),
     ("links.local.latency_ms=5", "key links.local has no effect: it is read only where two roles"),
     (AGAINST, f"key links.pairs.0.{NO_MESSAGE}"),

@@ -50,7 +50,10 @@ def test_facts_of_a_key_are_those_of_its_field() -> None:
     batch, gamma = facts["serving.batch"], facts["schedule.gamma"]
     assert (batch.values, batch.default) == ('whole number ≥ 1 or "auto"', "1")
     assert batch.read.startswith("where several requests are open")
-    assert (gamma.default, gamma.read) == ("5; 7 for ssd", "chain, starsd, dsd, pearl, ssd")
+    assert (gamma.default, gamma.read) == (
+        "5; 3 for engine_pp; 7 for ssd",
+        "chain, engine_pp, starsd, dsd, pearl, ssd",
+    )
     assert facts["schedule.score_order"].default == "true; false for naive_pp"
     assert facts["links.default.jitter"].read == "where jitter_ms is given"
     assert facts["acceptance.beta"].read == 'where source is "bernoulli"'
@@ -113,12 +116,12 @@ def test_examples_in_the_docs_are_whole_scenarios(text: str, tmp_path: Path) -> 
 
 
 SCENARIOS = sorted((STUDIES / "scenarios").glob("*.toml"))
-FEW = ("runs=1", "workload.requests=1", "workload.new_tokens=6")
+FEW = ("runs=1", "workload.requests=2", "workload.new_tokens=6")
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_shipped_scenarios_simulate(path: Path) -> None:
     (trace,) = predict(Scenario.load(path, FEW))
-    assert [len(request.tokens) for request in trace.requests] == [6]
+    assert [len(request.tokens) for request in trace.requests] == [6, 6]
     of_runs = ("read only in a run", "read only where something is drafted (schedule.name)")
     assert not [w for w in trace.warnings if "no effect" in w and not w.endswith(of_runs)]

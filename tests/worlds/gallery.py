@@ -369,7 +369,7 @@ MUTANTS = (
         "dsd",
         ("drafted", "lossless"),
         f"{CORE}.schedules.dsd:ChainAhead._returned",
-        " and self._chain[guess][0] == walk.next_token",
+        " and draft.tokens[guess][0] == walk.next_token",
         "",
     ),
     Mutant(

@@ -33,7 +33,7 @@ def block_captures(keys: BlockKeys, config: Mapping[str, Any], layers: int) -> t
 DRAFTS = (
     Drafter(
         name="block",
-        order=5,
+        order=6,
         summary="a block draft",
         opens="treepipe.executor.block:BlockDraft.opened",
         parameters=BlockKeys,
