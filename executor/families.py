@@ -108,11 +108,11 @@ class Family:
     @classmethod
     def of(cls, module: Any, name: str, **differences: Any) -> Family:
         """Return an architecture's record, given transformers' module and its classes' name."""
-        whole = getattr(module, f"{name}ForCausalLM")
+        architecture = f"{name}ForCausalLM"
         parts = ("DecoderLayer", "RotaryEmbedding", "RMSNorm", "PreTrainedModel")
         layer, rotary, norm, model = (getattr(module, name + part) for part in parts)
-        model_type = whole.config_class.model_type
-        return cls(whole.__name__, model_type, layer, rotary, norm, model, **differences)
+        model_type = getattr(module, architecture).config_class.model_type
+        return cls(architecture, model_type, layer, rotary, norm, model, **differences)
 
     @property
     def attention(self) -> str:

@@ -231,7 +231,7 @@ MUTANTS = (
         f"{CORE}.scratch:Scratch.along",
         "node.parent is above and ",
         "",
-        examples=300,
+        examples=80,
     ),
     Mutant(
         "end_token_dropped",
