@@ -65,6 +65,8 @@ class Dock:
 
     def landed(self, flight: Flight) -> None:
         """Note that segments are back, of several flights if a stage has joined them."""
+        if not self._bounded:
+            return
         for segment in flight.segments:
             own = next((held for _, held in self._flying if segment.session in held), None)
             if own is not None:
@@ -73,6 +75,8 @@ class Dock:
 
     def left(self, session: int) -> None:
         """Forget a session, whose segments do not come back."""
+        if not self._bounded:
+            return
         for _, held in self._flying:
             held.discard(session)
         self._flying = [each for each in self._flying if each[1]]

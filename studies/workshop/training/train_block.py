@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
-from transformers import LlamaForCausalLM, Qwen3Config
+from transformers import Qwen3Config
 
 from treepipe.core.captures import NORMED
 from treepipe.executor.block import BlockDraft
@@ -29,7 +29,7 @@ from treepipe.profiles.library import REFERENCE
 from treepipe.studies.workshop.training.corpus import KINDS, texts
 from treepipe.studies.workshop.training.descent import SEED, Descent
 from treepipe.studies.workshop.training.measure import rows
-from treepipe.studies.workshop.training.train_eagle import write_figures
+from treepipe.studies.workshop.training.train_eagle import fixed_target, write_figures
 
 PEAK_RATE, DECAY = 3e-3, 0.9
 LAYERS, SIZE, MASK = 2, 8, 0
@@ -48,10 +48,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=REFERENCE / "block")
     parser.add_argument("--steps", type=int, default=900)
     arguments = parser.parse_args()
-    torch.manual_seed(SEED)
-    target = LlamaForCausalLM.from_pretrained(REFERENCE / "target", dtype=torch.float32).eval()
-    target.requires_grad_(False)
-    target.config._attn_implementation = "sdpa"
+    target = fixed_target()
     head = new_head(target.config)
     train(head, target, arguments.steps)
     save(head, arguments.out)

@@ -49,16 +49,22 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=REFERENCE / "eagle")
     parser.add_argument("--steps", type=int, default=700)
     arguments = parser.parse_args()
-    torch.manual_seed(SEED)
     torch.set_num_threads(2)
-    target = LlamaForCausalLM.from_pretrained(REFERENCE / "target", dtype=torch.float32).eval()
-    target.requires_grad_(False)
-    target.config._attn_implementation = "sdpa"
+    target = fixed_target()
     head = EagleHead(target.config, bias=True, input_norm=False)
     train(head, training_data(), arguments.steps, partial(head_loss, head, target))
     save(head, arguments.out)
     draft = EagleDraft(arguments.out, Checkpoint.open(REFERENCE / "target"), CAPACITY)
     write_figures(arguments.out, arguments.steps, draft, (NORMED,))
+
+
+def fixed_target() -> Any:
+    """Seed the training, and return the bundled target, whose weights stay fixed."""
+    torch.manual_seed(SEED)
+    target = LlamaForCausalLM.from_pretrained(REFERENCE / "target", dtype=torch.float32).eval()
+    target.requires_grad_(False)
+    target.config._attn_implementation = "sdpa"
+    return target
 
 
 def training_data() -> dict[str, torch.Tensor]:

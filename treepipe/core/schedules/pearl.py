@@ -11,21 +11,19 @@ does not, drafting starts anew below the target's own token, in pre-verify.
 from __future__ import annotations
 
 from treepipe.core.decoding.chain_draft import ChainDraft
+from treepipe.core.decoding.drafted_meanwhile import DraftedMeanwhile
 from treepipe.core.decoding.keys import ChainKeys, chain_grid
-from treepipe.core.decoding.tree_decoding import TreeDecoding
-from treepipe.core.errors import ProtocolError
 from treepipe.core.protocol import Command, Drafted, Returned
 from treepipe.core.system import ScheduleContext, System
 
 
-class VerifiedMeanwhile(TreeDecoding):
+class VerifiedMeanwhile(DraftedMeanwhile):
     """A request decoded step by step; the tree is a chain, whose fed part the target reads."""
 
     def __init__(self, context: ScheduleContext, prefill_chunk: int, gamma: int) -> None:
         super().__init__(context.session, prefill_chunk, keeps=context.keeps)
         self._gamma, self._draft = gamma, ChainDraft(drawn=context.drawn)
         self._asked = 0  # tokens that are drafted below the root when the step ends
-        self._back: Returned | None = None  # the pass of the step, done before its tokens
 
     def _begin(self, root_token: int) -> list[Command]:
         """Begin in pre-verify."""
@@ -49,17 +47,7 @@ class VerifiedMeanwhile(TreeDecoding):
         self._flying.append_chain(draft.tokens[-1:])
         if draft.ahead < self._asked:
             return [self._next_pass()]
-        back, self._back = self._back, None
-        return [] if back is None else self._judged(back)
-
-    def _returned(self, event: Returned) -> list[Command]:
-        if not event.next_tokens:
-            raise ProtocolError("a pass comes back with the target's token at its first row")
-        self._flying.take(event)
-        if self._pending.under_way:
-            self._back = event
-            return []
-        return self._judged(event)
+        return self._drafted_all()
 
     def _judged(self, event: Returned) -> list[Command]:
         """End a step: the target's tokens are followed into those drafted meanwhile."""

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
+from treepipe.core.decoding.drafted_meanwhile import DraftedMeanwhile
 from treepipe.core.decoding.keys import ChainKeys
-from treepipe.core.decoding.tree_decoding import TreeDecoding
-from treepipe.core.errors import ProtocolError
 from treepipe.core.protocol import Command, Drafted, DraftPass, Returned
 from treepipe.core.registry import key
 from treepipe.core.system import Block, Load, ScheduleContext, System
@@ -51,7 +50,7 @@ class _Outcome:
     chain: list[tuple[int, float]] = field(default_factory=list)
 
 
-class OutcomesGuessed(TreeDecoding):
+class OutcomesGuessed(DraftedMeanwhile):
     """A request decoded chain by chain; the draft holds the root as its first scratch node."""
 
     def __init__(self, context: ScheduleContext, keys: OutcomeKeys) -> None:
@@ -62,7 +61,6 @@ class OutcomesGuessed(TreeDecoding):
         self._growing: list[_Outcome] | None = None  # read by the pass under way; None: no guesses
         self._kept: int | None = 0  # scratch nodes that the next pass commits, alone; None: all
         self._nodes = 0  # scratch nodes behind the pass under way
-        self._back: Returned | None = None  # verified before all outcomes were drafted
 
     def _begin(self, root_token: int) -> list[Command]:
         """Read the prompt; the first chain follows."""
@@ -101,8 +99,7 @@ class OutcomesGuessed(TreeDecoding):
         self._growing = [each for each in growing if len(each.chain) < self._keys.gamma]
         if self._growing:
             return [self._grow(self._growing)]
-        back, self._back = self._back, None
-        return [] if back is None else self._judged(back)
+        return self._drafted_all()
 
     def _chained(self, answers: Sequence[Any]) -> list[Command]:
         """Draft a chain behind the root, token by token; ``answers`` are those of the last one."""
@@ -144,15 +141,6 @@ class OutcomesGuessed(TreeDecoding):
         return order
 
     # --- the target's answer ---------------------------------------------------------------------
-
-    def _returned(self, event: Returned) -> list[Command]:
-        if not event.next_tokens:
-            raise ProtocolError("a chain comes back with the target's token at its root")
-        self._flying.take(event)
-        if self._pending.under_way:
-            self._back = event
-            return []
-        return self._judged(event)
 
     def _judged(self, event: Returned) -> list[Command]:
         flying = self._flying
