@@ -59,17 +59,19 @@ def _plain(value: Any) -> Any:
         case Path():
             return str(value)
         case ServiceTable():
-            return [(context, table.points) for context, table in value.by_context.items()]
+            tables = [(context, table.points) for context, table in value.by_context.items()]
+            return value.request_ms, tables
         case TimeTable():
-            return [(-1, value.points)]
+            return 0.0, [(-1, value.points)]
         case SamplingSection() | SourceSection():
             return value.model_dump()
     raise NotImplementedError(f"{type(value).__name__} does not travel")
 
 
-def _table(tables: Sequence[Sequence[Any]]) -> TimeTable:
+def _table(value: Sequence[Any]) -> TimeTable:
+    request_ms, tables = value
     found = {int(context): _points(points) for context, points in tables}
-    return TimeTable(found[-1]) if -1 in found else ServiceTable(found)
+    return TimeTable(found[-1]) if -1 in found else ServiceTable(found, float(request_ms))
 
 
 def _points(points: Mapping[Any, Any]) -> dict[int, float]:

@@ -216,6 +216,9 @@ class LayerKeys(AnyHardware):
     call_overhead_ms: Annotated[Milliseconds, ReadIf("working")] = Field(
         0.0, description="once per pass, whatever its size"
     )
+    request_ms: Annotated[Milliseconds, ReadIf("working")] = Field(
+        0.0, description="per layer and request beyond the first whose rows a pass computes"
+    )
     roofline: Annotated[Roofline | None, ReadIf("working")] = Field(
         None, description="peak figures, for what was not measured"
     )

@@ -145,20 +145,22 @@ class ServiceTimes:
 
     def stage(self, model: ServedModel, layers: int) -> TimeTable:
         """Time a pass through ``layers`` decoder layers."""
-        return self._call([(self.layer(model), layers)])
+        return self._call([(self.layer(model), layers)], layers)
 
     def draft(self, model: ServedModel, target: Shape | None = None) -> TimeTable:
         """Time one draft pass: all layers and the output projection (an EAGLE head's target's)."""
         shape = model.shape
         whole = self._own(self._hardware.draft, model)
         if whole:
-            return ServiceTable(self._by_experts(self._taken(whole, model, "draft pass").ms, model))
+            tables = self._by_experts(self._taken(whole, model, "draft pass").ms, model)
+            return ServiceTable(tables, self._hardware.request_ms * shape.layers)
         parts = [(self.layer(model), shape.layers)]
         if shape.eagle or shape.inputs:
             parts.append((self._estimated(FUSION, model, (0,)), 1))
         owner = model if target is None else ServedModel(model.name, target, model.dtype)
         return self._call(
-            [*parts, (self.head(owner, owner.shape.tied), 1), *self._embedding(model)]
+            [*parts, (self.head(owner, owner.shape.tied), 1), *self._embedding(model)],
+            shape.layers,
         )
 
     def projection(self, model: ServedModel, target: Shape | None = None) -> TimeTable | None:
@@ -240,10 +242,12 @@ class ServiceTimes:
         entries = self._own(self._hardware.embedding, model)
         return [(self._taken(entries, model, "embedding").ms, 1)] if entries else []
 
-    def _call(self, parts: Sequence[tuple[Tables, int]]) -> TimeTable:
-        """Add the parts, each times its count, and the overhead of one call."""
+    def _call(self, parts: Sequence[tuple[Tables, int]], layers: int = 0) -> TimeTable:
+        """Add the parts, each times its count, and the overhead of one call of ``layers``."""
         total = add_tables(parts, self._hardware.call_overhead_ms)
-        return ServiceTable(total) if len(total) > 1 else TimeTable(total[min(total)])
+        request_ms = self._hardware.request_ms * layers
+        plain = len(total) == 1 and not request_ms
+        return TimeTable(total[min(total)]) if plain else ServiceTable(total, request_ms)
 
     def _nearest(self, entries: Sequence[Entry], part: MeasuredPart, model: ServedModel) -> Entry:
         """Return the entry of equal size, type and name, else the nearest in this order."""

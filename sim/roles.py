@@ -175,7 +175,7 @@ class StageRole(Role):
         self._drafts = [draft.name for draft in deployment.roles.drafts]
         self._successor = stages[number].name if stages[number:] else None
         self._hands_on = deployment.service.feedback == "ring" and self._successor is not None
-        self._by_context = self._placed.times.stage.last_context is not None
+        self._by_parts = self._placed.times.stage.by_parts
         self._verifies = deployment.roles.verifies(pipeline, number)
         self._sends_all = number < len(stages) or deployment.roles.reads_states
         self._accepted = (
@@ -227,7 +227,7 @@ class StageRole(Role):
         """Compute a flight and send it on; one without rows takes no time."""
         tokens, stage = flight.rows, self._placed.times.stage
         if tokens:
-            yield stage.over(self._desk.parts(flight)) if self._by_context else stage(tokens)
+            yield stage.over(self._desk.parts(flight)) if self._by_parts else stage(tokens)
             self._spent("compute", flight.session, tokens)
         if not self._verifies:
             yield from self._send(self._passed_on(flight))
@@ -285,7 +285,7 @@ class DraftServer(Role):
         )
         self._feedback = deployment.service.feedback
         self._stages = [[stage.name for stage in stages] for stages in deployment.roles.pipelines]
-        self._by_context = self._placed.times.draft.last_context is not None
+        self._by_parts = self._placed.times.draft.by_parts
         self._inbox: deque[tuple[Flight | Verified | Through, float]] = deque()
         self._losses: deque[tuple[int, str]] = deque()
         self._alarm = False
@@ -363,7 +363,7 @@ class DraftServer(Role):
 
     def _draft(self, work: Draft) -> Work:
         rows = work.rows
-        parts = self._book.parts(work) if self._by_context else None
+        parts = self._book.parts(work) if self._by_parts else None
         duration_ms = self._placed.draft_ms(work, parts)
         yield duration_ms * self._place.next_cold()
         self._spent("draft", work.passes[0][0], rows)

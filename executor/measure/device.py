@@ -29,6 +29,7 @@ from treepipe.executor.measure.timing import (
 )
 from treepipe.executor.measure.work import (
     ENDS,
+    SHARING,
     SINGLE_TOKENS,
     Bench,
     LayerBlock,
@@ -199,6 +200,8 @@ class DeviceSession:
         self.found.read_mib_s = _read_mib_s(target, bench)
         yield from (block.probe(("block", *point)) for point in bench.points)
         yield block.prune()
+        if max(bench.tokens) >= SHARING:
+            yield block.shared()
         if subject.layers > 1:
             # After the shortest context only: a single layer's longer caches would stay in the
             # processor's cache, unlike a block's.
@@ -291,6 +294,7 @@ def device_profile(session: DeviceSession) -> DeviceProfile:
         memory_mib=round(memory_mib(bench.device)),
         runtime_mib=round(found.runtime_mib),
         call_overhead_ms=overhead,
+        request_ms=request_ms(found, subject.layers),
         prune_ms=prunes[0] if prunes else 0.0,
         idle_factor=idle_factors(found),
         power=found.power,
@@ -333,6 +337,17 @@ def call_overhead_ms(found: Measurements, layers: int) -> float:
         if tokens in blocks.get(context, {})
     ]
     return max(0.0, median(overheads)) if overheads else 0.0
+
+
+def request_ms(found: Measurements, layers: int) -> float:
+    """Time of each request beyond the first in one pass, per layer; 0 if it was not measured."""
+    added = [
+        (together.median - alone.median) / (SHARING - 1) / layers
+        for context, row in found.table("shared").items()
+        for tokens, together in row.items()
+        if (alone := found.table("block").get(context, {}).get(tokens)) is not None
+    ]
+    return max(0.0, median(added)) if added else 0.0
 
 
 def idle_factors(found: Measurements) -> dict[float, float] | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias
 
+import numpy as np
 import torch
 
 from treepipe.core.messages import NO_PARENT
@@ -20,14 +21,14 @@ from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.computing import DTYPES
 from treepipe.executor.draft_model import LanguageModelDraft
 from treepipe.executor.measure.timing import Probe
-from treepipe.executor.stage_model import StageModel, TargetEnds
+from treepipe.executor.stage_model import Part, StageModel, TargetEnds
 from treepipe.scenario.computing import Computed
 
 WorkKind: TypeAlias = Literal[
-    "block", "single", "head", "shared head", "embedding", "draft", "prune"
+    "block", "shared", "single", "head", "shared head", "embedding", "draft", "prune"
 ]
-"""A block of layers, one layer alone, the two ends (of a tied model also by one matrix), a whole
-draft pass, a cache compaction."""
+"""A block of layers, the same with rows of several requests, one layer alone, the two ends (of a
+tied model also by one matrix), a whole draft pass, a cache compaction."""
 ENDS: tuple[WorkKind, ...] = ("head", "shared head", "embedding")
 WorkPoint: TypeAlias = tuple[WorkKind, int, int]
 """Kind, tokens, context."""
@@ -43,6 +44,8 @@ ROOTS = 4
 TOP_K = 10
 """Number of candidates per node of a draft pass."""
 PRUNED_NODES = 64
+SHARING = 3
+"""Number of requests of a pass that they share."""
 SINGLE_TOKENS = 16
 """Most rows of one layer alone, enough to separate a call's fixed cost."""
 
@@ -119,6 +122,29 @@ class LayerBlock:
             partial(_restore, self._model.cache(context), context),
         )
 
+    def shared(self) -> Probe[WorkPoint]:
+        """Prepare a pass over rows of ``SHARING`` requests, each after the shortest context."""
+        bench, context = self._bench, min(self._bench.contexts)
+        tokens = min(bench.tokens, key=lambda count: (count < SHARING, abs(count - 4 * SHARING)))
+        sessions = [-1 - number for number in range(SHARING)]
+        parts = [
+            Part(
+                session,
+                bench.random(len(rows), self._hidden),
+                [context] * len(rows),
+                tree(len(rows)),
+            )
+            for session, rows in zip(sessions, np.array_split(range(tokens), SHARING), strict=True)
+        ]
+        for session in sessions:
+            _open_cache(self._model, session, context, bench.rows)
+
+        def before() -> None:
+            for session in sessions:
+                _restore(self._model.cache(session), context)
+
+        return Probe(("shared", tokens, context), partial(self._model.forward_batch, parts), before)
+
     def prune(self) -> Probe[WorkPoint]:
         """Prepare the pruning of every second node of a tree."""
         context = sorted(self._bench.contexts)[len(self._bench.contexts) // 2]
@@ -166,11 +192,17 @@ def draft_probes(checkpoint: Checkpoint, bench: Bench) -> Iterator[Probe[WorkPoi
 def _open_caches(model: StageModel | LanguageModelDraft, bench: Bench) -> None:
     """Open a session for each context, with as many random committed entries."""
     for context in bench.contexts:
-        model.open(context, context + bench.rows)
-        cache = model.cache(context)
-        entries = cache.entries()
-        sizes = (*entries.shape[:3], context, entries.shape[4])
-        cache.append(torch.randn(sizes).to(entries.device, entries.dtype))
+        _open_cache(model, context, context, bench.rows)
+
+
+def _open_cache(
+    model: StageModel | LanguageModelDraft, session: int, context: int, rows: int
+) -> None:
+    model.open(session, context + rows)
+    cache = model.cache(session)
+    entries = cache.entries()
+    sizes = (*entries.shape[:3], context, entries.shape[4])
+    cache.append(torch.randn(sizes).to(entries.device, entries.dtype))
 
 
 def _restore(cache: TreeCache, context: int) -> None:

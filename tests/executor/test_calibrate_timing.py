@@ -7,7 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from treepipe.executor.measure.budget import choose, guess_times, idle_seconds, thin
-from treepipe.executor.measure.device import Measurements, call_overhead_ms, idle_factors
+from treepipe.executor.measure.device import (
+    Measurements,
+    call_overhead_ms,
+    idle_factors,
+    request_ms,
+)
 from treepipe.executor.measure.requests import CONTEXTS, TOKENS
 from treepipe.executor.measure.timing import Effort, HostClock, Probe, Sampler, measured
 from treepipe.executor.measure.work import WorkKind, WorkPoint
@@ -161,6 +166,15 @@ def test_overhead_is_what_one_layer_takes_more() -> None:
         found.passes["single", tokens, 0] = [2.3] * 3
     assert call_overhead_ms(found, 4) == pytest.approx(0.3)
     assert call_overhead_ms(Measurements(), 4) == 0.0
+
+
+def test_each_further_request_of_a_pass_adds_its_time_per_layer() -> None:
+    """Three requests' rows take 0.8 ms more than one's in a block of 4 layers: 0.1 ms each."""
+    found = Measurements()
+    found.passes["block", 9, 64] = [8.3] * 3
+    found.passes["shared", 9, 64] = [9.1] * 3
+    assert request_ms(found, 4) == pytest.approx(0.1)
+    assert request_ms(Measurements(), 4) == 0.0
 
 
 def test_idle_factors_are_relative_to_no_gap() -> None:

@@ -88,7 +88,7 @@ for kind, values in {
     range: st.builds(range, st.integers(0, 99), st.integers(0, 99)),
     Path: st.just(Path("/models/target")),
     KeyPair: st.builds(KeyPair.new),
-    TimeTable: points.map(TimeTable) | by_context.map(ServiceTable),
+    TimeTable: points.map(TimeTable) | st.builds(ServiceTable, by_context, st.floats(0, 9)),
 }.items():
     st.register_type_strategy(kind, values)
 OWN: dict[type, st.SearchStrategy[Any]] = {

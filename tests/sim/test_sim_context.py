@@ -66,6 +66,15 @@ def test_requests_in_one_pass_add_what_their_contexts_add_alone() -> None:
     assert TimeTable({1: 10.0, 11: 20.0}).over([(1, 50), (10, 100)]) == 20.0
 
 
+def test_each_further_request_adds_its_own_time_to_a_pass() -> None:
+    """A segment without rows is no request's; a host's factor scales this time, too."""
+    table = ServiceTable({0: {1: 10.0, 11: 20.0}}, request_ms=0.5)
+    assert table.by_parts
+    assert table.over([(9, 0)]) == 18.0
+    assert table.over([(3, 0), (3, 0), (0, 0), (3, 0)]) == 19.0
+    assert table.scaled(2.0).over([(3, 0), (6, 0)]) == 37.0
+
+
 def test_a_prompt_in_chunks_flows_through_the_pipeline() -> None:
     """Two chunks of 50: 20 ms and, behind 50 tokens, 20.5 ms per stage."""
     deployment = replace(in_context(), requests=(RequestSpec((0,) * 100, 1),))

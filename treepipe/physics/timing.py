@@ -43,6 +43,11 @@ class TimeTable:
         """Longest measured context; None if the context does not matter."""
         return None
 
+    @property
+    def by_parts(self) -> bool:
+        """Whether more than the number of rows matters: whose they are, or their contexts."""
+        return False
+
     def over(self, parts: Sequence[tuple[int, int]]) -> float:
         """Return the milliseconds of one pass over (tokens, context) of several requests."""
         return self(sum([tokens for tokens, _ in parts]))
@@ -122,16 +127,17 @@ class ServiceTable(TimeTable):
     """Milliseconds by tokens and context length: one table per context, linear between.
 
     Below the first context its table holds, beyond the last one the last slope goes on, or the last
-    table holds where that falls. ``points`` are those of the first context.
+    table holds where that falls. ``points`` are those of the first context; ``request_ms`` is the
+    time that each request beyond the first adds to a pass that computes rows of several.
 
     >>> table = ServiceTable({0: {1: 20.0, 64: 20.0}, 1000: {1: 30.0, 64: 50.0}})
     >>> table(1), table(1, 500), table(64, 2000)
     (20.0, 25.0, 80.0)
     """
 
-    def __init__(self, tables: Mapping[int, Mapping[int, float]]) -> None:
+    def __init__(self, tables: Mapping[int, Mapping[int, float]], request_ms: float = 0.0) -> None:
         """Make a table from at least one context >= 0, each with the points of a ``TimeTable``."""
-        self.contexts = sorted(tables)
+        self.contexts, self.request_ms = sorted(tables), request_ms
         super().__init__(tables[self.contexts[0]])
         self._tables = [TimeTable(tables[context]) for context in self.contexts]
 
@@ -151,6 +157,10 @@ class ServiceTable(TimeTable):
         return self.contexts[-1] if len(self.contexts) > 1 else None
 
     @property
+    def by_parts(self) -> bool:
+        return len(self.contexts) > 1 or self.request_ms > 0
+
+    @property
     def by_context(self) -> dict[int, TimeTable]:
         return dict(zip(self.contexts, self._tables, strict=True))
 
@@ -159,22 +169,24 @@ class ServiceTable(TimeTable):
 
         All rows share a pass without context; each request's context adds to it what it adds to a
         pass of its own, since no row attends to another request's tokens. Where context takes time
-        off, the pass still takes as long as any of them alone.
+        off, the pass still takes as long as any of them alone. Each further request adds its own
+        time, too.
         """
         if len(parts) == 1:
             return self(*parts[0])
-        together = self(sum([tokens for tokens, _ in parts]))
+        together = self(sum([tokens for tokens, _ in parts])) + self._of_requests(parts)
         own = [self(*part) for part in parts]
         added = sum([ms - self(tokens) for ms, (tokens, _) in zip(own, parts, strict=True)])
         return together + added if added >= 0 else max(together + added, *own)
 
+    def _of_requests(self, parts: Sequence[tuple[int, int]]) -> float:
+        return self.request_ms * max(0, sum([tokens > 0 for tokens, _ in parts]) - 1)
+
     def times(self, factor: Callable[[int], float], knots: Collection[int]) -> ServiceTable:
-        return ServiceTable(
-            {
-                context: table.times(factor, knots).points
-                for context, table in self.by_context.items()
-            }
-        )
+        tables = {
+            context: table.times(factor, knots).points for context, table in self.by_context.items()
+        }
+        return ServiceTable(tables, self.request_ms * factor(1))
 
     def extrapolates(self, tokens: int) -> bool:
         return any(table.extrapolates(tokens) for table in self._tables)
