@@ -102,7 +102,8 @@ def _show(content: Mapping[str, Any]) -> None:
     shown, said = console(), list[str]()
     for scenario in content["scenarios"]:
         print_sheet(shown, words.metrics_sheet(scenario))
-        print_sheet(shown, words.utilization_sheet(scenario))
+        if scenario["utilization"]:
+            print_sheet(shown, words.utilization_sheet(scenario))
         for sentence in words.explain(scenario):
             shown.print(sentence, highlight=False)
     if len(content["scenarios"]) > 1:
