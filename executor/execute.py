@@ -14,9 +14,9 @@ from treepipe.results.load import overload_warnings
 from treepipe.results.recording import Recording
 from treepipe.results.result import make_incomplete_result, write_json
 from treepipe.results.trace import Trace
-from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.resolve import input_warnings
 from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.workload import trace_warnings
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +84,7 @@ def _left_out(scenario: Scenario) -> Iterator[str]:
             "emulate = 'devices': links of the scenario are not imposed on the run, whose messages "
             "take the network's own time"
         )
-    arrivals = scenario.workload.arrivals
-    if isinstance(arrivals, ArrivalTrace):
-        yield (
-            f"prompts have the lengths of workload.prompts; those in {arrivals.file} are for the "
-            f"simulator"
-        )
+    yield from trace_warnings(scenario, run=True)
 
 
 def _keep(

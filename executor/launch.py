@@ -222,7 +222,7 @@ def _requests(
             )
     return [
         tuple(
-            replace(request, prompt=prompt, end_tokens=ends)
+            replace(request, prompt=prompt, end_tokens=ends, known=0)
             for request, prompt in zip(run, prompts, strict=True)
         )
         for run in drawn

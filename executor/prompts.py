@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
 from treepipe.core.errors import UserError
-from treepipe.files.reading import UNREADABLE, read_text, reading_fault
+from treepipe.extras import need_parquet
+from treepipe.files.reading import UNREADABLE, read_bytes, read_text, reading_fault
 from treepipe.profiles.library import REFERENCE, REFERENCE_SET
 
 if TYPE_CHECKING:
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def load_texts(name: str, base: Path, asked_by: str = "key workload.prompts") -> list[str]:
-    """Load ``reference:SET[:KIND]`` or a file with a JSON list of strings.
+    """Load ``reference:SET[:KIND]``, a file with a JSON list of strings, or records with a
+    ``prompt`` or with ``turns``, of which the first counts: JSON lines, or Parquet (SPEED-Bench).
 
     All kinds of a reference set are interleaved, so that the first texts hold every kind.
 
@@ -28,7 +31,7 @@ def load_texts(name: str, base: Path, asked_by: str = "key workload.prompts") ->
         return _reference_texts(name, asked_by)
     path = base / name
     try:
-        texts = json.loads(read_text(path))
+        texts = _texts_of(path, asked_by)
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file ({asked_by})") from None
     except UNREADABLE as error:
@@ -37,6 +40,44 @@ def load_texts(name: str, base: Path, asked_by: str = "key workload.prompts") ->
     if not isinstance(texts, list) or not texts or not all(isinstance(t, str) for t in texts):
         raise UserError(f"{path}: must hold a JSON list of strings ({asked_by})")
     return texts
+
+
+def _texts_of(path: Path, asked_by: str) -> Any:
+    """Return a file's content, records as their texts. Raises one of ``UNREADABLE``."""
+    if path.suffix == ".parquet":
+        need_parquet(f"{path} ({asked_by})")
+        from pyarrow.parquet import read_table
+
+        content = read_bytes(path)
+        try:
+            records = read_table(BytesIO(content)).to_pylist()
+        except ValueError as error:
+            raise UserError(f"{path}: is not valid Parquet ({asked_by}): {error}") from None
+        return [_text_of(record, f"{path}: row {n}") for n, record in enumerate(records, 1)]
+    text = read_text(path)
+    if not text.lstrip().startswith("{"):
+        return json.loads(text)
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            record = json.loads(line or "null")
+        except ValueError as error:
+            raise UserError(f"{path}:{number}: is not valid JSON ({asked_by}): {error}") from None
+        if record is not None:
+            found.append(_text_of(record, f"{path}:{number}"))
+    return found
+
+
+def _text_of(record: Any, place: str) -> str:
+    """Return a record's prompt, or the first of its turns."""
+    known = record if isinstance(record, dict) else {}
+    turns = known.get("turns")
+    text = turns[0] if isinstance(turns, list) and turns else known.get("prompt")
+    if isinstance(text, dict):  # a message of a chat
+        text = text.get("content")
+    if not isinstance(text, str) or not text:
+        raise UserError(f"{place}: key prompt, or the first of key turns, must be a text")
+    return text
 
 
 def _reference_texts(name: str, asked_by: str) -> list[str]:

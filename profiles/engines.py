@@ -244,7 +244,8 @@ def _total(page: _Page, name: str) -> float | None:
 
 
 def _vllm_requests(text: str, model: str | None) -> Imported:
-    """Read vLLM's responses, one per line or in a list: ordered steps, else histograms."""
+    """Read vLLM's responses or AIPerf's records, one per line or in a list: ordered steps, else
+    histograms."""
     counts, notes = Counter[tuple[int, int]](), set[str]()
     replay, prompts = list[Steps](), list[int]()
     model, blocks = _blocks(text, ("acceptance_histogram", "per_step_accepted"), model)
@@ -373,6 +374,27 @@ def _histogram(value: Any) -> dict[int, int]:
     return {length: steps for length, steps in found.items() if steps}
 
 
+def _vllm_bench(text: str, model: str | None) -> Imported:
+    """Read a result of ``vllm bench serve``: shares of all drafts by position, of its one model."""
+    found = json.loads(text)
+    rates, drafts = (
+        found["spec_decode_per_position_acceptance_rates"],
+        found["spec_decode_num_drafts"],
+    )
+    if not rates or drafts <= 0:
+        raise ValueError("it tells of no drafts")
+    notes, drafted = list[str](), found.get("spec_decode_draft_tokens")
+    if drafted and abs(drafted / (drafts * len(rates)) - 1) > ALIKE:
+        notes.append(
+            f"draft lengths vary ({drafted / drafts:.3g} of {len(rates)} on average): shares of "
+            f"deeper positions are lower bounds"
+        )
+    name = str(found.get("model_id", ""))
+    return Imported(
+        _conditional([1.0, *map(float, rates)]), int(drafts), model or name, tuple(notes)
+    )
+
+
 # --- tables -----------------------------------------------------------------------------------
 
 
@@ -427,6 +449,9 @@ KINDS: dict[str, Callable[[str, str | None], Imported]] = {
     "sglang": _gauges,
     "vllm-requests": _vllm_requests,
     "sglang-requests": _sglang_requests,
+    "aiperf": _vllm_requests,
+    "vllm-bench": _vllm_bench,
     "table": _table,
 }
-"""Readers of three engines' ``/metrics``, of two engines' responses, and of tables."""
+"""Readers of three engines' ``/metrics``, of two engines' responses, of two benchmarks' results
+(AIPerf's records hold vLLM's keys), and of tables."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from treepipe.core.errors import UserError
 from treepipe.physics.timing import TimeTable
@@ -15,7 +16,7 @@ from treepipe.scenario.memory import cache_entries
 from treepipe.scenario.resolve import input_warnings, resolve
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Replay
-from treepipe.scenario.workload import draw_requests, run_seeds
+from treepipe.scenario.workload import draw_requests, run_seeds, trace_warnings
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.acceptance_pool import acceptance_pool, acceptance_warnings
 from treepipe.sim.replay import ReplaySource
@@ -31,8 +32,11 @@ def predict(
     progress: Callable[[], None] = lambda: None,
     *,
     paths: bool = False,
+    asked: tuple[RequestSpec, ...] | None = None,
 ) -> list[Trace]:
     """Simulate all runs (with critical paths if ``paths``), and call ``progress`` after each.
+
+    ``asked``: requests in place of the workload's.
 
     Raises:
         UserError: something the scenario names is wrong.
@@ -55,7 +59,8 @@ def predict(
         source = PoolSource(pool, block, scenario.seed, ratio)
         traces = []
         for seed in run_seeds(scenario.seed, scenario.runs):
-            deployment = fit_to_memory(deployment.asked(draw_requests(scenario, seed), seed))
+            requests = asked or draw_requests(scenario, seed)
+            deployment = fit_to_memory(deployment.asked(requests, seed))
             own = source.reseeded(seed, resampled=scenario.runs > 1)
             traces.append(simulate(deployment, own, record_paths=paths))
             traces[-1].redrawn = own.redrawn(traces[-1])
@@ -65,6 +70,7 @@ def predict(
         _refuse_far(deployment, trace)
         trace.warnings += extrapolation_warnings(deployment, trace)
         trace.warnings += input_warnings(scenario, deployment)
+    traces[0].warnings += [] if asked else trace_warnings(scenario)
     traces[0].warnings += overload_warnings(scenario, deployment, traces)
     return traces
 
@@ -73,20 +79,23 @@ def _recorded_requests(recording: Recording, scenario: Scenario) -> tuple[Reques
     """Return requests of the recorded lengths, arriving as in the scenario's first run."""
     (seed,) = run_seeds(scenario.seed, 1)
     asked = draw_requests(scenario, seed)
-    arrive = scenario.workload.arrivals is not None
+    arrive = scenario.workload.arriving is not None
     if arrive and max(recording.requests, default=0) > len(asked):
         raise UserError(
             f"{scenario.path}: the recording has a request {max(recording.requests)}, but only "
             f"{len(asked)} requests arrive (key workload)"
         )
-    return tuple(
-        RequestSpec(
-            (0,) * request.prompt_tokens,
-            len(request.text),
-            arrival_ms=asked[session - 1].arrival_ms if arrive else None,
-        )
-        for session, request in sorted(recording.requests.items())
-    )
+    recorded = sorted(recording.requests.items())
+    places = {session - 1: place for place, (session, _) in enumerate(recorded)}
+    found = list[RequestSpec]()
+    for session, request in recorded:
+        made = RequestSpec((0,) * request.prompt_tokens, len(request.text))
+        if arrive:
+            own = asked[session - 1]
+            after = places.get(-1 if own.after is None else own.after)
+            made = replace(made, arrival_ms=own.arrival_ms, after=after, delay_ms=own.delay_ms)
+        found.append(made)
+    return tuple(found)
 
 
 def extrapolation_warnings(deployment: Deployment, trace: Trace) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from math import inf
 
 from simpy.core import EmptySchedule
 
@@ -60,6 +61,7 @@ class Simulation(RequestListener):
         self._planned = deployment.faults.planned()
         self._failing: Injected | None = None
         self._returned, self._over = set[str](), False
+        self._awaited_ms = inf
 
     def run(self) -> Trace:
         """Run until all requests are over.
@@ -101,18 +103,22 @@ class Simulation(RequestListener):
             self.clock.forget(oldest)
         self._journal.closed(request.session)
         self._open(self._front.finished(request))
+        self._await_arrival()
 
     def committed(self, report: Committed) -> None:
         self._journal.committed(report)
 
     def _await_arrival(self) -> None:
         at = self._front.next_arrival_ms
-        if at is not None:
-            now = self.clock.now
-            self.clock.after(max(0.0, at - now), partial(self._arrive, now))
+        if at is not None and at < self._awaited_ms:
+            now, self._awaited_ms = self.clock.now, at
+            self.clock.after(max(0.0, at - now), partial(self._arrive, now, at))
 
-    def _arrive(self, since_ms: float, _: object) -> None:
+    def _arrive(self, since_ms: float, at_ms: float, _: object) -> None:
+        if at_ms != self._awaited_ms:
+            return  # a turn of a session came before, and this one is awaited anew
         self.clock.spent(ARRIVALS, "wait", since_ms)
+        self._awaited_ms = inf
         self._open(self._front.arrive())
         self._await_arrival()
 

@@ -25,6 +25,6 @@ def need_executor(who: str) -> None:
     need("executor", EXECUTOR, who)
 
 
-def need_parquet() -> None:
+def need_parquet(who: str = "treepipe sweep") -> None:
     """Raise ``UserError`` if the extra 'sweep' is not installed."""
-    need("sweep", ("pyarrow",), "treepipe sweep")
+    need("sweep", ("pyarrow",), who)

@@ -109,7 +109,7 @@ def _refusals(scenario: Scenario, deployment: Deployment) -> Iterator[tuple[str,
         yield "hosts", "it knows the times of devices, not what a host's profile adds to them"
     if any(placed.times.judge or placed.times.draw for placed in deployment.roles.placed):
         yield "sampling", "it leaves out what choosing tokens by this rule takes ([[sampling]])"
-    if workload.arrivals is not None:
+    if workload.arriving is not None:
         yield from _refused_arrivals(scenario, deployment)
     elif _form(scenario).targets:
         yield from _refused_targets(scenario, deployment)
@@ -144,7 +144,7 @@ def _refused_targets(scenario: Scenario, deployment: Deployment) -> Iterator[tup
 def _refused_arrivals(scenario: Scenario, deployment: Deployment) -> Iterator[tuple[str, str]]:
     if not _form(scenario).arrivals:
         yield "workload.arrivals", f"it is for {_named(lambda form: form.arrivals)}"
-    if not isinstance(scenario.workload.arrivals, Poisson):
+    if not isinstance(scenario.workload.arriving, Poisson):
         yield "workload.arrivals.process", "it is for 'poisson'"
     if len(deployment.roles.pipelines) > 1 or deployment.service.limit != 1:
         yield (

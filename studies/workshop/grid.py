@@ -35,7 +35,7 @@ from treepipe.validation.cells import (
     cases_of,
 )
 from treepipe.validation.comparison import Case, compare
-from treepipe.validation.validate import write_timelines
+from treepipe.validation.outcome import write_timelines
 from treepipe.validation.validation import against, entry, load_validation
 from treepipe.validation.validation_report import changes
 

@@ -68,6 +68,18 @@ def test_requests_are_asked_for_when_they_arrive(
         assert last.started_ms > third.finished_ms
 
 
+def test_a_turn_of_a_session_waits_for_the_one_before_and_its_delay(
+    controller: Controller,
+) -> None:
+    deployment = arriving("pp")
+    first, second, *_ = deployment.requests
+    asked = replace(deployment, requests=(first, replace(second, after=0, delay_ms=250.0)))
+    trace, recording = controller.run(asked)
+    for found in (trace, simulate(asked, ReplaySource(recording))):
+        before, turn = found.requests
+        assert turn.started_ms == pytest.approx(before.finished_ms + 250.0)
+
+
 def test_arrivals_beyond_admission_are_refused_and_the_next_ones_served(
     controller: Controller,
 ) -> None:
@@ -81,20 +93,22 @@ def test_a_run_takes_a_traces_times_and_lengths_but_its_own_prompts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = run_with(tmp_path, "reference", "reference")
-    lines = "arrival_s,prompt_tokens,new_tokens\n0,9,3\n0.01,9,4\n"
+    lines = "arrival_s,prompt_tokens,new_tokens,session,delay_s,known_tokens\n"
+    lines += "0,9,3,a,,\n0.01,9,4,a,0.25,8\n"
     (tmp_path / "arrivals.csv").write_text(lines)
-    options = ["--set", 'workload.arrivals={process="trace",file="arrivals.csv"}', "--runs", 1]
+    options = ["--set", "workload.trace=arrivals.csv", "--runs", 1]
     assert call(monkeypatch, "run", path, *options, "--json", "-", "--quiet") == 0
     result = json.loads(capsys.readouterr().out)
     assert [each["new_tokens"] for each in result["sessions"]] == [3, 4]
     assert all(each["prompt_tokens"] > 9 for each in result["sessions"])
     told = result["warnings"]
     assert (
-        "key workload.new_tokens has no effect: it is read only where "
-        "workload.arrivals.process is not 'trace'"
+        "key workload.new_tokens has no effect: it is read only where requests are of no trace "
+        "(workload.trace, workload.arrivals)"
     ) in told
     assert (
-        "prompts have the lengths of workload.prompts; those in arrivals.csv are for the simulator"
+        "prompts are those of workload.prompts, with their lengths; lengths and shared prefixes of "
+        "prompts in arrivals.csv are for the simulator"
     ) in told
     # Two arrivals tell no rate.
     assert not [each for each in told if each.startswith("load ")]

@@ -154,6 +154,30 @@ def test_the_library_refuses_in_one_sentence() -> None:
         calibrate("run")
 
 
+def test_prompts_are_records_of_turns_or_of_texts(tmp_path: Path) -> None:
+    records = [
+        {"prompt": "a"},
+        {"turns": ["b", "c"]},
+        {"turns": [{"role": "user", "content": "d"}]},
+    ]
+    (tmp_path / "p.jsonl").write_text("\n\n".join(map(json.dumps, records)))
+    assert load_texts("p.jsonl", tmp_path) == ["a", "b", "d"]
+    (tmp_path / "p.jsonl").write_text('{"prompt": "a"}\n{"text": "b"}\n')
+    with pytest.raises(UserError, match="2: key prompt, or the first of key turns"):
+        load_texts("p.jsonl", tmp_path)
+
+
+def test_prompts_of_speed_bench_are_the_first_turns(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = {"question_id": ["1", "2"], "category": ["math", "qa"], "turns": [["a", "b"], ["c"]]}
+    parquet.write_table(pyarrow.table(rows), tmp_path / "s.parquet")
+    assert load_texts("s.parquet", tmp_path) == ["a", "c"]
+    (tmp_path / "t.parquet").write_text("nothing")
+    with pytest.raises(UserError, match="is not valid Parquet"):
+        load_texts("t.parquet", tmp_path)
+
+
 def test_prompts_are_found_from_where_the_command_is_given(terminal: Terminal) -> None:
     folder = terminal.folder / "scenarios"
     (terminal.folder / "texts.json").write_text(json.dumps(["a", "b"]))

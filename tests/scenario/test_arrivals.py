@@ -79,6 +79,26 @@ def test_arrivals_go_where_the_fewest_are_open() -> None:
     assert desk.arrive() == [Assignment(4, 0.0, 1, 1)]
 
 
+def test_a_turn_arrives_when_the_one_before_is_over_and_its_delay_has_passed() -> None:
+    turns = {0: [(1, 5.0), (2, 0.0)], 2: [(3, 7.0)]}
+    desk = FrontDesk((5,) * 4, 1, admission=1, arrivals_ms=(1.0, 0.0, 90.0, 0.0), turns=turns)
+    desk.start(100.0)
+    assert desk.arrive() == [Assignment(0, 101.0, 0, 0)]
+    assert desk.next_arrival_ms is None
+    assert desk.finished(over(1, 130.0)) == []
+    assert desk.next_arrival_ms == 135.0, "the end and the delay"
+    assert desk.arrive() == [Assignment(1, 135.0, 0, 0)]
+    assert desk.next_arrival_ms == 190.0, "not before its own time"
+    assert desk.arrive() == []
+    assert desk.over[-1] == RequestTrace.refused(3, 5, 190.0)
+    assert desk.next_arrival_ms == 197.0, "a refused turn is over at once"
+    assert not desk.done
+    desk.finished(over(2, 195.0))
+    assert desk.arrive() == [Assignment(3, 197.0, 0, 0)]
+    desk.finished(over(4, 199.0))
+    assert desk.done
+
+
 def test_some_arrival_times_are_no_arrival_times() -> None:
     with pytest.raises(ValueError, match="either every request has an arrival time, or none"):
         FrontDesk((5, 5), 1, arrivals_ms=(3.0,))

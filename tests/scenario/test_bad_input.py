@@ -13,9 +13,9 @@ from treepipe.core.errors import UserError
 from treepipe.executor.launch import prepare
 from treepipe.files.reading import read_json
 from treepipe.profiles.pool_file import PoolFile
+from treepipe.profiles.workloads import read_workload
 from treepipe.results.recording import Recording
 from treepipe.scenario.scenario import Scenario
-from treepipe.scenario.workload import read_trace
 from treepipe.sim.predict import predict
 from treepipe.testing.random_model import save_random_checkpoint
 
@@ -459,6 +459,6 @@ def test_a_run_without_emulation_leaves_out_a_default_scheduler() -> None:
 def test_what_does_not_end_is_no_input(scenario: Path) -> None:
     """Neither as a scenario nor as what it names."""
     endless, sentence = Path("/dev/zero"), r"/dev/zero: .*it is no file, and does not end within"
-    for read in (Scenario.load, read_json, Recording.load, PoolFile.load, read_trace):
+    for read in (Scenario.load, read_json, Recording.load, PoolFile.load, read_workload):
         with pytest.raises(UserError, match=sentence):
             read(endless)

@@ -285,18 +285,31 @@ class ValidateOptions(Reported, Changes):
         Path | None,
         typer.Option(metavar="DIR", help="Write pictures and traces of both worlds here."),
     ] = None
+    measured: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What AIPerf or vllm bench serve measured, not a run."),
+    ] = None
 
 
 @app.command()
 @command(ValidateOptions)
 def validate(asked: ValidateOptions) -> None:
     """Predict, execute, and explain how far off the prediction was."""
-    need_executor("treepipe validate")
-    from treepipe.validation.validate import Request, perform
+    from treepipe.validation.outcome import Request
 
     files = asked.json, asked.against, asked.timelines, asked.quiet
     page = asked.report, command_line(), asked.force
-    perform(Request(asked.scenarios, asked.changes, asked.calibrate_on, *files, *page))
+    inputs = asked.scenarios, asked.changes, asked.measured, asked.calibrate_on
+    request = Request(*inputs, *files, *page)
+    if asked.measured is not None:
+        from treepipe.validation.measured import perform_measured
+
+        perform_measured(request)
+        return
+    need_executor("treepipe validate")
+    from treepipe.validation.validate import perform
+
+    perform(request)
 
 
 @app.command()

@@ -93,7 +93,7 @@ class ImportOptions:
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", metavar="FILE.toml", help="Default imported-acceptance or imported-device."
+            "--out", metavar="FILE.toml", help="Default imported-KIND, .csv of a workload."
         ),
     ] = None
     target: Annotated[
@@ -138,18 +138,24 @@ class ImportOptions:
 
 OF_DEVICES = {"config", "dtype", "hardware"}
 OF_BOTH = {"kind", "file", "out", "source", "model", "force", "quiet"}
+WORKLOAD = "workload"
+OF_WORKLOADS = {"kind", "file", "out", "force", "quiet"}
 
 
 @app.command("import")
 @command(ImportOptions)
 def import_(asked: ImportOptions) -> None:
-    """Make an acceptance profile of what a serving engine exports, or of a published table; or a
-    device profile of the times of passes that a benchmark prints."""
+    """Make an acceptance profile of what a serving engine exports, or of a published table; a
+    device profile of the times of passes that a benchmark prints; or a CSV of a workload."""
     from treepipe.profiles.cost_tables import COSTS
     from treepipe.profiles.engines import KINDS
 
-    if asked.kind not in {*KINDS, *COSTS}:
-        raise UserError(f"profiles import {asked.kind}: there are {', '.join((*KINDS, *COSTS))}")
+    kinds = (*KINDS, *COSTS, WORKLOAD)
+    if asked.kind not in kinds:
+        raise UserError(f"profiles import {asked.kind}: there are {', '.join(kinds)}")
+    if asked.kind == WORKLOAD:
+        _import_workload(asked)
+        return
     of_device = asked.kind in COSTS
     for each in fields(asked):
         foreign = each.name not in OF_BOTH and (each.name in OF_DEVICES) != of_device
@@ -158,6 +164,23 @@ def import_(asked: ImportOptions) -> None:
             option = each.name.replace("_", "-")
             raise UserError(f"--{option}: has no effect; {asked.kind} makes {made} profile")
     (_import_device if of_device else _import_acceptance)(asked)
+
+
+def _import_workload(asked: ImportOptions) -> None:
+    """Write a trace of any known format as CSV for ``workload.trace``, and tell its counts."""
+    from treepipe.profiles.workloads import read_workload, save_csv
+    from treepipe.results.show import console
+
+    for each in fields(asked):
+        if each.name not in OF_WORKLOADS and getattr(asked, each.name) != each.default:
+            raise UserError(f"--{each.name.replace('_', '-')}: has no effect on a workload")
+    out = asked.out or Path("imported-workload.csv")
+    check_outputs({"--out": out}, inputs=(asked.file,), keep=() if asked.force else ("--out",))
+    trace = read_workload(asked.file, "profiles import workload")
+    save_csv(trace, out, "--out")
+    if not asked.quiet:
+        for line in (trace.summary, f"workload.trace: {out}"):
+            console().print(line, highlight=False)
 
 
 def _import_device(asked: ImportOptions) -> None:

@@ -58,7 +58,7 @@ class DraftBook(Generic[Own]):
         request = self._open[session]
         request.begun = True
         if request.preemptions:
-            request.recomputed_tokens += len(request.started.prompt)
+            request.recomputed_tokens += len(request.started.prompt) - request.asked.known
         return request
 
     def parts(self, work: Draft) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -75,7 +75,8 @@ class FrontDesk:
     """The requests of one run, from their arrival to their end.
 
     A client asks for the next request when its last one is over; with arrival times every request
-    arrives at its own. A request goes to the pipeline and the draft server with the fewest open
+    arrives at its own, but for turns of sessions, which also wait for another request to end. A
+    request goes to the pipeline and the draft server with the fewest open
     requests (ties: the lower number) and stays there, since its caches are there; while all places
     are taken it waits. Methods return the assignments that the world has to open.
 
@@ -86,7 +87,8 @@ class FrontDesk:
         limit: open requests per pipeline; more wait (SpecPipe-DB, section 3.5: B). None: no limit.
         admission: maximum number of requests at once; more are refused (StarSD, section 4: N_max).
             None: no limit.
-        arrivals_ms: ascending, from the start; one per request, or empty for the closed loop.
+        arrivals_ms: from the start; one per request, or empty for the closed loop.
+        turns: by request the turns that arrive after its end, each with the time from then on.
         over: finished or refused requests, in the order of their ends.
     """
 
@@ -97,16 +99,21 @@ class FrontDesk:
     limit: int | None = None
     admission: int | None = None
     arrivals_ms: Sequence[float] = ()
+    turns: Mapping[int, Sequence[tuple[int, float]]] = field(default_factory=dict)
     over: list[RequestTrace] = field(default_factory=list)
     _lost: set[int] = field(default_factory=set)
     _origin_ms: float = 0.0
     _next: int = 0
+    _coming: list[tuple[float, int]] = field(default_factory=list)
     _waiting: deque[Assignment] = field(default_factory=deque)
     _open: dict[int, Assignment] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.arrivals_ms and len(self.arrivals_ms) != len(self.prompt_tokens):
             raise ValueError("either every request has an arrival time, or none has")
+        waiting = {turn for turns in self.turns.values() for turn, _ in turns}
+        self._coming = [(at, n) for n, at in enumerate(self.arrivals_ms) if n not in waiting]
+        heapq.heapify(self._coming)
 
     @property
     def done(self) -> bool:
@@ -115,10 +122,9 @@ class FrontDesk:
 
     @property
     def next_arrival_ms(self) -> float | None:
-        """Time of the next ``arrive``; None in a closed loop and after the last one."""
-        if self._next >= len(self.arrivals_ms):
-            return None
-        return self._origin_ms + self.arrivals_ms[self._next]
+        """Time of the next ``arrive``; None in a closed loop, after the last one, and if all that
+        come wait for others to end."""
+        return self._origin_ms + self._coming[0][0] if self._coming else None
 
     def start(self, now_ms: float) -> list[Assignment]:
         """Start the clock; every client asks for its first request."""
@@ -131,12 +137,12 @@ class FrontDesk:
         """Take the next request at its arrival time."""
         now_ms = self.next_arrival_ms
         assert now_ms is not None, "no request is left to arrive"
-        self._enter(now_ms)
+        self._enter(heapq.heappop(self._coming)[1], now_ms)
         return self._serve_waiting()
 
     def finished(self, request: RequestTrace) -> list[Assignment]:
         """Take the end of a request: a waiting one is served, and its client asks for another."""
-        self.over.append(request)
+        self._end(request)
         del self._open[request.session - 1]
         served = self._serve_waiting()
         return served if self.arrivals_ms else served + self._ask(request.finished_ms)
@@ -154,20 +160,27 @@ class FrontDesk:
 
     def _ask(self, now_ms: float) -> list[Assignment]:
         """Ask for a client's next request, until one is not refused."""
-        while self._next < len(self.prompt_tokens) and not self._enter(now_ms):
+        while self._next < len(self.prompt_tokens) and not self._enter(self._next, now_ms):
             pass
         return self._serve_waiting()
 
-    def _enter(self, now_ms: float) -> bool:
-        """Ask for the next request; return False if it is refused."""
-        asked = Assignment(self._next, now_ms)
+    def _end(self, request: RequestTrace) -> None:
+        """Note a request's end; the turns that wait for it are coming."""
+        self.over.append(request)
+        for turn, delay_ms in self.turns.get(request.session - 1, ()):
+            due_ms = request.finished_ms - self._origin_ms + delay_ms
+            heapq.heappush(self._coming, (max(self.arrivals_ms[turn], due_ms), turn))
+
+    def _enter(self, request: int, now_ms: float) -> bool:
+        """Ask for a request; return False if it is refused."""
+        asked = Assignment(request, now_ms)
         self._next += 1
         inside = len(self._open) + len(self._waiting)
         if inside < (self.admission or inside + 1):
             self._waiting.append(asked)
             return True
         refused = RequestTrace.refused(asked.session, self.prompt_tokens[asked.request], now_ms)
-        self.over.append(refused)
+        self._end(refused)
         return False
 
     def _serve_waiting(self) -> list[Assignment]:

@@ -23,14 +23,16 @@ from treepipe.core.records import record
 
 @record
 class Started:
-    """A request begins; any of ``end_tokens`` ends its text early."""
+    """A request begins; any of ``end_tokens`` ends its text early. The pipeline's caches already
+    hold the first ``known`` tokens of the prompt (in a simulation)."""
 
     prompt: tuple[int, ...]
     max_new_tokens: int
     end_tokens: frozenset[int] = frozenset()
+    known: int = 0
 
     def __post_init__(self) -> None:
-        require(len(self.prompt) > 0, "a prompt has at least one token")
+        require(0 <= self.known < len(self.prompt), "a prompt has at least one unknown token")
         require(self.max_new_tokens > 0, "at least one new token must be wanted")
 
 

@@ -179,7 +179,7 @@ def _batches(schedule: str, scenario: Scenario) -> dict[str, Sequence[Any]]:
     """Return values of ``serving.batch`` if the file sets none: 1, as in the papers, and the number
     that fills the stages, if requests can share a pass at all."""
     workload = scenario.workload
-    alone = workload.arrivals is None and min(workload.concurrency, workload.requests) == 1
+    alone = workload.arriving is None and min(workload.concurrency, workload.requests) == 1
     if alone or systems()[schedule].in_lock_step or "batch" in scenario.serving.model_fields_set:
         return {}
     return {"serving.batch": (1, "auto")}

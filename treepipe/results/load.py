@@ -81,16 +81,18 @@ def bottleneck(
 
 
 def _arrival_rate_s(scenario: Scenario, deployment: Deployment) -> float | None:
-    """Return the rate of the process, or of a trace; None if the trace's requests come all at once
-    or are too few for a rate."""
-    arrivals = scenario.workload.arrivals
+    """Return the rate of the process, or of a trace by the first turns of its sessions; None if
+    these come all at once or are too few for a rate."""
+    arrivals = scenario.workload.arriving
     if arrivals is None:
         return None
     if not isinstance(arrivals, ArrivalTrace):
         return arrivals.rate_per_s
-    times = deployment.arrivals_ms
+    asked = deployment.requests
+    times = [each.arrival_ms or 0.0 for each in asked if each.after is None]
     gaps, span_ms = len(times) - 1, times[-1] - times[0]
-    return 1e3 * gaps / span_ms if gaps >= LEAST_GAPS and span_ms else None
+    turns = len(asked) / len(times)
+    return 1e3 * turns * gaps / span_ms if gaps >= LEAST_GAPS and span_ms else None
 
 
 def _busy_ms(deployment: Deployment, trace: Trace) -> dict[str, float]:

@@ -84,17 +84,21 @@ class RequestSpec:
 
     ``end_tokens`` are the token ids that end a text; they have no meaning where a simulation's
     tokens are ranks. ``arrival_ms`` counts from the start of the run; None: a client of the closed
-    loop asks for the request.
+    loop asks for the request. A turn of a session also waits for the request at place ``after`` to
+    end, and then for ``delay_ms``. ``known`` as in ``Started``.
     """
 
     prompt: tuple[int, ...]
     max_new_tokens: int
     end_tokens: frozenset[int] = frozenset()
     arrival_ms: float | None = None
+    after: int | None = None
+    delay_ms: float = 0.0
+    known: int = 0
 
     @property
     def started(self) -> Started:
-        return Started(self.prompt, self.max_new_tokens, self.end_tokens)
+        return Started(self.prompt, self.max_new_tokens, self.end_tokens, self.known)
 
 
 NewSchedule = Callable[[int, int], Schedule]
@@ -371,7 +375,8 @@ class Deployment:
     def most_open(self, pipeline: int) -> int:
         """Return the most requests that a pipeline serves at once."""
         service, pipelines = self.service, len(self.roles.pipelines)
-        asked = len(self.requests) if self.arrivals_ms else service.clients
+        sessions = sum(request.after is None for request in self.requests)
+        asked = sessions if self.arrivals_ms else service.clients
         inside = min(asked, service.admission or asked, len(self.requests))
         share = inside // pipelines + (pipeline < inside % pipelines)
         return min(share, service.limit) if service.limit is not None else share

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from math import inf, log
 
 from treepipe.core.barrier import group_sizes
@@ -14,6 +15,10 @@ from treepipe.scenario.deployment import Deployment
 
 def front_desk(deployment: Deployment) -> FrontDesk:
     service, roles = deployment.service, deployment.roles
+    turns = defaultdict[int, list[tuple[int, float]]](list)
+    for place, request in enumerate(deployment.requests):
+        if request.after is not None and request.arrival_ms is not None:
+            turns[request.after].append((place, request.delay_ms))
     return FrontDesk(
         [len(request.prompt) for request in deployment.requests],
         service.clients,
@@ -22,6 +27,7 @@ def front_desk(deployment: Deployment) -> FrontDesk:
         service.limit,
         service.admission,
         deployment.arrivals_ms,
+        turns,
     )
 
 

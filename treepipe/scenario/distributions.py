@@ -131,12 +131,10 @@ class Gamma(Section):
 
 
 class ArrivalTrace(Section):
-    """A CSV file of requests with the columns arrival_s, prompt_tokens, new_tokens."""
+    """A file of requests with their times (``profiles/workloads.py``)."""
 
     process: Literal["trace"]
-    file: str = Field(
-        description="a CSV file with the columns arrival_s, prompt_tokens, new_tokens"
-    )
+    file: str = Field(description="as workload.trace")
 
 
 Arrivals: TypeAlias = Annotated[Poisson | Gamma | ArrivalTrace, Field(discriminator="process")]

@@ -47,7 +47,7 @@ from treepipe.files.section import (
 from treepipe.profiles.hit_ratio import Shares, check_rising
 from treepipe.profiles.schema import AnyDevice, AnyLink, Device, ExtendedLink, Link, LinkKeys
 from treepipe.profiles.shapes import DType
-from treepipe.scenario.distributions import Arrivals, Lengths
+from treepipe.scenario.distributions import Arrivals, ArrivalTrace, Lengths
 
 
 def _label(name: str) -> str:
@@ -517,7 +517,9 @@ class Workload(Section):
         64, description="most new tokens of each request"
     )
     prompts: str = Field(
-        "reference:heldout", description="for a run: a JSON list of texts, or reference:SET[:KIND]"
+        "reference:heldout",
+        description="for a run: a JSON list of texts, JSON lines or Parquet with prompt or turns, "
+        "or reference:SET[:KIND]",
     )
     stop_at_end_of_text: Annotated[bool, ReadIf("run")] = Field(
         True, description="false: every text is new_tokens long"
@@ -531,6 +533,38 @@ class Workload(Section):
     arrivals: Arrivals | None = Field(
         None, description="when requests come; default: the closed loop"
     )
+    trace: str | None = Field(
+        None,
+        description="a file of requests with their times: Mooncake, Bailian, BurstGPT, AIPerf, "
+        "BLIS TraceV2, vllm bench serve, or CSV; short for arrivals of process 'trace'",
+    )
+    rate_scale: Annotated[Factor, ReadIf("traced")] = Field(
+        1.0, description="factor on the rate of a trace's requests; delays in sessions stay"
+    )
+    window_s: Annotated[
+        Positive | tuple[Annotated[float, Field(ge=0)], Positive] | None, ReadIf("traced")
+    ] = Field(
+        None, description="of a trace only the first seconds, or [from, to] (before rate_scale)"
+    )
+
+    @property
+    def arriving(self) -> Arrivals | None:
+        """``arrivals``, which ``trace`` is short for where it names a file."""
+        if self.trace is None:
+            return self.arrivals
+        return ArrivalTrace(process="trace", file=self.trace)
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Workload:
+        if self.trace is not None and self.arrivals is not None:
+            raise ValueError(
+                "keys workload.trace and workload.arrivals both say when; leave one out"
+            )
+        if isinstance(self.window_s, tuple) and self.window_s[0] >= self.window_s[1]:
+            raise ValueError(
+                f"key workload.window_s = {[*self.window_s]} must go from less to more"
+            )
+        return self
 
     @model_validator(mode="after")
     def _some_are_counted(self) -> Workload:

@@ -281,12 +281,16 @@ CONDITIONS: Mapping[str, tuple[str, Callable[[Key], bool]]] = {
     "rated": ("where a link has bandwidth_mbit_s or transfer_ms", lambda key: key.rated),
     # --- requests ---
     "untraced": (
-        "where workload.arrivals.process is not 'trace'",
-        lambda key: not isinstance(key.scenario.workload.arrivals, ArrivalTrace),
+        "where requests are of no trace (workload.trace, workload.arrivals)",
+        lambda key: not isinstance(key.scenario.workload.arriving, ArrivalTrace),
+    ),
+    "traced": (
+        "where requests are of a trace (workload.trace, workload.arrivals)",
+        lambda key: isinstance(key.scenario.workload.arriving, ArrivalTrace),
     ),
     "closed loop": (
-        "without workload.arrivals",
-        lambda key: key.scenario.workload.arrivals is None,
+        "without workload.arrivals and workload.trace",
+        lambda key: key.scenario.workload.arriving is None,
     ),
     "admission": (
         "where more requests than that can be asked for at once",

@@ -1,4 +1,4 @@
-"""The requests of a workload: lengths and arrival times, drawn or read from a CSV trace.
+"""The requests of a workload: lengths and arrival times, drawn or read from a trace.
 
 Invariant: the same seed gives the same requests for every schedule and in both worlds. Arrival
 times, prompt lengths and output lengths each have their own stream of random numbers, so changing
@@ -7,38 +7,24 @@ one leaves the others unchanged, and a longer workload begins with the same requ
 
 from __future__ import annotations
 
-import csv
-import io
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
-from pydantic import Field
 
 from treepipe.core.errors import UserError
-from treepipe.files.reading import read_text, reading
-from treepipe.files.section import Section, Several
-from treepipe.files.toml_file import validated
+from treepipe.profiles.workloads import Asked, WorkloadTrace, read_workload
 from treepipe.scenario.deployment import RequestSpec
 from treepipe.scenario.distributions import ArrivalTrace, draw_lengths
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Replay, Workload
 
-KEY = "key workload.arrivals.file"
 MANY_TOKENS = 5_000_000
 """Simulated tokens beyond which a command warns that it will take long."""
 MOST_TOKENS = 50_000_000
 """Most tokens of a run's prompts and texts together; a larger trace would fill the memory."""
 TOKENS_PER_S = 10_000
 """Order of magnitude of a simulation's tokens per second on one core (``docs/figures.md``)."""
-
-
-class TraceRow(Section):
-    """A line of an arrival trace; the file's header names these columns, in any order."""
-
-    arrival_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    prompt_tokens: Several
-    new_tokens: Several
 
 
 def run_seeds(seed: int, runs: int) -> list[int]:
@@ -52,12 +38,10 @@ def draw_requests(scenario: Scenario, seed: int) -> tuple[RequestSpec, ...]:
 
     Raises ``UserError``: the trace is wrong, or the requests are too large for memory.
     """
-    workload, arrivals = scenario.workload, scenario.workload.arrivals
+    workload, arrivals = scenario.workload, scenario.workload.arriving
     if isinstance(arrivals, ArrivalTrace):
-        return tuple(
-            RequestSpec((0,) * row.prompt_tokens, row.new_tokens, arrival_ms=1e3 * row.arrival_s)
-            for row in _trace_rows(workload, arrivals, scenario.path)
-        )
+        asked_for = _traced(workload, arrivals, scenario.path).requests
+        return tuple(request_of(each, workload.rate_scale) for each in asked_for)
     lengths, wanted = _lengths(workload, scenario.path, seed)
     asked: list[float | None] = [None] * workload.requests
     if arrivals is not None:
@@ -93,50 +77,65 @@ def _check_tokens(tokens: int, path: Path) -> None:
     if tokens > MOST_TOKENS:
         raise UserError(
             f"{path}: key workload: the requests of a run have {tokens:,} tokens (requests, "
-            f"prompt_tokens, new_tokens); there may be {MOST_TOKENS:,}"
+            f"prompt_tokens, new_tokens, window_s); there may be {MOST_TOKENS:,}"
         )
 
 
-def _trace_rows(workload: Workload, arrivals: ArrivalTrace, path: Path) -> list[TraceRow]:
-    """Return the rows of the trace that the workload asks for."""
-    rows = read_trace(path.parent / arrivals.file)
+def _traced(workload: Workload, arrivals: ArrivalTrace, path: Path) -> WorkloadTrace:
+    """Return the part of the trace that the workload asks for."""
+    key = "key workload.arrivals.file" if workload.trace is None else "key workload.trace"
+    trace, window = read_workload(path.parent / arrivals.file, key), workload.window_s
+    if window is not None:
+        trace = trace.window(*(window if isinstance(window, tuple) else (0.0, window)))
+        if not trace.requests:
+            raise UserError(f"{path}: key workload.window_s: {arrivals.file} has no request in it")
+    requests = trace.requests
     if "requests" in workload.model_fields_set:
-        if workload.requests > len(rows):
+        if workload.requests > len(requests):
             raise UserError(
                 f"{path}: key workload.requests = {workload.requests}, but {arrivals.file} holds "
-                f"{len(rows)} requests"
+                f"{len(requests)} requests"
             )
-        rows = rows[: workload.requests]
-    _check_tokens(sum(row.prompt_tokens + row.new_tokens for row in rows), path)
-    return rows
+        requests = requests[: workload.requests]
+    _check_tokens(sum(each.prompt_tokens + each.new_tokens for each in requests), path)
+    return replace(trace, requests=requests)
 
 
-def read_trace(file: Path) -> list[TraceRow]:
-    """Read the requests of a CSV file, by arrival; ``UserError`` names the file and the line."""
-    with reading(file, f"cannot be read as CSV ({KEY})", f"file ({KEY})", (csv.Error,)):
-        reader = csv.reader(io.StringIO(read_text(file, "utf-8-sig")))  # drops a byte order mark
-        lines = [(reader.line_num, line) for line in reader if line]
-    columns = list(TraceRow.model_fields)
-    header = [name.strip() for name in lines[0][1]] if lines else []
-    if sorted(header) != sorted(columns):
-        found = f"{', '.join(header)!r}" if header else "nothing"
-        raise UserError(
-            f"{file}: its first line must name the columns {', '.join(columns)}, "
-            f"not {found} ({KEY})"
+def request_of(asked: Asked, rate_scale: float = 1.0) -> RequestSpec:
+    """Make a trace's request; a turn with a delay has no time of its own."""
+    at_ms = 0.0 if asked.delay_s is not None else 1e3 * asked.at_s / rate_scale
+    return RequestSpec(
+        (0,) * asked.prompt_tokens,
+        asked.new_tokens,
+        arrival_ms=at_ms,
+        after=asked.after,
+        delay_ms=1e3 * (asked.delay_s or 0.0),
+        known=asked.known,
+    )
+
+
+def trace_warnings(scenario: Scenario, *, run: bool = False) -> list[str]:
+    """Return what the trace leaves out, and what the world assumes of it."""
+    arrivals = scenario.workload.arriving
+    if not isinstance(arrivals, ArrivalTrace):
+        return []
+    trace, found = _traced(scenario.workload, arrivals, scenario.path), list[str]()
+    if trace.failed:
+        found.append(f"{arrivals.file}: {trace.failed} failed requests are left out")
+    if run:
+        return [
+            *found,
+            f"prompts are those of workload.prompts, with their lengths; lengths and shared "
+            f"prefixes of prompts in {arrivals.file} are for the simulator",
+        ]
+    if known := sum(each.known for each in trace.requests):
+        whole = sum(each.prompt_tokens for each in trace.requests)
+        found.append(
+            f"{arrivals.file}: {known / whole:.1%} of prompt tokens are prefixes that earlier "
+            f"requests brought: stages do not compute them again, as if every pipeline kept them "
+            f"all; drafts read prompts whole, and each request holds its whole prompt in the cache"
         )
-    rows: list[TraceRow] = []
-    for number, line in lines[1:]:
-        if len(line) != len(header):
-            raise UserError(f"{file}:{number}: has {len(line)} values for {len(header)} columns")
-        rows.append(validated(TraceRow, dict(zip(header, line, strict=True)), f"{file}:{number}"))
-        if len(rows) > 1 and rows[-1].arrival_s < rows[-2].arrival_s:
-            raise UserError(
-                f"{file}:{number}: key arrival_s = {rows[-1].arrival_s:g} is before the line above "
-                f"it, {rows[-2].arrival_s:g}; arrivals must be in order"
-            )
-    if not rows:
-        raise UserError(f"{file}: holds no request, only the line with the columns ({KEY})")
-    return rows
+    return found
 
 
 def effort_warnings(scenario: Scenario) -> list[str]:
@@ -147,8 +146,9 @@ def effort_warnings(scenario: Scenario) -> list[str]:
     if isinstance(scenario.acceptance, Replay):
         return []  # it takes as long as the recorded run
     workload = scenario.workload
-    if isinstance(workload.arrivals, ArrivalTrace):
-        wanted = [row.new_tokens for row in _trace_rows(workload, workload.arrivals, scenario.path)]
+    if isinstance(workload.arriving, ArrivalTrace):
+        asked_for = _traced(workload, workload.arriving, scenario.path).requests
+        wanted = [each.new_tokens for each in asked_for]
     else:
         _, wanted = _lengths(workload, scenario.path, run_seeds(scenario.seed, 1)[0])
     tokens = scenario.runs * sum(wanted)

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -54,7 +54,20 @@ class BusyShares:
     measured: float
 
 
-def metric_errors(row: Row) -> dict[str, MetricErrors]:
+class Compared(Protocol):
+    """Metrics that were predicted, measured, and predicted with the measured acceptance."""
+
+    @property
+    def metrics(self) -> Mapping[str, Interval]: ...
+    @property
+    def of_a_run(self) -> Mapping[str, Interval]: ...
+    @property
+    def measured_metrics(self) -> Mapping[str, float]: ...
+    @property
+    def replayed_metrics(self) -> Mapping[str, float]: ...
+
+
+def metric_errors(row: Compared) -> dict[str, MetricErrors]:
     """Return the errors of all metrics that prediction, run and replay have."""
     found = {}
     for name in METRICS:
@@ -84,11 +97,11 @@ def entry(row: Row) -> dict[str, Any]:
         "scenario": row.label,
         "schedule": row.schedule,
         "prediction": {
-            "metrics": _intervals(row.metrics),
+            "metrics": intervals_of(row.metrics),
             "utilization": dict(row.predicted_utilization),
         },
         "measurement": {
-            "metrics": _intervals(measured),
+            "metrics": intervals_of(measured),
             "utilization": {name: share.as_dict() for name, share in shares.items()},
         },
         "metrics": {name: asdict(each) for name, each in metric_errors(row).items()},
@@ -190,7 +203,8 @@ def load_validation(path: Path, key: str) -> dict[str, Any]:
     return dict(content)
 
 
-def _intervals(metrics: Mapping[str, Interval]) -> dict[str, Any]:
+def intervals_of(metrics: Mapping[str, Interval]) -> dict[str, Any]:
+    """Return metrics as a file holds them."""
     return {
         name: {**metrics[name].as_dict(), "unit": metric.unit}
         for name, metric in METRICS.items()
@@ -199,7 +213,10 @@ def _intervals(metrics: Mapping[str, Interval]) -> dict[str, Any]:
 
 
 def spread(errors: Mapping[str, float]) -> dict[str, Any]:
-    """Return signed errors' mean (bias), the median and largest of sizes, and the latter's name."""
+    """Return signed errors' mean (bias), the median and largest of sizes, and the latter's name;
+    None where there are no errors."""
+    if not errors:
+        return dict.fromkeys(("bias", "median", "worst", "worst_at"))
     worst = max(errors, key=lambda name: abs(errors[name]))
     return {
         "bias": statistics.fmean(errors.values()),

@@ -45,9 +45,10 @@ class RequestState:
         self.wanted = event.max_new_tokens
         self._end_tokens = event.end_tokens
         self.length = len(event.prompt)
-        parts = -(-len(event.prompt) // self._prefill_chunk)
-        segments, first = [], 0
-        for count in split(len(event.prompt), parts, self._prefill_chunk):
+        unknown = self.length - event.known
+        parts = -(-unknown // self._prefill_chunk)
+        segments, first = [], event.known
+        for count in split(unknown, parts, self._prefill_chunk):
             end = first + count
             last = end == len(event.prompt)
             segments.append(self.committed_segment(event.prompt[first:end], first, asked=last))
