@@ -350,5 +350,5 @@ COSTS: dict[str, Callable[[Sequence[Placed], str | None], CostTable]] = {
     "dspark": _dspark,
     "vllm-synthetic": _vllm_synthetic,
 }
-"""Readers of llama.cpp's two benchmarks, of SGLang's cost tables for DSpark, and of vLLM's benchmark
-with synthetic acceptance."""
+"""Readers of llama.cpp's two benchmarks, of SGLang's cost tables for DSpark, and of vLLM's
+benchmark with synthetic acceptance."""

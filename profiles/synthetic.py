@@ -108,8 +108,8 @@ def read_step(place: str, entry: dict[str, Any]) -> Step:
 def fit(steps: Sequence[Step]) -> Fit:
     """Fit both times by least squares of relative errors.
 
-    Drafting is taken as a pass per token or as one pass, whichever fits better. Raises ``UserError``
-    if the settings do not tell the times apart.
+    Drafting is taken as a pass per token or as one pass, whichever fits better. Raises
+    ``UserError`` if the settings do not tell the times apart.
     """
     serial, at_once = _solved(steps, one_pass=False), _solved(steps, one_pass=True)
     return at_once if at_once.worst < serial.worst - 1e-6 else serial

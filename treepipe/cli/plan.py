@@ -167,7 +167,8 @@ def _configure(asked: PlanOptions, of: SearchResult | Cluster) -> None:
     from treepipe.planner.cluster import Cluster
     from treepipe.planner.engine import engine, served_best, served_question
 
-    assert asked.engine is not None and asked.out_config is not None  # as ``_check`` found
+    assert asked.engine is not None
+    assert asked.out_config is not None  # as ``_check`` found
     chosen = engine(asked.engine)
     served = served_question(of) if isinstance(of, Cluster) else served_best(of, chosen)
     write_file(asked.out_config, chosen.config(served), "--out-config")

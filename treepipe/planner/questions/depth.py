@@ -28,7 +28,7 @@ def _answer(cluster: Cluster) -> Answer:
     first = found.ranges[0]
     drafted = f"Draft {first.depth} tokens" if first.depth else "Draft nothing"
     sentences = [
-        f"{drafted} for up to {first.last} streams; the table has the other numbers of streams, and "
+        f"{drafted} for up to {first.last} streams; the table has the others, and "
         f"the speed at the first of each range.",
         paying(found),
         *left_out(found),

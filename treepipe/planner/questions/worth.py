@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.depths import MOST_STREAMS, SHOWN, Depths
+from treepipe.planner.depths import MOST_STREAMS, SHOWN, Depths, times
 from treepipe.planner.question import Answer, Question
 from treepipe.results.sheet import Sheet, columns, figures
 
