@@ -112,7 +112,13 @@ def fit(steps: Sequence[Step]) -> Fit:
     ``UserError`` if the settings do not tell the times apart.
     """
     serial, at_once = _solved(steps, one_pass=False), _solved(steps, one_pass=True)
-    return at_once if at_once.worst < serial.worst - 1e-6 else serial
+    found = at_once if at_once.worst < serial.worst - 1e-6 else serial
+    least = min([*found.verify.values(), *found.draft.values()])
+    if least <= 0:
+        raise UserError(
+            f"{steps[0].place}: a fitted time is {least:.3g} ms; the results contradict each other"
+        )
+    return found
 
 
 def _solved(steps: Sequence[Step], *, one_pass: bool) -> Fit:
@@ -135,12 +141,6 @@ def _solved(steps: Sequence[Step], *, one_pass: bool) -> Fit:
         )
     times, *_ = np.linalg.lstsq(table, np.ones(len(steps)), rcond=None)
     verify, draft = times[: len(rows)], times[len(rows) :]
-    if times.min() <= 0:
-        where = unknown[int(times.argmin())]
-        raise UserError(
-            f"{steps[0].place}: the fitted time at {where[1]} {where[0]} is {times.min():.3g} ms; "
-            f"the results contradict each other"
-        )
     return Fit(
         dict(zip(rows, verify.tolist(), strict=True)),
         dict(zip(streams, draft.tolist(), strict=True)),

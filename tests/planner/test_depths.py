@@ -33,12 +33,12 @@ def box(**changes: Any) -> Cluster:
 def test_one_stream_and_many_are_the_sums_by_hand() -> None:
     found = Depths.of(box())
     assert found.tokens[:4] == pytest.approx([1, 1.8, 2.36, 2.64])
-    # A token is read after a rejection, two after three right ones: 1.28 rows, rounded to 1.
-    assert found.periods_ms[0, [0, 1, 3]] == pytest.approx([20, 22, 26])
+    # The draft reads a token, and one more after all were right: 1.8 and 1.28 rows, rounded.
+    assert found.periods_ms[0, [0, 1, 3]] == pytest.approx([20, 22.1, 26])
     assert found.gain(1, 3).mean == pytest.approx(2.64 * 20 / 26)
-    # 16 streams: plain 20 ms; a token drafted is 32 rows and a draft pass of 16.
+    # 16 streams: plain 20 ms; a token drafted is 32 rows and a draft pass of 29 (28.8).
     verify = 20 + (32 - 16) * 40 / 48
-    assert found.periods_ms[15, [0, 1]] == pytest.approx([20, verify + 2 + 15 * 0.1])
+    assert found.periods_ms[15, [0, 1]] == pytest.approx([20, verify + 2 + 28 * 0.1])
     assert found.best(1) >= 2
     assert found.best(256) == found.ranges[-1].depth
     assert [each.first for each in found.ranges[1:]] == [
