@@ -24,6 +24,7 @@ from treepipe.files.section import Count, Positive
 from treepipe.files.toml_file import validated
 from treepipe.profiles.schema import ModelProfile
 from treepipe.profiles.shapes import BYTES, DType, Shape
+from treepipe.profiles.synthetic import fit, read_step
 
 Placed: TypeAlias = tuple[str, dict[str, Any]]
 """An entry of a file, behind the words that name its place."""
@@ -42,6 +43,7 @@ class CostTable:
         ms: a whole pass, by context length, by rows.
         dtype: that the profile states for the weights.
         notes: what the times are, and what was left out.
+        draft_ms: of the draft's passes, by rows, where they are told apart.
     """
 
     ms: dict[int, dict[int, float]]
@@ -51,6 +53,7 @@ class CostTable:
     hardware: str = ""
     versions: str = ""
     date: datetime.date | None = None
+    draft_ms: dict[int, float] | None = None
 
 
 def read_costs(kind: str, file: Path, model: str | None = None) -> CostTable:
@@ -91,8 +94,11 @@ def device_content(
         least = min(found.ms)
         if len(found.ms) > 1:
             notes.append(f"only times behind {least} tokens were taken; others need --config")
-        notes.append("the model's sizes are unknown: stage_ms and draft_ms are of the whole model")
-        whole = {"stage_ms": found.ms[least], "draft_ms": found.ms[least]}
+        if found.draft_ms is None:
+            notes.append(
+                "the model's sizes are unknown: stage_ms and draft_ms are of the whole model"
+            )
+        whole = {"stage_ms": found.ms[least], "draft_ms": found.draft_ms or found.ms[least]}
         return {**whole, "origin": {**said, "note": "; ".join(notes)}}
     shape = Shape.model_validate(config.model_dump(include=set(Shape.model_fields)))
     of_all = {
@@ -100,6 +106,8 @@ def device_content(
         "dtype": dtype or found.dtype or config.dtype,
         "shape": shape.model_dump(exclude_defaults=True),
     }
+    if found.draft_ms is not None:
+        notes.append(f"the draft's passes are not in the layers: draft_ms = {found.draft_ms}")
     head, layer = divided(found.ms, shape)
     notes.append(
         f"the output projection's part is its share of the weights that the smallest pass reads, "
@@ -313,9 +321,34 @@ def _dspark(entries: Sequence[Placed], model: str | None) -> CostTable:
     return CostTable(ms, (note,), model or "")
 
 
+# --- vLLM with synthetic acceptance -------------------------------------------------------------
+
+
+def _vllm_synthetic(entries: Sequence[Placed], model: str | None) -> CostTable:
+    steps = [read_step(place, entry) for place, entry in entries]
+    found = fit(steps)
+    context = round(median(step.context for step in steps))
+    notes = [
+        f"fitted to the median times of steps of {len(steps)} runs, which it misses by at most "
+        f"{found.worst:.1%}",
+        "drafting takes one pass whatever its depth (drafts.one_pass)"
+        if found.one_pass
+        else "drafting takes a pass per token",
+        "what every step takes besides its passes (scheduling, sampling) is in stage_ms",
+        f"times behind about {context} tokens",
+    ]
+    if found.accepting is not None:
+        notes.append(f"steps that accept all take {found.accepting:+.1%}, the engine's own work")
+    served = model or str(entries[0][1].get("model_id", ""))
+    ms = {context: found.verify}
+    return CostTable(ms, tuple(notes), served, versions="vLLM", draft_ms=found.draft or None)
+
+
 COSTS: dict[str, Callable[[Sequence[Placed], str | None], CostTable]] = {
     "llama-bench": _llama_bench,
     "llama-batched-bench": _batched_bench,
     "dspark": _dspark,
+    "vllm-synthetic": _vllm_synthetic,
 }
-"""Readers of llama.cpp's two benchmarks, and of SGLang's cost tables for DSpark."""
+"""Readers of llama.cpp's two benchmarks, of SGLang's cost tables for DSpark, and of vLLM's
+benchmark with synthetic acceptance."""

@@ -12,7 +12,7 @@ from tests.worlds.written_studies import say
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import SearchResult, search
 from treepipe.planner.report import plan_content, verdict
-from treepipe.planner.uncertain import _draw
+from treepipe.planner.uncertain import drawn_factors
 from treepipe.scenario.scale import Estimated
 
 CLUSTER = {
@@ -66,7 +66,7 @@ def test_measured_inputs_and_no_cases_leave_the_verdict_as_it_is() -> None:
 
 def test_factors_are_lognormal_and_independent() -> None:
     inputs = {Estimated("device", "a"): 0.4, Estimated("link", "b"): 1.0}
-    drawn = np.log([list(factors.values()) for factors in _draw(inputs, 512, 3)])
+    drawn = np.log([list(factors.values()) for factors in drawn_factors(inputs, 512, 3)])
     for column, share in zip(drawn.T, inputs.values(), strict=True):
         assert stats.kstest(column / (log1p(share) / 1.96), "norm").pvalue > 0.01
         assert np.mean(np.abs(column) < log1p(share)) == pytest.approx(0.95, abs=0.01)

@@ -109,9 +109,9 @@ def in_cases(
     }
     if not inputs or cases < 2:
         return None
-    drawn = [dict.fromkeys(inputs, 1.0), *_draw(inputs, cases, seed)]
+    drawn = [dict.fromkeys(inputs, 1.0), *drawn_factors(inputs, cases, seed)]
     points = [
-        Point(f"{name}/{case}", _in_case(plan.scenario, own[name], factors))
+        Point(f"{name}/{case}", in_case(plan.scenario, own[name], factors))
         for name, plan in plans.items()
         for case, factors in enumerate(drawn)
     ]
@@ -127,7 +127,9 @@ def in_cases(
     return Cases(inputs, dict(zip(plans, table[:, 1:], strict=True)), stated)
 
 
-def _draw(inputs: Mapping[Estimated, float], cases: int, seed: int) -> list[dict[Estimated, float]]:
+def drawn_factors(
+    inputs: Mapping[Estimated, float], cases: int, seed: int
+) -> list[dict[Estimated, float]]:
     """Draw the factor of every input for each case."""
     places = stats.qmc.LatinHypercube(len(inputs), seed=seed).random(cases)
     normal = stats.norm.ppf(places)
@@ -135,7 +137,7 @@ def _draw(inputs: Mapping[Estimated, float], cases: int, seed: int) -> list[dict
     return [dict(zip(inputs, np.exp(row * spreads).tolist(), strict=True)) for row in normal]
 
 
-def _in_case(
+def in_case(
     scenario: Scenario, own: Collection[Estimated], factors: Mapping[Estimated, float]
 ) -> Scenario:
     """Multiply those inputs that the plan's scenario uses (``own``) by their factors, on top of the

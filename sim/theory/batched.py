@@ -1,0 +1,93 @@
+"""Streams that decode together: in every round a chain of the same length for each of them.
+
+The streams of a pipeline are divided among as many flights as it has stages, as engines' pipelines
+do. A flight's round is drafting and a lap, and no device works on two flights at once; so the
+period is the longer one of a round and of the busiest device's work on all flights (asymptotic
+bounds, Lazowska et al. 1984, chapter 5). Links are taken as free, contexts as short.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Sequence
+
+from treepipe.core.errors import UserError
+from treepipe.profiles.hit_ratio import at_depth, chain_rounds, depths_of
+from treepipe.scenario.scale import scaled_hits
+from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.schema import HitRatio, Replay
+from treepipe.sim.acceptance_pool import acceptance_pool
+from treepipe.sim.blocks import blocks_of
+from treepipe.sim.theory.passage import Passage
+
+
+def shares_of(scenario: Scenario, depth: int) -> tuple[float, ...]:
+    """Return P(accepted at a depth | all above it accepted), for ``depth`` depths.
+
+    Raises ``UserError`` if the acceptance is missing or is a replay of one text.
+    """
+    acceptance = scenario.acceptance
+    if acceptance is None or isinstance(acceptance, Replay):
+        raise UserError(
+            f"{scenario.path}: key acceptance must be a bernoulli, hit_ratio, pool or profile"
+        )
+    if isinstance(acceptance, HitRatio) and depths_of(acceptance.table) > 1:
+        first = acceptance.table[min(acceptance.table)]
+        hits = [scaled_hits(scenario, {1: at_depth(first, level)})[1] for level in range(depth)]
+        return tuple(hits)
+    pool, length, hit_ratio = acceptance_pool(scenario)
+    if hit_ratio is not None or not pool.depths:
+        return (blocks_of(pool, length, hit_ratio).hit_ratio(1),) * depth
+    edges = itertools.accumulate(pool.lengths, initial=0)
+    found = chain_rounds(pool.ranks_by_depth, itertools.pairwise(edges), 1, depth).ratios
+    return tuple(at_depth(found, level) for level in range(depth))
+
+
+def tokens_of(shares: Sequence[float], depth: int) -> float:
+    """Return the expected tokens of a round, with the target's own one.
+
+    >>> tokens_of((0.5, 0.5), 2)
+    1.75
+    """
+    return 1 + sum(itertools.accumulate(shares[:depth], lambda above, share: above * share))
+
+
+def period_ms(passage: Passage, streams: int, depth: int, shares: Sequence[float]) -> float:
+    """Return the time from one round of a stream to its next.
+
+    Args:
+        depth: drafted tokens of each stream's round; 0: plain decoding.
+        shares: as of ``shares_of``, at least ``depth`` of them.
+    """
+    flights = min(streams, len(passage.stages))
+    batch = -(-streams // flights)
+    rows = batch * (depth + 1)
+    drafting = _drafting_ms(passage, batch, depth, shares) if depth else 0.0
+    # A batch holds a decision of each stream, of which ``Passage`` counts one.
+    ends = passage.deployment.roles.ends == "pipeline"
+    last = passage.stages[-1] if ends else passage.draft
+    decisions = (batch - 1) * last.times.decide
+    lap = passage.round_ms(rows, drafting, batch * (depth + 1)) if depth else passage.lap_ms(rows)
+    round_ms = lap + passage.decide_ms(rows) + decisions
+    work = defaultdict[str, float](float)
+    times = [*passage.stage_ms(rows), drafting + passage.decide_ms(rows)]
+    for placed, taken in zip((*passage.stages, passage.draft), times, strict=True):
+        machine = passage.deployment.roles.machine(placed.name)
+        work[machine.name] += taken / machine.capacity
+    work[passage.deployment.roles.machine(last.name).name] += decisions
+    return max(round_ms, flights * max(work.values()))
+
+
+def _drafting_ms(passage: Passage, batch: int, depth: int, shares: Sequence[float]) -> float:
+    """Return the time of a batch's draft passes; the first one also reads what is committed."""
+    draft, reached = passage.draft, 1.0
+    unread = 0.0
+    for accepted, share in enumerate((*shares[:depth], 0.0)):
+        unread += reached * (1 - share) * passage.unread(accepted, depth - 1)
+        reached *= share
+    rows = round(batch * unread)
+    if draft.block:
+        return draft.times.draft(rows + batch * draft.block)
+    others = 0.0 if draft.one_pass else (depth - 1) * draft.times.draft(batch)
+    return draft.times.draft(rows) - draft.times.spared(rows, batch) + others

@@ -1,0 +1,187 @@
+"""The number of tokens to draft by the number of streams, from acceptance and times by rows alone.
+
+The closed form of batched chains (``sim/theory/batched.py``) answers in the place of a search. If
+inputs are estimates, it is evaluated in the search's cases (``uncertain.py``), too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from treepipe.core.errors import UserError
+from treepipe.planner.cluster import Cluster
+from treepipe.planner.uncertain import Floats, drawn_factors, in_case
+from treepipe.results.statistics import Interval
+from treepipe.scenario.resolve import resolve
+from treepipe.scenario.scenario import Scenario
+from treepipe.sim.theory.batched import period_ms, shares_of, tokens_of
+from treepipe.sim.theory.passage import Passage
+
+MOST_STREAMS = 256
+DEEPEST = 16
+GOOD_ENOUGH = 0.01
+"""Loss of speed for which a range of streams keeps the depth of its neighbours, since an engine
+captures its graphs anew for every depth."""
+SHOWN = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Numbers of streams in tables."""
+
+
+class Range(NamedTuple):
+    """From ``first`` to ``last`` streams ``depth`` tokens are drafted; 0: none."""
+
+    first: int
+    last: int
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Depths:
+    """Periods of all depths, and what follows from them.
+
+    Attributes:
+        scenario: what was asked about, with a schedule of chains.
+        tokens: [1 + depths] expected tokens of a round.
+        periods_ms: [streams, 1 + depths].
+        cases: the same two in cases of uncertain inputs.
+        warnings: of rows that no time was given for.
+    """
+
+    scenario: Scenario
+    tokens: Floats
+    periods_ms: Floats
+    cases: Sequence[tuple[Floats, Floats]] = field(default=(), repr=False)
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Depths:
+        """Compute them for a cluster; raises ``UserError`` if something that it names is wrong."""
+        scenario = _chains(cluster)
+        deployment = resolve(scenario)
+        tokens, periods = _periods(scenario)
+        inputs = {of: share for of, share in deployment.estimates.items() if of.kind != "model"}
+        drawn = drawn_factors(inputs, cluster.search.cases, cluster.seed) if inputs else []
+        cases = [_periods(in_case(scenario, inputs, factors)) for factors in drawn]
+        made, stages = cls(scenario, tokens, periods, cases), deployment.roles.pipelines[0]
+        rows = {n: -(-n // min(n, len(stages))) * (1 + made.best(n)) for n in SHOWN}
+        bare = [n for n in SHOWN if any(s.times.stage.extrapolates(rows[n]) for s in stages)]
+        beyond = [
+            f"from {n} streams on passes have more rows than times are given for" for n in bare
+        ]
+        return replace(made, warnings=(*deployment.warnings, *beyond[:1]))
+
+    @property
+    def gains(self) -> Floats:
+        """[streams, 1 + depths]: speed over plain decoding."""
+        return gains(self.tokens, self.periods_ms)
+
+    def best(self, streams: int) -> int:
+        """Return the depth at which so many streams are the fastest."""
+        return int(self.gains[streams - 1].argmax())
+
+    def gain(self, streams: int, depth: int) -> Interval:
+        """Return the speed over plain decoding, with the interval that inputs put on it."""
+        mean = float(self.gains[streams - 1, depth])
+        found = [float(gains(*case)[streams - 1, depth]) for case in self.cases]
+        return _interval(mean, found)
+
+    @property
+    def last_paying(self) -> Interval:
+        """The largest number of streams up to which drafting pays, 0 if it never does."""
+        return _interval(_last(self.gains), [_last(gains(*case)) for case in self.cases])
+
+    @property
+    def ranges(self) -> list[Range]:
+        """As few ranges of streams as lose at most ``GOOD_ENOUGH`` of the best depth's speed."""
+        lost = 1 - self.gains / self.gains.max(axis=1, keepdims=True)
+        found, first = list[Range](), 0
+        while first < len(lost):
+            last, able = first, lost[first] <= GOOD_ENOUGH
+            while last + 1 < len(lost) and (able & (lost[last + 1] <= GOOD_ENOUGH)).any():
+                last += 1
+                able &= lost[last] <= GOOD_ENOUGH
+            total = np.where(able, lost[first : last + 1].sum(axis=0), np.inf)
+            found.append(Range(first + 1, last + 1, int(total.argmin())))
+            first = last + 1
+        return found
+
+    def depth_at(self, streams: int) -> int:
+        """Return the depth of the range that holds so many streams; the last range goes on."""
+        return next((each.depth for each in self.ranges if streams <= each.last), 0)
+
+    def as_dict(self) -> dict[str, Any]:
+        paying = self.last_paying
+        return {
+            "schema": "treepipe.plan/1",
+            "cluster": self.scenario.name,
+            "depths": [
+                {**each._asdict(), "gain": float(self.gains[each.first - 1, each.depth])}
+                for each in self.ranges
+            ],
+            "pays_up_to": {"mean": paying.mean, "low": paying.low, "high": paying.high},
+            "cases": len(self.cases),
+            "warnings": list(self.warnings),
+        }
+
+
+def gains(tokens: Floats, periods_ms: Floats) -> Floats:
+    speeds = tokens / periods_ms
+    found: Floats = speeds / speeds[:, :1]
+    return found
+
+
+def times(interval: Interval) -> str:
+    """Format a ratio with its interval.
+
+    >>> times(Interval(1.5, None, None)), times(Interval(1.5, 1.25, 2.0))
+    ('1.50', '1.50 (1.25 to 2.00)')
+    """
+    if interval.low is None or interval.high is None:
+        return f"{interval.mean:.2f}"
+    return f"{interval.mean:.2f} ({interval.low:.2f} to {interval.high:.2f})"
+
+
+def _last(table: Floats) -> float:
+    """Return the number of streams behind which drafting never pays again."""
+    pays = table.max(axis=1) > 1
+    return float(np.flatnonzero(pays).max(initial=-1) + 1)
+
+
+def _interval(mean: float, found: Sequence[float]) -> Interval:
+    if not found:
+        return Interval(mean, None, None)
+    low, high = np.quantile(found, (0.025, 0.975))
+    return Interval(mean, min(mean, float(low)), max(mean, float(high)))
+
+
+def _chains(cluster: Cluster) -> Scenario:
+    """Return the cluster as a scenario of chains for one request at a time."""
+    if len(cluster.pipelines) != 1 or cluster.pipelines[0].count != 1:
+        raise UserError(f"{cluster.path}: key pipelines: the question is about one pipeline")
+    if not cluster.drafts:
+        raise UserError(f"{cluster.path}: key drafts is missing: nothing says what drafting takes")
+    data = cluster.content
+    for key in ("search", "faults"):
+        data.pop(key, None)
+    data["schedule"] = {"name": "chain"}
+    return Scenario.of(data, cluster.path)
+
+
+def _periods(scenario: Scenario) -> tuple[Floats, Floats]:
+    passage = Passage(resolve(scenario))
+    block = passage.draft.block
+    deepest = min(DEEPEST, block - 1) if block else DEEPEST
+    shares = shares_of(scenario, deepest)
+    tokens = np.array([tokens_of(shares, depth) for depth in range(deepest + 1)])
+    periods = np.array(
+        [
+            [period_ms(passage, streams, depth, shares) for depth in range(deepest + 1)]
+            for streams in range(1, MOST_STREAMS + 1)
+        ]
+    )
+    if not periods.all():
+        raise UserError(f"{scenario.path}: key pipelines: a round takes no time (all times are 0)")
+    return tokens, periods
