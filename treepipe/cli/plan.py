@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass, fields, make_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -72,9 +72,13 @@ def _analysis_options() -> list[tuple[str, Any, Any]]:
     make_dataclass("Options", _analysis_options(), bases=(PlanOptions,), frozen=True, kw_only=True)
 )
 def plan(asked: PlanOptions) -> None:
-    """Search schedules, parameters and partitions for a cluster and a goal."""
+    """Search schedules, parameters and partitions for a cluster and a goal.
+
+    Ctrl-C shows and writes the best so far, and ends with exit code 130.
+    """
     from treepipe import library
     from treepipe.planner.cluster import Cluster
+    from treepipe.planner.halving import SearchInterrupted
     from treepipe.planner.report import (
         check_feasible,
         default_out,
@@ -96,16 +100,21 @@ def plan(asked: PlanOptions) -> None:
     shown = None if asked.silent else console()
     done: dict[str, Finding] = {}
     with engine(asked.backend, asked.jobs, asked.address):
-        with ProgressBars(asked.quiet) as say:
-            answer = library.plan(loaded, say)
-        found = answer.found
+        try:
+            with ProgressBars(asked.quiet) as say:
+                found = library.plan(loaded, say).found
+        except SearchInterrupted as cut:
+            found = cut.found
         if shown is not None:
             show_plan(found, shown)
-        for name, given in asked.analyses.items():
-            with ProgressBars(asked.quiet) as say:  # closed before anything is printed
-                done[name] = answer.examine(name, *given, say=say)
-            if shown is not None:
-                show_finding(found, done[name], shown)
+        try:
+            for name, given in {} if found.interrupted else asked.analyses.items():
+                with ProgressBars(asked.quiet) as say:  # closed before anything is printed
+                    done[name] = library.Plan(found).examine(name, *given, say=say)
+                if shown is not None:
+                    show_finding(found, done[name], shown)
+        except KeyboardInterrupt:
+            found = replace(found, interrupted=True)
     asked.emit(
         partial(_page, found, done),
         partial(write_best, found, out),
@@ -114,6 +123,8 @@ def plan(asked: PlanOptions) -> None:
     )
     if shown is not None and found.feasible:
         shown.print(f"best plan as a scenario: {out}", highlight=False)
+    if found.interrupted:
+        raise KeyboardInterrupt
     check_feasible(found)
 
 
