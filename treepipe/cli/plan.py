@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, make_dataclass, replace
+from dataclasses import dataclass, fields, make_dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +16,7 @@ from treepipe.planner.analysis import analyses
 
 if TYPE_CHECKING:
     from treepipe.planner.analysis import Finding
+    from treepipe.planner.explorer import Explored
     from treepipe.planner.halving import SearchResult
     from treepipe.report.page import Report
 
@@ -78,6 +79,7 @@ def plan(asked: PlanOptions) -> None:
     """
     from treepipe import library
     from treepipe.planner.cluster import Cluster
+    from treepipe.planner.explorer import explore
     from treepipe.planner.halving import SearchInterrupted
     from treepipe.planner.report import (
         check_feasible,
@@ -98,40 +100,44 @@ def plan(asked: PlanOptions) -> None:
     for name, given in asked.analyses.items():
         analyses()[name].finding.check(loaded, given)
     shown = None if asked.silent else console()
-    done: dict[str, Finding] = {}
+    done, explored = dict[str, "Finding"](), None
     with engine(asked.backend, asked.jobs, asked.address):
         try:
             with ProgressBars(asked.quiet) as say:
                 found = library.plan(loaded, say).found
         except SearchInterrupted as cut:
             found = cut.found
+        stopped = found.interrupted
         if shown is not None:
             show_plan(found, shown)
         try:
-            for name, given in {} if found.interrupted else asked.analyses.items():
+            for name, given in {} if stopped else asked.analyses.items():
                 with ProgressBars(asked.quiet) as say:  # closed before anything is printed
                     done[name] = library.Plan(found).examine(name, *given, say=say)
                 if shown is not None:
                     show_finding(found, done[name], shown)
+            if asked.report is not None:
+                with ProgressBars(asked.quiet) as say:
+                    explored = explore(found, say)
         except KeyboardInterrupt:
-            found = replace(found, interrupted=True)
+            stopped = True
     asked.emit(
-        partial(_page, found, done),
+        partial(_page, found, done, explored),
         partial(write_best, found, out),
         None if asked.json is None else partial(write_json, plan_content(found, done), asked.json),
         None if asked.plot is None else partial(_draw, found, done, asked.plot),
     )
     if shown is not None and found.feasible:
         shown.print(f"best plan as a scenario: {out}", highlight=False)
-    if found.interrupted:
+    if stopped:
         raise KeyboardInterrupt
     check_feasible(found)
 
 
-def _page(found: SearchResult, done: Mapping[str, Finding]) -> Report:
+def _page(found: SearchResult, done: Mapping[str, Finding], explored: Explored | None) -> Report:
     from treepipe.planner.page import plan_report
 
-    return plan_report(found, done, command_line())
+    return plan_report(found, done, command_line(), explored)
 
 
 def _draw(result: SearchResult, done: Mapping[str, Finding], plot: Path) -> None:

@@ -32,7 +32,7 @@ from treepipe.scenario.making import share_warnings
 SCHEMA = "treepipe.plan/1"
 NAMED = 4
 """Number of indistinguishable plans that are named; further ones are counted."""
-CUT = "interrupted: the best that was known then; a whole search may find a better one"
+CUT = "interrupted: the best so far, and its inputs' uncertainty was not looked at"
 DIGITS = 3
 """Digits of a figure in a sentence; tables have more."""
 
@@ -220,8 +220,7 @@ def ranking_notes(result: SearchResult) -> list[str]:
     best, others = result.best.candidate, result.ranking[1:]
     sentences = [CUT] if result.interrupted else []
     sentences.append(f"its plan: {best.label}")
-    if idle := ", ".join(_without_effect(best)):
-        sentences.append(f"without effect on it: another value of {idle} has the same figures")
+    sentences += [f"{key} makes no difference to it on these texts" for key in _idle_keys(best)]
     if best.partition != "even":
         dealt = " | ".join(" ".join(map(str, counts)) for counts in best.layers)
         sentences.append(f"its layers per stage: {dealt}")
@@ -237,7 +236,7 @@ def ranking_notes(result: SearchResult) -> list[str]:
     return sentences + apart
 
 
-def _without_effect(plan: Candidate) -> list[str]:
+def _idle_keys(plan: Candidate) -> list[str]:
     """List the keys in which alone a plan with the same figures differs from this one."""
     found = dict[str, None]()
     for same in plan.same:
