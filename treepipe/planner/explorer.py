@@ -126,7 +126,7 @@ def explore(result: SearchResult, say: Progress) -> Explored | None:
     for each in result.ranking:
         first.setdefault(each.candidate.schedule, each)
     plans = list(first.values())[:PLANS]
-    singles = [each for each in INPUTS if _applies(each, result)]
+    singles = [each for each in INPUTS if _applies(each, plans)]
     alone = [_alone(singles, i, f) for i, each in enumerate(singles) for f in each.factors]
     values = _simulated(result, plans, singles, alone, say)
     stated = values[(1.0,) * len(singles)]
@@ -150,15 +150,16 @@ def explore(result: SearchResult, say: Progress) -> Explored | None:
     )
 
 
-def _applies(each: Input, result: SearchResult) -> bool:
-    """Return whether the plans have the input, and may have as many misses."""
+def _applies(each: Input, plans: Sequence[Ranked]) -> bool:
+    """Return whether the plans have the input, and their hit ratios leave room for the misses."""
+    scenarios = [plan.candidate.scenario for plan in plans]
     if each.keys != ("misses",):
         return True
-    plan = result.best.candidate.scenario
-    if plan.acceptance is None:
+    if any(plan.acceptance is None for plan in scenarios):
         return False
     try:
-        acceptance_pool(_at(plan, [each], (max(each.factors),)))
+        for plan in scenarios:
+            acceptance_pool(_at(plan, [each], (max(each.factors),)))
     except UserError:
         return False
     return True

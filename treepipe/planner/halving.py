@@ -15,6 +15,7 @@ from itertools import zip_longest
 from math import ceil, comb, log, sqrt
 
 import numpy as np
+import numpy.typing as npt
 
 from treepipe.core.errors import UserError
 from treepipe.planner.candidates import Candidate, Refused, find_candidates
@@ -28,7 +29,7 @@ from treepipe.results.critical_path import CriticalPath
 from treepipe.results.metric import Metric
 from treepipe.results.metrics import GOALS, PERCENTILES, metric
 from treepipe.results.show import number
-from treepipe.results.statistics import Interval, Values
+from treepipe.results.statistics import Interval
 from treepipe.scenario.schema import ScheduleName
 from treepipe.sim.points import Point, outcomes_of
 
@@ -301,11 +302,12 @@ def _hopeless(plans: Sequence[Simulated], cluster: Cluster) -> Callable[[Simulat
     if misses(best.outcome, cluster.search.limits):
         return lambda plan: False
 
-    def behind(plan: Simulated) -> Values | None:
+    def behind(plan: Simulated) -> npt.NDArray[np.float64] | None:
         mine, its = (each.outcome.observations[goal.name] for each in (plan, best))
-        if len(mine) != len(its) or min(*mine, *its) <= 0:
+        if len(mine) != len(its) or len(its) < 2 or min(*mine, *its) <= 0:
             return None
-        return np.log(np.divide(mine, its)) * (1 if goal.less_is_better else -1)
+        logs: npt.NDArray[np.float64] = np.log(mine) - np.log(its)
+        return logs if goal.less_is_better else -logs
 
     gaps = [gap for gap in map(behind, plans) if gap is not None]
     spread = sqrt(float(np.mean([np.var(gap, ddof=1) for gap in gaps]))) if gaps else 0.0
