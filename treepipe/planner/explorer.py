@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from treepipe.core.errors import UserError
 from treepipe.planner.gaps import shown
@@ -26,28 +26,28 @@ PLANS = 4
 """The best plan of so many schedules can be compared."""
 MATTERS = 0.01
 """Relative change of a plan's goal below which an input is not worth a slider."""
-Place = tuple[float, ...]
+Factors: TypeAlias = tuple[float, ...]
 """A factor for each input."""
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class Slider:
     """An input of a scenario: its name, the keys of ``[scale]`` that hold it, the factors tried."""
 
     name: str
     keys: tuple[str, ...]
-    factors: Place = (0.5, 1.0, 2.0)
+    factors: Factors = (0.5, 1.0, 2.0)
 
     def at(self, factor: float) -> str:
         """Say where the input stands."""
         return "as stated" if factor == 1 else f"{factor:g} times"
 
 
-INPUTS = (
-    Input("link latency", ("latency",), (0.25, 1.0, 4.0)),
-    Input("link bandwidth", ("bandwidth",), (0.25, 1.0, 4.0)),
-    Input("times of all devices", ("stages", "drafts")),
-    Input("misses of acceptance", ("misses",), (0.5, 1.0, 1.5)),
+SLIDERS = (
+    Slider("link latency", ("latency",), (0.25, 1.0, 4.0)),
+    Slider("link bandwidth", ("bandwidth",), (0.25, 1.0, 4.0)),
+    Slider("times of all devices", ("stages", "drafts")),
+    Slider("misses of acceptance", ("misses",), (0.5, 1.0, 1.5)),
 )
 
 
@@ -64,9 +64,9 @@ class Explored:
 
     result: SearchResult
     plans: Sequence[Ranked]
-    singles: Sequence[Input]
-    inputs: Sequence[Input]
-    values: Mapping[Place, Sequence[float]]
+    singles: Sequence[Slider]
+    inputs: Sequence[Slider]
+    values: Mapping[Factors, Sequence[float]]
 
     def sentences(self) -> list[str]:
         idle = [each.name for each in self.singles if each not in self.inputs]
@@ -126,7 +126,7 @@ def explore(result: SearchResult, say: Progress) -> Explored | None:
     for each in result.ranking:
         first.setdefault(each.candidate.schedule, each)
     plans = list(first.values())[:PLANS]
-    singles = [each for each in INPUTS if _applies(each, plans)]
+    singles = [each for each in SLIDERS if _applies(each, plans)]
     alone = [_alone(singles, i, f) for i, each in enumerate(singles) for f in each.factors]
     values = _simulated(result, plans, singles, alone, say)
     stated = values[(1.0,) * len(singles)]
@@ -150,7 +150,7 @@ def explore(result: SearchResult, say: Progress) -> Explored | None:
     )
 
 
-def _applies(each: Input, plans: Sequence[Ranked]) -> bool:
+def _applies(each: Slider, plans: Sequence[Ranked]) -> bool:
     """Return whether the plans have the input, and their hit ratios leave room for the misses."""
     scenarios = [plan.candidate.scenario for plan in plans]
     if each.keys != ("misses",):
@@ -168,10 +168,10 @@ def _applies(each: Input, plans: Sequence[Ranked]) -> bool:
 def _simulated(
     result: SearchResult,
     plans: Sequence[Ranked],
-    inputs: Sequence[Input],
-    places: Sequence[Place],
+    inputs: Sequence[Slider],
+    places: Sequence[Factors],
     say: Progress,
-) -> dict[Place, list[float]]:
+) -> dict[Factors, list[float]]:
     """Return the goal of each plan at each place: the ranking's, times the place's effect."""
     goal, runs = result.goal.name, result.cluster.search.first_runs
     stated = (1.0,) * len(inputs)
@@ -193,22 +193,22 @@ def _simulated(
     }
 
 
-def _at(scenario: Scenario, inputs: Sequence[Input], place: Place) -> Scenario:
+def _at(scenario: Scenario, inputs: Sequence[Slider], place: Factors) -> Scenario:
     """Multiply the inputs by their factors, on top of the scenario's own."""
     factors = {key: factor for each, factor in zip(inputs, place, strict=True) for key in each.keys}
     changed = {key: factor for key, factor in factors.items() if factor != 1}
     return scenario.with_(scale=multiplied(scenario.scale, changed)) if changed else scenario
 
 
-def _grid(inputs: Sequence[Input]) -> list[Place]:
+def _grid(inputs: Sequence[Slider]) -> list[Factors]:
     return list(itertools.product(*(each.factors for each in inputs)))
 
 
-def _alone(inputs: Sequence[Input], index: int, factor: float) -> Place:
+def _alone(inputs: Sequence[Slider], index: int, factor: float) -> Factors:
     return tuple(factor if i == index else 1.0 for i in range(len(inputs)))
 
 
-def _whole(singles: Sequence[Input], inputs: Sequence[Input], place: Place) -> Place:
+def _whole(singles: Sequence[Slider], inputs: Sequence[Slider], place: Factors) -> Factors:
     """Return a place of the inputs that matter as one of all inputs."""
     factors = dict(zip((each.name for each in inputs), place, strict=True))
     return tuple(factors.get(each.name, 1.0) for each in singles)
