@@ -100,7 +100,8 @@ def plan(asked: PlanOptions) -> None:
     for name, given in asked.analyses.items():
         analyses()[name].finding.check(loaded, given)
     shown = None if asked.silent else console()
-    done, explored = dict[str, "Finding"](), None
+    done: dict[str, Finding] = {}
+    explored: Explored | None = None
     with engine(asked.backend, asked.jobs, asked.address):
         try:
             with ProgressBars(asked.quiet) as say:

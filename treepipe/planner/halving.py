@@ -236,7 +236,8 @@ def _simulated(
     candidates: Sequence[Candidate], cluster: Cluster, runs: int, say: Progress
 ) -> Iterator[Simulated]:
     """Yield plans as they are simulated, and tell the best so far."""
-    goal, best = metric(cluster.search.goal), None
+    goal = metric(cluster.search.goal)
+    best: Simulated | None = None
     paths = runs == cluster.runs
     points = [
         Point(str(i), each.scenario.with_(runs=runs), paths=paths)
@@ -314,7 +315,7 @@ def _hopeless(plans: Sequence[Simulated], cluster: Cluster) -> Callable[[Simulat
 
     def hopeless(plan: Simulated) -> bool:
         gap = behind(plan)
-        return gap is not None and gap.mean() > max(NEAR, DOUBT * spread / sqrt(len(gap)))
+        return gap is not None and float(gap.mean()) > max(NEAR, DOUBT * spread / sqrt(len(gap)))
 
     return hopeless
 
