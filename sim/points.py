@@ -98,13 +98,19 @@ def simulate_points(
         RunError: a simulation came to a standstill.
     """
     progress(title, len(points))
-    remembered = Memory(cache_folder(), verbose=0).cache(_simulate)
     found = {}
-    jobs = [_job(remembered, point) for point in points]
-    for point, outcome in zip(points, _begun_here(jobs), strict=True):
-        found[point.label] = outcome
+    for label, outcome in outcomes_of(points):
+        found[label] = outcome
         progress("", 1)
     return found
+
+
+def outcomes_of(points: Sequence[Point]) -> Iterator[tuple[str, Outcome]]:
+    """Yield each point's label and outcome, in the points' order, as soon as it is known; raises as
+    ``simulate_points``."""
+    remembered = Memory(cache_folder(), verbose=0).cache(_simulate)
+    jobs = [_job(remembered, point) for point in points]
+    yield from zip((point.label for point in points), _begun_here(jobs), strict=True)
 
 
 def _job(work: Any, point: Point) -> Any:

@@ -478,9 +478,12 @@ class Plan:
 
         Raises ``UserError``: such a page exists already, or it cannot be written there.
         """
+        from treepipe.planner.explorer import explore
         from treepipe.planner.page import plan_report
 
-        return _written(folder, lambda: plan_report(self.found))
+        return _written(
+            folder, lambda: plan_report(self.found, explored=explore(self.found, silent))
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of the file ``treepipe.plan/1``."""

@@ -62,7 +62,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
-    kinds = {".py", ".toml", ".json", ".gz", ".safetensors", ".md", ".html", ".typed"}
+    kinds = {".py", ".toml", ".json", ".gz", ".safetensors", ".md", ".html", ".js", ".typed"}
     folders = [ROOT / "treepipe", *(ROOT / "treepipe" / name for name in LINKED)]
     files = {path.relative_to(ROOT) for folder in folders for path in folder.rglob("*")}
     expected = {

@@ -17,6 +17,7 @@ from treepipe.planner.analysis import analyses
 if TYPE_CHECKING:
     from treepipe.planner.analysis import Finding
     from treepipe.planner.cluster import Cluster
+    from treepipe.planner.explorer import Explored
     from treepipe.planner.halving import SearchResult
     from treepipe.report.page import Report
 
@@ -89,9 +90,14 @@ def _analysis_options() -> list[tuple[str, Any, Any]]:
     make_dataclass("Options", _analysis_options(), bases=(PlanOptions,), frozen=True, kw_only=True)
 )
 def plan(asked: PlanOptions) -> None:
-    """Search schedules, parameters and partitions for a cluster and a goal."""
+    """Search schedules, parameters and partitions for a cluster and a goal.
+
+    Ctrl-C shows and writes the best so far, and ends with exit code 130.
+    """
     from treepipe import library
     from treepipe.planner.cluster import Cluster
+    from treepipe.planner.explorer import explore
+    from treepipe.planner.halving import SearchInterrupted
     from treepipe.planner.report import (
         check_feasible,
         default_out,
@@ -116,19 +122,29 @@ def plan(asked: PlanOptions) -> None:
         analyses()[name].finding.check(loaded, given)
     shown = None if asked.silent else console()
     done: dict[str, Finding] = {}
+    explored: Explored | None = None
     with engine(asked.backend, asked.jobs, asked.address):
-        with ProgressBars(asked.quiet) as say:
-            answer = library.plan(loaded, say)
-        found = answer.found
+        try:
+            with ProgressBars(asked.quiet) as say:
+                found = library.plan(loaded, say).found
+        except SearchInterrupted as cut:
+            found = cut.found
+        stopped = found.interrupted
         if shown is not None:
             show_plan(found, shown)
-        for name, given in asked.analyses.items():
-            with ProgressBars(asked.quiet) as say:  # closed before anything is printed
-                done[name] = answer.examine(name, *given, say=say)
-            if shown is not None:
-                show_finding(found, done[name], shown)
+        try:
+            for name, given in {} if stopped else asked.analyses.items():
+                with ProgressBars(asked.quiet) as say:  # closed before anything is printed
+                    done[name] = library.Plan(found).examine(name, *given, say=say)
+                if shown is not None:
+                    show_finding(found, done[name], shown)
+            if asked.report is not None:
+                with ProgressBars(asked.quiet) as say:
+                    explored = explore(found, say)
+        except KeyboardInterrupt:
+            stopped = True
     asked.emit(
-        partial(_page, found, done),
+        partial(_page, found, done, explored),
         partial(write_best, found, out),
         None if asked.json is None else partial(write_json, plan_content(found, done), asked.json),
         None if asked.plot is None else partial(_draw, found, done, asked.plot),
@@ -136,6 +152,8 @@ def plan(asked: PlanOptions) -> None:
     )
     if shown is not None and found.feasible:
         shown.print(f"best plan as a scenario: {out}", highlight=False)
+    if stopped:
+        raise KeyboardInterrupt
     check_feasible(found)
 
 
@@ -174,10 +192,10 @@ def _configure(asked: PlanOptions, of: SearchResult | Cluster) -> None:
     write_file(asked.out_config, chosen.config(served), "--out-config")
 
 
-def _page(found: SearchResult, done: Mapping[str, Finding]) -> Report:
+def _page(found: SearchResult, done: Mapping[str, Finding], explored: Explored | None) -> Report:
     from treepipe.planner.page import plan_report
 
-    return plan_report(found, done, command_line())
+    return plan_report(found, done, command_line(), explored)
 
 
 def _draw(result: SearchResult, done: Mapping[str, Finding], plot: Path) -> None:

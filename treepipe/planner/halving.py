@@ -1,16 +1,21 @@
 """Successive halving: many candidates on few runs, the survivors on more (Jamieson and Talwalkar,
 AISTATS 2016), on common random numbers.
 
-Candidates are compared on the same runs, that is, on the same texts. The best candidates of every
-schedule reach the last rung; an unranked candidate lost to another of its own schedule, and is not
-on the front. Of candidates with equal figures in all runs so far one survives.
+Candidates are compared on the same runs, that is, on the same texts. The best candidate of every
+schedule reaches the last rung; an unranked one lost to another of its own schedule, and is not
+on the front. Of candidates with equal figures in all runs so far one survives, and none that the
+runs so far tell from the best one of all by far more than their chance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, comb
+from itertools import zip_longest
+from math import ceil, comb, log, sqrt
+
+import numpy as np
+import numpy.typing as npt
 
 from treepipe.core.errors import UserError
 from treepipe.planner.candidates import Candidate, Refused, find_candidates
@@ -23,9 +28,10 @@ from treepipe.progress import Progress
 from treepipe.results.critical_path import CriticalPath
 from treepipe.results.metric import Metric
 from treepipe.results.metrics import GOALS, PERCENTILES, metric
+from treepipe.results.show import number
 from treepipe.results.statistics import Interval
 from treepipe.scenario.schema import ScheduleName
-from treepipe.sim.points import Point, simulate_points
+from treepipe.sim.points import Point, outcomes_of
 
 OF_ALL_TOGETHER = (
     "throughput_tokens_s",
@@ -34,6 +40,10 @@ OF_ALL_TOGETHER = (
     "joules_per_token",
 )
 """Goals of all requests together, which the busiest device bounds."""
+NEAR = log(1.1)
+"""Logarithm of the ratio to the best plan's goal up to which few runs never give a plan up."""
+DOUBT = 3.0
+"""Standard errors of a plan's gap to the best one, beyond which it is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +73,7 @@ class Ranked(Simulated):
     @property
     def path(self) -> CriticalPath:
         """The shares of a token's time by place and by reason."""
-        assert self.outcome.path is not None  # every outcome of the last rung has one
-        return self.outcome.path
+        return self.outcome.path or CriticalPath({}, {})  # earlier rungs record none
 
     def binds(self, goal: str) -> str | None:
         """Return the bottleneck: the place with the largest share of the critical path, or for
@@ -91,7 +100,8 @@ class SearchResult:
         ranking: best first, at least one; if no plan keeps the limits, all of the last rung, sorted
             by the limit that each misses most, nearest first.
         cases: the best plan of each schedule as uncertain inputs vary; None if no input is
-            uncertain, or no plan keeps the limits.
+            uncertain, no plan keeps the limits, or the search was interrupted.
+        interrupted: whether Ctrl-C ended the search: this is the best that was known then.
     """
 
     cluster: Cluster
@@ -99,6 +109,7 @@ class SearchResult:
     refused: Sequence[Refused]
     rungs: Sequence[Rung]
     cases: Cases | None = None
+    interrupted: bool = False
 
     @property
     def goal(self) -> Metric:
@@ -142,17 +153,29 @@ class SearchResult:
         return first
 
 
+class SearchInterrupted(KeyboardInterrupt):
+    """Ctrl-C during a search that has simulated some plans already; ``found`` is its result."""
+
+    def __init__(self, found: SearchResult) -> None:
+        super().__init__()
+        self.found = replace(found, interrupted=True)
+
+
 def search(cluster: Cluster, say: Progress) -> SearchResult:
     """Find the best plans for a cluster, and vary its uncertain inputs.
 
     Raises:
         UserError, RunError: see ``rank`` and ``in_cases``.
+        SearchInterrupted: Ctrl-C, once there is a best plan.
     """
     result = rank(cluster, say)
     if not result.feasible:
         return result
     plans = {name: each.candidate for name, each in result.best_of_each.items()}
-    return replace(result, cases=in_cases(plans, result.cluster, say))
+    try:
+        return replace(result, cases=in_cases(plans, result.cluster, say))
+    except KeyboardInterrupt:
+        raise SearchInterrupted(result) from None
 
 
 def rank(cluster: Cluster, say: Progress) -> SearchResult:
@@ -161,16 +184,44 @@ def rank(cluster: Cluster, say: Progress) -> SearchResult:
     Raises:
         UserError: the file is wrong, or no plan is possible.
         RunError: a simulation came to a standstill.
+        SearchInterrupted: Ctrl-C, once a plan is simulated.
     """
     candidates, refused = find_candidates(cluster)
-    rungs, runs, limits = list[Rung](), cluster.search.first_runs, cluster.search.limits
+    candidates, runs = _by_turns(candidates), cluster.search.first_runs
+    rungs, whole = list[Rung](), list[Simulated]()
     while True:
+        plans = list[Simulated]()
+        try:
+            for plan in _simulated(candidates, cluster, runs, say):
+                plans.append(plan)
+        except KeyboardInterrupt:
+            if not whole and not plans:
+                raise
+            rungs = rungs or [Rung(len(plans), runs)]
+            raise SearchInterrupted(_answer(cluster, whole or plans, refused, rungs)) from None
         rungs.append(Rung(len(candidates), runs))
-        plans = _simulated(candidates, cluster, runs, say)
         if runs == cluster.runs:
-            break
-        candidates = _survivors(plans, cluster)
+            return _answer(cluster, plans, refused, rungs)
+        whole, candidates = plans, _survivors(plans, cluster)
         runs = min(cluster.runs, runs * cluster.search.keep)
+
+
+def _by_turns(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Order candidates so that the first of each schedule come first, then the second."""
+    groups: dict[ScheduleName, list[Candidate]] = {}
+    for each in candidates:
+        groups.setdefault(each.schedule, []).append(each)
+    return [each for turn in zip_longest(*groups.values()) for each in turn if each is not None]
+
+
+def _answer(
+    cluster: Cluster,
+    plans: Sequence[Simulated],
+    refused: Sequence[Refused],
+    rungs: Sequence[Rung],
+) -> SearchResult:
+    """Rank plans, and refuse those that break a limit, if there are others."""
+    limits, refused = cluster.search.limits, list(refused)
     kept = [plan for plan in plans if not misses(plan.outcome, limits)]
     for plan in plans if kept else ():
         for worst in misses(plan.outcome, limits)[:1]:
@@ -183,23 +234,35 @@ def rank(cluster: Cluster, say: Progress) -> SearchResult:
 
 def _simulated(
     candidates: Sequence[Candidate], cluster: Cluster, runs: int, say: Progress
-) -> list[Simulated]:
+) -> Iterator[Simulated]:
+    """Yield plans as they are simulated, and tell the best so far."""
+    goal = metric(cluster.search.goal)
+    best: Simulated | None = None
     paths = runs == cluster.runs
     points = [
         Point(str(i), each.scenario.with_(runs=runs), paths=paths)
         for i, each in enumerate(candidates)
     ]
-    outcomes = simulate_points(points, say, f"{len(points)} plans, {runs} runs").values()
-    plans = [Simulated(*pair) for pair in zip(candidates, outcomes, strict=True)]
-    for plan in plans:
-        for goal in (cluster.search.goal, *cluster.search.weighed):
-            if plan.value(goal) is None:
-                key = "search.goal =" if goal == cluster.search.goal else "search.front:"
-                raise UserError(
-                    f"{cluster.path}: key {key} {goal!r} does not apply: {plan.candidate.label} "
-                    f"has {', '.join(plan.outcome.metrics) or 'no metric'}{_lacking(goal)}"
-                )
-    return plans
+    say(f"{len(points)} plans, {runs} runs", len(points))
+    for candidate, (_, outcome) in zip(candidates, outcomes_of(points), strict=True):
+        plan = Simulated(candidate, outcome)
+        _check_goals(plan, cluster)
+        say("", 1)
+        if best is None or _cost(plan, cluster) < _cost(best, cluster):
+            best, mean = plan, number(outcome.metrics[goal.name].mean)
+            say(f"best so far: {candidate.schedule}, {mean} {goal.unit}", 0)
+        yield plan
+
+
+def _check_goals(plan: Simulated, cluster: Cluster) -> None:
+    """Raise ``UserError`` if a plan lacks a figure that plans are compared by."""
+    for goal in (cluster.search.goal, *cluster.search.weighed):
+        if plan.value(goal) is None:
+            key = "search.goal =" if goal == cluster.search.goal else "search.front:"
+            raise UserError(
+                f"{cluster.path}: key {key} {goal!r} does not apply: {plan.candidate.label} "
+                f"has {', '.join(plan.outcome.metrics) or 'no metric'}{_lacking(goal)}"
+            )
 
 
 def _lacking(goal: str) -> str:
@@ -214,17 +277,47 @@ def _lacking(goal: str) -> str:
 
 
 def _survivors(plans: Sequence[Simulated], cluster: Cluster) -> list[Candidate]:
-    """Select the best plans of every schedule, and those of the front."""
+    """Select the best plan of every schedule, others that may be the best of all, and those of
+    the front; best first."""
     search, by_schedule = cluster.search, dict[ScheduleName, list[Simulated]]()
+    hopeless = _hopeless(plans, cluster)
     for plan in plans:
         by_schedule.setdefault(plan.candidate.schedule, []).append(plan)
-    kept, able = list[Candidate](), list[Simulated]()
+    kept, able = list[Simulated](), list[Simulated]()
     for group in by_schedule.values():
         ranked = _best_first(group, cluster)
-        kept += [each.candidate for each in ranked[: ceil(len(ranked) / search.keep)]]
+        first, *others = ranked[: ceil(len(ranked) / search.keep)]
+        kept += [first, *(each for each in others if not hopeless(each))]
         able += [each for each in ranked if not misses(each.outcome, search.limits)]
     front = front_members(able, search.weighed) if search.weighed else []
-    return kept + [each.candidate for each in front if each.candidate not in kept]
+    kept += [each for each in front if each not in kept]
+    return [each.candidate for each in sorted(kept, key=lambda each: _cost(each, cluster))]
+
+
+def _hopeless(plans: Sequence[Simulated], cluster: Cluster) -> Callable[[Simulated], bool]:
+    """Return a test of whether a plan is so much worse than the best that further runs would not
+    make it the best: by more than ``NEAR``, and than ``DOUBT`` standard errors of the plans'
+    paired differences, whose variance is pooled, since a plan has few runs. Nothing is hopeless if
+    all plans break a limit."""
+    goal, best = metric(cluster.search.goal), min(plans, key=lambda each: _cost(each, cluster))
+    if misses(best.outcome, cluster.search.limits):
+        return lambda plan: False
+
+    def behind(plan: Simulated) -> npt.NDArray[np.float64] | None:
+        mine, its = (each.outcome.observations[goal.name] for each in (plan, best))
+        if len(mine) != len(its) or len(its) < 2 or min(*mine, *its) <= 0:
+            return None
+        logs: npt.NDArray[np.float64] = np.log(mine) - np.log(its)
+        return logs if goal.less_is_better else -logs
+
+    gaps = [gap for gap in map(behind, plans) if gap is not None]
+    spread = sqrt(float(np.mean([np.var(gap, ddof=1) for gap in gaps]))) if gaps else 0.0
+
+    def hopeless(plan: Simulated) -> bool:
+        gap = behind(plan)
+        return gap is not None and float(gap.mean()) > max(NEAR, DOUBT * spread / sqrt(len(gap)))
+
+    return hopeless
 
 
 def _ranking(plans: Sequence[Simulated], cluster: Cluster) -> list[Ranked]:
@@ -245,15 +338,8 @@ def _ranking(plans: Sequence[Simulated], cluster: Cluster) -> list[Ranked]:
 def _best_first(plans: Sequence[Simulated], cluster: Cluster) -> list[Simulated]:
     """Sort plans by their excess over the limits (0: kept), then by the goal. Of plans with equal
     figures the simplest is kept."""
-    goal, limits = metric(cluster.search.goal), cluster.search.limits
-
-    def cost(plan: Simulated) -> tuple[float, float]:
-        missed = misses(plan.outcome, limits)
-        mean = plan.outcome.metrics[goal.name].mean
-        return missed[0].excess if missed else 0.0, goal.cost(mean)
-
     groups: dict[object, list[Simulated]] = {}
-    for plan in sorted(plans, key=cost):
+    for plan in sorted(plans, key=lambda plan: _cost(plan, cluster)):
         groups.setdefault(_figures(plan), []).append(plan)
     distinct = []
     for group in groups.values():
@@ -262,6 +348,13 @@ def _best_first(plans: Sequence[Simulated], cluster: Cluster) -> list[Simulated]
         candidate = replace(first.candidate, same=(*first.candidate.same, *same))
         distinct.append(Simulated(candidate, first.outcome))
     return distinct
+
+
+def _cost(plan: Simulated, cluster: Cluster) -> tuple[float, float]:
+    """Return a plan's excess over the limits (0: kept) and its goal, by which plans are sorted."""
+    goal, missed = metric(cluster.search.goal), misses(plan.outcome, cluster.search.limits)
+    mean = plan.outcome.metrics[goal.name].mean
+    return missed[0].excess if missed else 0.0, goal.cost(mean)
 
 
 def _figures(plan: Simulated) -> object:

@@ -32,6 +32,7 @@ from treepipe.scenario.making import share_warnings
 SCHEMA = "treepipe.plan/1"
 NAMED = 4
 """Number of indistinguishable plans that are named; further ones are counted."""
+CUT = "interrupted: the best so far, and its inputs' uncertainty was not looked at"
 DIGITS = 3
 """Digits of a figure in a sentence; tables have more."""
 
@@ -46,6 +47,7 @@ def plan_content(result: SearchResult, done: Mapping[str, Finding] | None = None
         "unit": result.goal.unit,
         "seed": result.cluster.seed,
         "feasible": result.feasible,
+        "interrupted": result.interrupted,
         "rungs": [asdict(rung) for rung in result.rungs],
         "confidence": CONFIDENCE,
         "comparisons": result.comparisons,
@@ -197,7 +199,7 @@ def in_two_sentences(result: SearchResult) -> list[str]:
     best = result.best
     if not result.feasible:
         return ["No plan keeps the limits.", f"The nearest one is {best.label}: {best.missed}."]
-    known = "its inputs state no uncertainty"
+    known = CUT if result.interrupted else "its inputs state no uncertainty"
     if not result.cluster.search.cases:
         known = "its inputs' uncertainty was not looked at (search.cases = 0)"
     sure = "; ".join([*_apart(result), *(by_inputs(result) or [known])])
@@ -216,7 +218,9 @@ def ranking_notes(result: SearchResult) -> list[str]:
     if not result.feasible:
         return []
     best, others = result.best.candidate, result.ranking[1:]
-    sentences = [f"its plan: {best.label}"]
+    sentences = [CUT] if result.interrupted else []
+    sentences.append(f"its plan: {best.label}")
+    sentences += [f"{key} makes no difference to it on these texts" for key in _idle_keys(best)]
     if best.partition != "even":
         dealt = " | ".join(" ".join(map(str, counts)) for counts in best.layers)
         sentences.append(f"its layers per stage: {dealt}")
@@ -230,6 +234,16 @@ def ranking_notes(result: SearchResult) -> list[str]:
             f"({result.comparisons}) together, over {result.runs} runs on the same texts"
         )
     return sentences + apart
+
+
+def _idle_keys(plan: Candidate) -> list[str]:
+    """List the keys in which alone a plan with the same figures differs from this one."""
+    found = dict[str, None]()
+    for same in plan.same:
+        differ = [key for key, value in same.settings.items() if plan.settings.get(key) != value]
+        if same.schedule == plan.schedule and len(differ) == 1:
+            found[differ[0].removeprefix("schedule.")] = None
+    return list(found)
 
 
 def _apart(result: SearchResult) -> list[str]:

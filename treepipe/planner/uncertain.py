@@ -15,7 +15,7 @@ from math import exp, log, log1p, sqrt
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy.special import ndtri
 
 from treepipe.core.errors import UserError
 from treepipe.planner.candidates import Candidate
@@ -31,7 +31,7 @@ from treepipe.sim.points import Point, simulate_points
 
 RUNS = 2
 """Runs of each plan in each case."""
-QUANTILE = float(stats.norm.ppf((1 + CONFIDENCE) / 2))
+QUANTILE = float(ndtri((1 + CONFIDENCE) / 2))
 Floats = npt.NDArray[np.float64]
 
 
@@ -131,8 +131,9 @@ def drawn_factors(
     inputs: Mapping[Estimated, float], cases: int, seed: int
 ) -> list[dict[Estimated, float]]:
     """Draw the factor of every input for each case."""
-    places = stats.qmc.LatinHypercube(len(inputs), seed=seed).random(cases)
-    normal = stats.norm.ppf(places)
+    from scipy.stats import qmc  # half a second, spent only where an input is an estimate
+
+    normal = ndtri(qmc.LatinHypercube(len(inputs), seed=seed).random(cases))
     spreads = [log1p(share) / QUANTILE for share in inputs.values()]
     return [dict(zip(inputs, np.exp(row * spreads).tolist(), strict=True)) for row in normal]
 

@@ -35,7 +35,7 @@ def console(width: int = 120) -> Console:
 class ProgressBars:
     """A bar per kind of work on a terminal; nothing on a pipe or when quiet.
 
-    A call with (text, steps) opens a bar; ("", n) advances the last one.
+    A call with (text, steps) opens a bar; ("", n) advances the last one, (text, 0) annotates it.
     """
 
     def __init__(self, quiet: bool) -> None:
@@ -45,6 +45,7 @@ class ProgressBars:
             rich.progress.BarColumn(),
             rich.progress.MofNCompleteColumn(),
             rich.progress.TimeElapsedColumn(),
+            rich.progress.TextColumn("{task.fields[found]}", markup=False),
             console=console,
             disable=quiet or not console.is_terminal,
         )
@@ -58,8 +59,10 @@ class ProgressBars:
         self._bars.stop()
 
     def __call__(self, what: str, steps: int) -> None:
-        if what:
-            self._current = self._bars.add_task(what, total=steps)
+        if what and steps:
+            self._current = self._bars.add_task(what, total=steps, found="")
+        elif what and self._current is not None:
+            self._bars.update(self._current, found=what)
         elif self._current is not None:
             self._bars.advance(self._current, steps)
 

@@ -1,0 +1,165 @@
+"""What a search shows on the way, keeps at Ctrl-C and gives up, and what a page's sliders show."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.worlds.command_line import Terminal
+from tests.worlds.searches import CLUSTER, METRIC, found
+from tests.worlds.written_studies import say
+from treepipe.files.toml_file import toml_text
+from treepipe.planner.candidates import Candidate
+from treepipe.planner.cluster import Cluster
+from treepipe.planner.explorer import explore
+from treepipe.planner.gaps import Simulated
+from treepipe.planner.halving import SearchInterrupted, _survivors, rank, search
+from treepipe.planner.page import plan_report
+from treepipe.planner.report import plan_content, verdict
+from treepipe.report.page import SCRIPT, report_html
+from treepipe.results.show import ProgressBars
+from treepipe.results.statistics import Interval
+from treepipe.scenario.scenario import Scenario
+from treepipe.sim.points import Outcome, Point, simulate_points
+
+CHAINS = {"search.schedules": ["pp", "chain"], "search.grid": {"schedule.gamma": [1, 2, 4]}}
+PLANS = 4
+
+
+class Press:
+    """Progress that presses Ctrl-C at a step, and keeps what was told until then."""
+
+    def __init__(self, step: int) -> None:
+        self.left, self.told = step, list[str]()
+
+    def __call__(self, what: str, steps: int) -> None:
+        if what and not steps:
+            self.told.append(what)
+        self.left -= not what
+        if not what and self.left == 0:
+            raise KeyboardInterrupt
+
+
+def test_the_best_so_far_is_told_and_gets_better() -> None:
+    cluster, press = Cluster.of(CLUSTER).with_(**CHAINS), Press(0)
+    result = rank(cluster, press)
+    told = [float(each.split(", ")[1].removesuffix(" ms")) for each in press.told]
+    first = told[: told.index(min(told)) + 1]
+    assert press.told[0].startswith("best so far: pp, ")
+    assert first == sorted(first, reverse=True)
+    assert told[-1] == pytest.approx(result.best.outcome.metrics[METRIC].mean, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("step", "rungs"), [(3, [(2, 2)]), (PLANS + 2, [(PLANS, 2)])], ids=["first rung", "second rung"]
+)
+def test_an_interrupted_search_has_the_best_until_then(
+    step: int, rungs: list[tuple[int, int]]
+) -> None:
+    """That of the last rung that was simulated whole, or else of the plans simulated."""
+    cluster = Cluster.of(CLUSTER).with_(**CHAINS)
+    with pytest.raises(SearchInterrupted) as cut:
+        search(cluster, Press(step))
+    result = cut.value.found
+    assert [(each.candidates, each.runs) for each in result.rungs] == rungs
+    points = [Point(each.label, each.candidate.scenario.with_(runs=2)) for each in result.ranking]
+    means = {k: o.metrics[METRIC].mean for k, o in simulate_points(points, say).items()}
+    assert result.best.label == min(means, key=lambda label: means[label])
+    assert "interrupted: " in verdict(result)[1]
+    assert plan_content(result)["interrupted"] is True
+    with pytest.raises(KeyboardInterrupt) as nothing:
+        search(cluster, Press(1))
+    assert not isinstance(nothing.value, SearchInterrupted)
+
+
+def test_ctrl_c_shows_and_writes_the_best_so_far(
+    tmp_path: Path, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = []
+
+    def count(bars: ProgressBars, what: str, number: int) -> None:
+        steps.extend([""] * (not what))
+        if not what and len(steps) == PLANS + 2:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(ProgressBars, "__call__", count)
+    path = tmp_path / "cluster.toml"
+    searched = {"schedules": ["pp", "chain"], "grid": {"schedule.gamma": [1, 2, 4]}}
+    path.write_text(toml_text({**CLUSTER, "search": searched}, []))
+    sentence = "treepipe: interrupted; cluster-best.toml holds what was done until then"
+    monkeypatch.chdir(tmp_path)
+    shown = terminal.fails(sentence, "plan", "cluster.toml", "--sensitivity", code=130)
+    assert "interrupted: the best so far" in shown
+    assert Scenario.load(Path("cluster-best.toml")).schedule.name in ("pp", "chain")
+
+
+def _made(candidate: Candidate, *values: float) -> Simulated:
+    mean = Interval(sum(values) / len(values), None, None)
+    return Simulated(candidate, Outcome({METRIC: mean}, {}, (), {METRIC: values}))
+
+
+def test_plans_far_behind_are_given_up_unless_they_are_their_schedules_best() -> None:
+    """Beyond 10 % where paired gaps have no spread; none where they have a large one."""
+    cluster = Cluster.of(CLUSTER).with_(**CHAINS, **{"search.keep": 2})
+    first = rank(cluster, say).best.candidate
+    made = [replace(first, schedule="chain", settings={"gamma": n}) for n in range(8)]
+    slow = replace(made[0], schedule="pp")
+    steady = [(10, 10), (10.9, 10.9), (15, 15), (16, 16), *[(20.0 + n,) * 2 for n in range(4)]]
+    plans = [_made(slow, 99, 99), *(_made(c, *v) for c, v in zip(made, steady, strict=True))]
+    kept = _survivors(plans, cluster)
+    assert [(each.schedule, each.settings["gamma"]) for each in kept] == [
+        ("chain", 0), ("chain", 1), ("pp", 0)
+    ]  # fmt: skip
+    noisy = [(10, 10), (8, 14), (15, 9), (9, 16), *[(30.0 - n, 10.0 + n) for n in range(4)]]
+    plans = [_made(slow, 99, 99), *(_made(c, *v) for c, v in zip(made, noisy, strict=True))]
+    assert len(_survivors(plans, cluster)) == 1 + 4
+
+
+def test_a_key_that_changes_no_figure_is_named() -> None:
+    result = found(**CHAINS)
+    chain = next(each for each in result.ranking if each.candidate.schedule == "chain")
+    settings = {**chain.candidate.settings, "schedule.gamma": 99}
+    same = replace(chain.candidate, settings=settings)
+    one = replace(chain, candidate=replace(chain.candidate, same=(same,)))
+    told = verdict(replace(result, ranking=[one]))
+    assert "gamma makes no difference to it on these texts" in told
+    assert not any("makes no difference" in each for each in verdict(result))
+
+
+def test_every_figure_of_the_sliders_is_a_simulation() -> None:
+    result = found(**CHAINS)
+    explored = explore(result, say)
+    assert explored is not None
+    assert [each.name for each in explored.inputs] == [
+        "link latency", "link bandwidth", "times of all devices", "misses of acceptance"
+    ]  # fmt: skip
+    place = (4.0, 0.25, 2.0, 0.5)
+    scale = {"latency": 4.0, "bandwidth": 0.25, "stages": 2.0, "drafts": 2.0, "misses": 0.5}
+    for each, value in zip(explored.plans, explored.values[place], strict=True):
+        plan = each.candidate.scenario.with_(runs=2)
+        points = [Point("stated", plan), Point("changed", plan.with_(scale=scale))]
+        means = [o.metrics[METRIC].mean for o in simulate_points(points, say).values()]
+        stated = each.outcome.metrics[METRIC].mean
+        assert value == pytest.approx(stated * means[1] / means[0])
+    page = report_html(plan_report(result, explored=explored))
+    (figures,) = re.findall(r'data-figures="([^"]*)"', page)
+    told = json.loads(html.unescape(figures))
+    levels = [each["levels"] for each in told["inputs"]]
+    index = 0
+    for each, level in zip(levels, ("4 times", "0.25 times", "2 times", "0.5 times"), strict=True):
+        index = index * len(each) + each.index(level)
+    assert told["values"][index] == list(explored.values[place])
+    assert "link latency" in page
+    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    assert page.count("<script>") == 1
+    assert f"script-src 'sha256-{digest}'" in page
+    assert f"<script>{SCRIPT}</script>" in page
+    assert "<script" not in report_html(plan_report(result))
