@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from itertools import compress
 from typing import Any
 
@@ -95,9 +96,7 @@ def _merged_tables(tables: Sequence[TimeTable], kept: Kept) -> TimeTable:
     if len({table.last_context for table in tables}) > 1:
         raise NotAlikeError
     contents = [getattr(table, "by_context", None) or table.points for table in tables]
-    flat = [
-        {key: _points(each) or each for key, each in content.items()} for content in contents
-    ]
+    flat = [{key: _points(each) or each for key, each in content.items()} for content in contents]
     return tables[0] if all(each == flat[0] for each in flat) else LaneTable(tables, kept)
 
 
@@ -118,42 +117,65 @@ def _merged_fields(values: Sequence[Any], kept: Kept) -> Any:
 
 
 def simulate_alike(
-    deployments: Sequence[Deployment], source: AcceptanceSource, *, record_spans: bool = True
-) -> list[Trace]:
+    deployments: Sequence[Deployment], source: AcceptanceSource
+) -> list[Trace | RunError]:
     """Simulate deployments of the same schedules on the same texts, in lanes as far as possible.
 
     Each trace equals that of the deployment's own simulation, but for the order of its spans. A
-    deployment that leaves lane 0's order is simulated again, with others that did, or alone.
+    deployment that leaves lane 0's order is simulated again, with others that did, or alone; one
+    that comes to a standstill has that error.
     """
-    found: dict[int, Trace] = {}
+    found: dict[int, Trace | RunError] = {}
     waiting = [*range(len(deployments))]
     while len(waiting) >= FEWEST:
-        traces = _in_lanes([deployments[each] for each in waiting], source, record_spans)
-        found.update((each, trace) for each, trace in zip(waiting, traces, strict=True) if trace)
-        left = [each for each in waiting if each not in found]
-        if len(waiting) - len(left) < FEWEST:
-            waiting = left
+        middle = len(waiting) // 2  # of a range of values, it is nearest to the others
+        lanes = [*waiting[middle:], *waiting[:middle]]
+        traces = _in_lanes([deployments[each] for each in lanes], source)
+        answered = {each: trace for each, trace in zip(lanes, traces, strict=True) if trace}
+        found |= answered
+        waiting = [each for each in waiting if each not in found]
+        if len(answered) < FEWEST:
             break
-        waiting = left
     for each in waiting:
-        found[each] = simulate(deployments[each], source, record_spans=record_spans)
+        try:
+            found[each] = simulate(deployments[each], source)
+        except RunError as error:
+            found[each] = error
     return [found[each] for each in range(len(deployments))]
 
 
-def _in_lanes(
-    deployments: Sequence[Deployment], source: AcceptanceSource, record_spans: bool
-) -> list[Trace | None]:
+def _in_lanes(deployments: Sequence[Deployment], source: AcceptanceSource) -> list[Trace | None]:
     """Return the traces of the lanes that keep together with the first; None for the others."""
     if deployments[0].faults.injected:
         return [None] * len(deployments)
     kept = Kept(len(deployments))
     clock = LaneClock(kept)
     try:
-        together = merged(deployments, kept)
-        trace = Simulation(together, source, record_spans, lanes=clock).run()
-    except (NotAlikeError, RunError):  # the error is told by the deployment's own simulation
+        try:
+            together = merged(deployments, kept)
+        except NotAlikeError:
+            return _with_the_first(deployments, source)
+        trace = Simulation(together, source, record_spans=True, lanes=clock).run()
+    except RunError:  # the error is told by the deployment's own simulation
         return [None] * len(deployments)
     return _traces(trace, clock, deployments)
+
+
+def _with_the_first(
+    deployments: Sequence[Deployment], source: AcceptanceSource
+) -> list[Trace | None]:
+    """Simulate those together that are like the first."""
+    found: list[Trace | None] = [None] * len(deployments)
+    like = [0]
+    for number, each in enumerate(deployments[1:], start=1):
+        with suppress(NotAlikeError):
+            merged([deployments[0], each], Kept(2))
+            like.append(number)
+    if len(like) >= FEWEST:
+        traces = _in_lanes([deployments[number] for number in like], source)
+        for number, trace in zip(like, traces, strict=True):
+            found[number] = trace
+    return found
 
 
 def _traces(
@@ -163,9 +185,10 @@ def _traces(
     inside = clock.before_end(clock.spans.steps)
     fixed = [(span.device, span.kind, span.session, span.tokens) for span in spans]
     devices, kinds, sessions, tokens = zip(*fixed, strict=True) if fixed else ((), (), (), ())
-    starts, ends = (_table(times, lanes) for times in (
-        [span.start_ms for span in spans], [span.end_ms for span in spans]
-    ))
+    starts, ends = (
+        _table(times, lanes)
+        for times in ([span.start_ms for span in spans], [span.end_ms for span in spans])
+    )
     emitted = [_table([at for at, _ in each.emitted], lanes) for each in trace.requests]
     limits = _table([at for r in trace.requests for at in (r.started_ms, r.finished_ms)], lanes)
     turned = _table(
@@ -186,7 +209,9 @@ def _traces(
                 request,
                 started_ms=began,
                 finished_ms=ended,
-                emitted=tuple(zip(times[:, lane].tolist(), [n for _, n in request.emitted])),
+                emitted=tuple(
+                    zip(times[:, lane].tolist(), [n for _, n in request.emitted], strict=True)
+                ),
             )
             for request, times, (began, ended) in zip(
                 trace.requests, emitted, limits[:, lane].reshape(-1, 2).tolist(), strict=True

@@ -30,6 +30,8 @@ Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 TOGETHER = 256
 """Pairs of steps whose order is checked together."""
+DEEPEST = 16
+"""Requests of requests followed to tell which of two steps due together was asked for first."""
 REMEMBERED = 2048
 """Steps, at least, whose requests are remembered to tell the order of steps due together."""
 
@@ -55,9 +57,7 @@ class Kept:
 
 def _paired(apply: Callable[[Any, Any], Any]) -> Any:
     def both(self: Times, other: Any) -> Times:
-        return Times(
-            apply(self.of, other.of if type(other) is Times else other), self.kept
-        )
+        return Times(apply(self.of, other.of if type(other) is Times else other), self.kept)
 
     return both
 
@@ -157,6 +157,7 @@ class LaneClock(Clock):
         self._pending: set[Step] = set()
         self.spans = Notes(self)
         self.end: Step | None = None
+        self._noted = 0
 
     @property
     def now(self) -> Any:
@@ -212,8 +213,9 @@ class LaneClock(Clock):
         if pairs:
             earlier = np.array([first.due for first, _ in pairs])
             later = np.array([then.due for _, then in pairs])
-            for row in np.flatnonzero(~(earlier < later).all(axis=1)):
+            for row in np.flatnonzero(~(earlier < later).all(axis=1)).tolist():
                 wrong = ~before(*pairs[row])
+                wrong[0] = False  # its order is the one that is followed
                 if self.end is not None:
                     wrong &= np.minimum(earlier[row], later[row]) <= self.end.due
                 self.kept.lanes &= ~wrong
@@ -230,6 +232,7 @@ class LaneClock(Clock):
         """Take the steps behind the end of lane 0, which may lie before another lane's."""
         self.check()
         end = self.end = self.acting
+        self._noted = len(self.spans)
         assert end is not None
         while any((step.due <= end.due)[self.kept.lanes].any() for step in self._pending):
             self.step()
@@ -241,17 +244,19 @@ class LaneClock(Clock):
         assert end is not None
         due = np.array([step.due for step in steps]).reshape(len(steps), len(end.due))
         found = due < end.due
-        for row in np.flatnonzero((due == end.due).any(axis=1)):
-            if steps[row] is not end:
-                found[row] = before(steps[row], end)
-                self.kept.lanes &= found[row] | before(end, steps[row])
+        for row in np.flatnonzero((due == end.due).any(axis=1)).tolist():
+            found[row] = before(steps[row], end)
+            self.kept.lanes[1:] &= (found[row] | before(end, steps[row]))[1:]
+        found[:, 0] = np.arange(len(steps)) < self._noted
         return found
 
 
 def before(first: Step, then: Step) -> Flags:
     """Return the lanes in which ``first`` surely runs before ``then``."""
     found, tied = first.due < then.due, first.due == then.due
-    while tied.any():
+    for _ in range(DEEPEST):
+        if not tied.any():
+            break
         if then.parent is first or first.parent is then:
             return found | tied if then.parent is first else found
         if first.old or then.old:

@@ -51,7 +51,7 @@ class Port:
         """Keep the port busy with a message as soon as it is free; return the begin (ms)."""
         lasts, drawn, burst = load
         free = self.free_ms
-        begin = later(from_ms, free)
+        begin: float = later(from_ms, free)
         free = begin + lasts
         if drawn:
             self._paid_ms = later(begin - burst, self._paid_ms) + drawn
