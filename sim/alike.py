@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import fields, is_dataclass, replace
-from itertools import compress
-from typing import Any
+from functools import partial
+from itertools import compress, islice
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from treepipe.physics.timing import TimeTable
 from treepipe.results.trace import Span, Trace
 from treepipe.scenario.deployment import Deployment
 from treepipe.sim.acceptance import AcceptanceSource
-from treepipe.sim.lanes import Floats, Kept, LaneClock, Times
+from treepipe.sim.lanes import Flags, Floats, Kept, LaneClock, Times
 from treepipe.sim.world import Simulation, simulate
 
 FEWEST = 3
@@ -25,6 +26,9 @@ FEWEST = 3
 ASIDE = {"name", "path", "warnings", "estimates", "new_schedule", "key"}
 """Fields of deployments on which a simulation's numbers do not depend, and the schedule, which the
 caller compares."""
+
+
+Told: TypeAlias = Callable[[], Trace]
 
 
 class NotAlikeError(Exception):
@@ -116,16 +120,17 @@ def _merged_fields(values: Sequence[Any], kept: Kept) -> Any:
     return found
 
 
-def simulate_alike(
-    deployments: Sequence[Deployment], source: AcceptanceSource
-) -> list[Trace | RunError]:
+def simulate_alike(deployments: Sequence[Deployment], source: AcceptanceSource) -> list[Told]:
     """Simulate deployments of the same schedules on the same texts, in lanes as far as possible.
 
-    Each trace equals that of the deployment's own simulation, but for the order of its spans. A
-    deployment that leaves lane 0's order is simulated again, with others that did, or alone; one
-    that comes to a standstill has that error.
+    A deployment that leaves lane 0's order is simulated again, with others that did, or alone.
+
+    Returns:
+        For each a function that returns its trace when called, since many traces take much memory:
+        that of its own simulation, but for the order of spans. It raises ``RunError`` where that
+        simulation comes to a standstill.
     """
-    found: dict[int, Trace | RunError] = {}
+    found: dict[int, Told] = {}
     waiting = [*range(len(deployments))]
     while len(waiting) >= FEWEST:
         middle = len(waiting) // 2  # of a range of values, it is nearest to the others
@@ -136,15 +141,11 @@ def simulate_alike(
         waiting = [each for each in waiting if each not in found]
         if len(answered) < FEWEST:
             break
-    for each in waiting:
-        try:
-            found[each] = simulate(deployments[each], source)
-        except RunError as error:
-            found[each] = error
-    return [found[each] for each in range(len(deployments))]
+    alone = {each: partial(simulate, deployments[each], source) for each in waiting}
+    return [(alone.get(each) or found[each]) for each in range(len(deployments))]
 
 
-def _in_lanes(deployments: Sequence[Deployment], source: AcceptanceSource) -> list[Trace | None]:
+def _in_lanes(deployments: Sequence[Deployment], source: AcceptanceSource) -> list[Told | None]:
     """Return the traces of the lanes that keep together with the first; None for the others."""
     if deployments[0].faults.injected:
         return [None] * len(deployments)
@@ -163,9 +164,9 @@ def _in_lanes(deployments: Sequence[Deployment], source: AcceptanceSource) -> li
 
 def _with_the_first(
     deployments: Sequence[Deployment], source: AcceptanceSource
-) -> list[Trace | None]:
+) -> list[Told | None]:
     """Simulate those together that are like the first."""
-    found: list[Trace | None] = [None] * len(deployments)
+    found: list[Told | None] = [None] * len(deployments)
     like = [0]
     for number, each in enumerate(deployments[1:], start=1):
         with suppress(NotAlikeError):
@@ -178,69 +179,68 @@ def _with_the_first(
     return found
 
 
-def _traces(
-    trace: Trace, clock: LaneClock, deployments: Sequence[Deployment]
-) -> list[Trace | None]:
-    lanes, spans = len(deployments), trace.spans
-    inside = clock.before_end(clock.spans.steps)
-    fixed = [(span.device, span.kind, span.session, span.tokens) for span in spans]
-    devices, kinds, sessions, tokens = zip(*fixed, strict=True) if fixed else ((), (), (), ())
-    starts, ends = (
-        _table(times, lanes)
-        for times in ([span.start_ms for span in spans], [span.end_ms for span in spans])
-    )
-    emitted = [_table([at for at, _ in each.emitted], lanes) for each in trace.requests]
-    limits = _table([at for r in trace.requests for at in (r.started_ms, r.finished_ms)], lanes)
-    turned = _table(
-        [at for t in trace.turns for at in (t.arrived_ms, t.started_ms, t.ended_ms)], lanes
-    )
+def _traces(trace: Trace, clock: LaneClock, deployments: Sequence[Deployment]) -> list[Told | None]:
+    """Return functions that make the kept lanes' traces."""
     assert clock.end is not None
-    end_ms = clock.end.due
-    found: list[Trace | None] = []
-    for lane, deployment in enumerate(deployments):
-        if not clock.kept.lanes[lane]:
-            found.append(None)
-            continue
-        own = map(
-            Span, devices, kinds, starts[:, lane].tolist(), ends[:, lane].tolist(), sessions, tokens
-        )
-        requests = [
-            replace(
-                request,
-                started_ms=began,
-                finished_ms=ended,
-                emitted=tuple(
-                    zip(times[:, lane].tolist(), [n for _, n in request.emitted], strict=True)
-                ),
-            )
-            for request, times, (began, ended) in zip(
-                trace.requests, emitted, limits[:, lane].reshape(-1, 2).tolist(), strict=True
-            )
-        ]
-        turns = [
-            Turn(turn.draft, turn.pipeline, *times)
-            for turn, times in zip(
-                trace.turns, turned[:, lane].reshape(-1, 3).tolist(), strict=True
-            )
-            if times[2] <= end_ms[lane]
-        ]
-        found.append(
-            replace(
-                trace,
-                spans=list(compress(own, inside[:, lane].tolist())),
-                requests=requests,
-                turns=turns,
-                warnings=list(trace.warnings),
-                machines=deployment.roles.machines,
-                slo=deployment.service.slo,
-            )
-        )
-    return found
-
-
-def _table(times: Sequence[Any], lanes: int) -> Floats:
-    """Return times by lane: [times, lanes]."""
-    found = np.empty((len(times), lanes))
+    inside, times = clock.before_end(clock.spans.steps), _times(trace)
+    table = np.empty((len(times), len(deployments)))
     for row, each in enumerate(times):
-        found[row] = each.of if type(each) is Times else each
+        table[row] = each.of if type(each) is Times else each
+    fixed = [(span.device, span.kind, span.session, span.tokens) for span in trace.spans]
+    columns = list(zip(*fixed, strict=True)) or [()] * 4
+    found: list[Told | None] = [None] * len(deployments)
+    for lane in np.flatnonzero(clock.kept.lanes).tolist():
+        end_ms = float(clock.end.due[lane])
+        at = table[:, lane], inside[:, lane], end_ms
+        found[lane] = partial(_lane, trace, columns, deployments[lane], at)
     return found
+
+
+def _lane(
+    trace: Trace,
+    columns: Sequence[Sequence[Any]],
+    deployment: Deployment,
+    at: tuple[Floats, Flags, float],
+) -> Trace:
+    """Return the trace of one lane.
+
+    Args:
+        at: its times, which spans are noted before its end, and its end.
+    """
+    times, inside, end_ms = at
+    own = _at(trace, columns, iter(times.tolist()))
+    return replace(
+        own,
+        spans=list(compress(own.spans, inside.tolist())),
+        turns=[turn for turn in own.turns if turn.ended_ms <= end_ms],
+        warnings=list(trace.warnings),
+        machines=deployment.roles.machines,
+        slo=deployment.service.slo,
+    )
+
+
+def _times(trace: Trace) -> list[Any]:
+    """Return all times of a trace, in the order of ``_at``."""
+    found: list[Any] = [span.start_ms for span in trace.spans]
+    found += [span.end_ms for span in trace.spans]
+    for request in trace.requests:
+        found += [request.started_ms, request.finished_ms, *[at for at, _ in request.emitted]]
+    for turn in trace.turns:
+        found += [turn.arrived_ms, turn.started_ms, turn.ended_ms]
+    return found
+
+
+def _at(trace: Trace, columns: Sequence[Sequence[Any]], times: Iterator[float]) -> Trace:
+    """Return the trace with other times. Args: ``columns``: devices, kinds, sessions and tokens of
+    its spans."""
+    devices, kinds, sessions, tokens = columns
+    starts, ends = (list(islice(times, len(devices))) for _ in range(2))
+    spans = list(map(Span, devices, kinds, starts, ends, sessions, tokens))
+    requests = []
+    for request in trace.requests:
+        started, finished = next(times), next(times)
+        emitted = tuple([(next(times), count) for _, count in request.emitted])
+        found = replace(request, started_ms=started, finished_ms=finished, emitted=emitted)
+        requests.append(found)
+    turns = [Turn(turn.draft, turn.pipeline, *islice(times, 3)) for turn in trace.turns]
+    return replace(trace, spans=spans, requests=requests, turns=turns)

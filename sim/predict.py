@@ -50,39 +50,31 @@ def predict(
     return asked.finished(traces)
 
 
-def predict_alike(scenarios: Sequence[Scenario]) -> list[list[Trace] | UserError | RunError]:
-    """Simulate scenarios with the same ``likeness``, in lanes as far as possible (``alike.py``).
-
-    Returns:
-        What ``predict`` returns or raises, per scenario.
-    """
-    found: dict[int, list[Trace] | UserError | RunError] = {}
+def predict_alike(
+    scenarios: Sequence[Scenario],
+) -> Iterator[list[Trace] | UserError | RunError]:
+    """Simulate scenarios with the same ``likeness``, in lanes as far as possible (``alike.py``);
+    yield what ``predict`` returns or raises, per scenario."""
     ready = dict[int, _Asked]()
+    refused = dict[int, UserError]()
     for number, scenario in enumerate(scenarios):
         try:
             ready[number] = _asked_runs(scenario)
         except UserError as error:
-            found[number] = error
-    if ready:
-        by_run = [
-            simulate_alike([deployment for deployment, _ in runs], runs[0][1])
-            for runs in zip(*(asked.runs for asked in ready.values()), strict=True)
-        ]
-        for place, (number, asked) in enumerate(ready.items()):
-            found[number] = _finished(asked, [traces[place] for traces in by_run])
-    return [found[number] for number in range(len(scenarios))]
-
-
-def _finished(asked: _Asked, own: Sequence[Trace | RunError]) -> list[Trace] | UserError | RunError:
-    traces = list[Trace]()
-    for each in own:
-        if isinstance(each, RunError):
-            return each
-        traces.append(each)
-    try:
-        return asked.finished(traces)
-    except UserError as error:
-        return error
+            refused[number] = error
+    told = [
+        simulate_alike([deployment for deployment, _ in runs], runs[0][1])
+        for runs in zip(*(asked.runs for asked in ready.values()), strict=True)
+    ]
+    own = dict(zip(ready, zip(*told, strict=True), strict=True))
+    for number in range(len(scenarios)):
+        if number in refused:
+            yield refused[number]
+            continue
+        try:
+            yield ready[number].finished([trace() for trace in own[number]])
+        except (UserError, RunError) as error:
+            yield error
 
 
 def alike(scenarios: Sequence[Scenario]) -> list[list[int]]:

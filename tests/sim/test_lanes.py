@@ -80,7 +80,7 @@ def answered(monkeypatch: pytest.MonkeyPatch, variants: Sequence[Scenario]) -> l
     """Return how many lanes each simulation in lanes has answered."""
     counts, in_lanes = list[int](), alike._in_lanes
 
-    def counted(*args: Any) -> list[Trace | None]:
+    def counted(*args: Any) -> Any:
         found = in_lanes(*args)
         counts.append(sum(trace is not None for trace in found))
         return found
