@@ -44,6 +44,10 @@ class Clock(simpy.Environment):  # type: ignore[misc]
             self.events += 1
         latest.callbacks.append(callback)
 
+    def touch(self, place: object, part: str | None = None) -> None:
+        """Report that the callback reads or changes a place, which only ``LaneClock`` notes
+        (``lanes.py``); what it does commutes with what touches another ``part``."""
+
     # Reports of causes, which only ``ListeningClock`` (``causes.py``) keeps.
 
     def bound(self, callback: Callback) -> Callback:

@@ -15,7 +15,7 @@ from math import inf
 import numpy as np
 
 from treepipe.physics.host import HostTimes
-from treepipe.physics.timing import IdleFactor
+from treepipe.physics.timing import IdleFactor, later
 from treepipe.scenario.machines import Machine
 from treepipe.sim.clock import Callback, Clock
 
@@ -112,6 +112,7 @@ class SharedMachine:
         self._waiting: deque[tuple[SharedPlace, float, Callback, float]] = deque()
 
     def ask(self, place: SharedPlace, duration_ms: float, done: Callback) -> None:
+        self._clock.touch(self)
         if self._busy < self._capacity:
             self._begin(place, duration_ms, done)
         else:
@@ -125,6 +126,7 @@ class SharedMachine:
 
     def _end(self, place: SharedPlace, done: Callback, event: object) -> None:
         """End a piece of work; a waiting role goes before the next work of the same role."""
+        self._clock.touch(self)
         self._busy -= 1
         self._ended_ms = self._clock.now
         done = self._clock.bound(done)
@@ -214,6 +216,7 @@ class SharedHost:
         self._plan()
 
     def _go_on(self) -> None:
+        self._clock.touch(self)
         passed = self._clock.now - self._looked_ms
         self._looked_ms = self._clock.now
         for process in self._working if passed else ():
@@ -236,7 +239,7 @@ class SharedHost:
         ends = [process.left_ms * slow for process in self._working if process.done]
         ends += [process.turn_ms for process in self._working if self._ready]
         if min(ends, default=inf) < inf:
-            self._clock.after(max(0.0, min(ends)), partial(self._look, self._plans))
+            self._clock.after(later(min(ends), 0.0), partial(self._look, self._plans))
 
     def _has_room(self, process: Process) -> bool:
         """Whether a processor is free for this process, or made free."""
@@ -253,6 +256,7 @@ class SharedHost:
         self._ready.append(process)
 
     def _look(self, plan: int, event: object) -> None:
+        self._clock.touch(self)
         if plan != self._plans:
             return
         self._go_on()

@@ -26,9 +26,10 @@ from treepipe.results.estimates import critical_path, observe
 from treepipe.results.metrics import METRICS
 from treepipe.results.statistics import Interval
 from treepipe.results.steady import steady
+from treepipe.results.trace import Trace
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.engine import run_jobs
-from treepipe.sim.predict import predict
+from treepipe.sim.predict import alike, predict, predict_alike
 
 ALONE_S = 0.5
 """Seconds of this process's own work, in all, before it starts others, which takes a second."""
@@ -78,9 +79,9 @@ class _Alone:
 
     spent_s: float = 0.0
 
-    def run_jobs(self, job: Any) -> Outcome:
+    def run_jobs(self, job: Any) -> Any:
         begun, (work, args, rest) = process_time(), job
-        outcome: Outcome = work(*args, **rest)
+        outcome = work(*args, **rest)
         self.spent_s += process_time() - begun
         return outcome
 
@@ -108,20 +109,46 @@ def simulate_points(
 def outcomes_of(points: Sequence[Point]) -> Iterator[tuple[str, Outcome]]:
     """Yield each point's label and outcome, in the points' order, as soon as it is known; raises as
     ``simulate_points``."""
-    remembered = Memory(cache_folder(), verbose=0).cache(_simulate)
-    jobs = [_job(remembered, point) for point in points]
-    yield from zip((point.label for point in points), _begun_here(jobs), strict=True)
+    memory = Memory(cache_folder(), verbose=0)
+    remembered, together = memory.cache(_simulate), memory.cache(_simulate_alike)
+    groups = _groups(points)
+    jobs = [
+        _job(remembered, points[group[0]])
+        if len(group) == 1
+        else delayed(together)(tuple(_inputs(points[number]) for number in group))
+        for group in groups
+    ]
+    known, following = dict[int, Outcome](), 0
+    for group, outcomes in zip(groups, _begun_here(jobs), strict=True):
+        each = outcomes if isinstance(outcomes, list) else [outcomes]
+        known.update(zip(group, each, strict=True))
+        while following in known:
+            yield points[following].label, known.pop(following)
+            following += 1
+
+
+def _groups(points: Sequence[Point]) -> list[list[int]]:
+    """Group points, by their numbers, that are simulated together."""
+    plain = [number for number, point in enumerate(points) if not point.paths]
+    groups = [[plain[n] for n in group] for group in alike([points[n].scenario for n in plain])]
+    alone = [[number] for number, point in enumerate(points) if point.paths]
+    return sorted([*groups, *alone])
 
 
 def _job(work: Any, point: Point) -> Any:
+    return delayed(work)(*_inputs(point))
+
+
+def _inputs(point: Point) -> tuple[str, str, Path, bool, bool]:
+    """Return the arguments of ``_simulate``."""
     scenario = point.scenario
     # Only given keys are passed on, as the simulator warns of those without effect.
     given, base = scenario.model_dump_json(exclude_unset=True), scenario.path.parent
     files = fingerprint(scenario.model_dump(exclude_unset=True), base)
-    return delayed(work)(given, files, scenario.path, point.steady, point.paths)
+    return given, files, scenario.path, point.steady, point.paths
 
 
-def _begun_here(jobs: Sequence[Any]) -> Iterator[Outcome]:
+def _begun_here(jobs: Sequence[Any]) -> Iterator[Any]:
     """Run jobs in their order: here for ``ALONE_S``, the rest on the engine."""
     waiting = iter(jobs)
     while _alone.spent_s < ALONE_S:
@@ -135,7 +162,23 @@ def _simulate(content: str, fingerprint: str, path: Path, cut: bool, paths: bool
     """Simulate a point: read ``content`` as the file at ``path``, and ``cut`` its runs to the
     steady part. The cache's key includes ``fingerprint``, which covers all other inputs."""
     scenario = Scenario.of(json.loads(content), path)
-    traces = predict(scenario, paths=paths)
+    return _outcome(scenario, predict(scenario, paths=paths), cut, paths)
+
+
+def _simulate_alike(inputs: Sequence[tuple[str, str, Path, bool, bool]]) -> list[Outcome]:
+    """Simulate points in lanes; ``inputs`` are those of ``_simulate``."""
+    scenarios = [Scenario.of(json.loads(content), path) for content, _, path, *_ in inputs]
+    outcomes = []
+    for scenario, found, (*_, cut, paths) in zip(
+        scenarios, predict_alike(scenarios), inputs, strict=True
+    ):
+        if isinstance(found, Exception):
+            raise found
+        outcomes.append(_outcome(scenario, found, cut, paths))
+    return outcomes
+
+
+def _outcome(scenario: Scenario, traces: list[Trace], cut: bool, paths: bool) -> Outcome:
     if cut:
         traces = [steady(trace) for trace in traces]
     estimates = observe(traces, scenario.workload.warmup_requests)

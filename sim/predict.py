@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from treepipe.core.errors import UserError
+from treepipe.core.errors import RunError, UserError
 from treepipe.physics.timing import TimeTable
 from treepipe.results.load import overload_warnings
 from treepipe.results.recording import Recording
@@ -19,10 +21,13 @@ from treepipe.scenario.schema import Replay
 from treepipe.scenario.workload import draw_requests, run_seeds, trace_warnings
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.acceptance_pool import acceptance_pool, acceptance_warnings
+from treepipe.sim.alike import simulate_alike
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.theory.admission import resolve_admission
 from treepipe.sim.world import simulate
 
+MOST = 64
+"""Scenarios simulated together: more lanes cost as much for each."""
 FAR = 64
 """Factor on a table's end up to which the table is extrapolated; larger requests are refused."""
 
@@ -41,38 +46,126 @@ def predict(
     Raises:
         UserError: something the scenario names is wrong.
     """
+    runs, traces = _asked_runs(scenario, asked), []
+    for deployment, source in runs.runs:
+        traces.append(simulate(deployment, source, record_paths=paths))
+        progress()
+    return runs.finished(traces)
+
+
+def predict_alike(
+    scenarios: Sequence[Scenario],
+) -> Iterator[list[Trace] | UserError | RunError]:
+    """Simulate scenarios with the same ``likeness``, in lanes as far as possible (``alike.py``);
+    yield what ``predict`` returns or raises, per scenario."""
+    ready = dict[int, _Asked]()
+    refused = dict[int, UserError]()
+    for number, scenario in enumerate(scenarios):
+        try:
+            ready[number] = _asked_runs(scenario)
+        except UserError as error:
+            refused[number] = error
+    told = [
+        simulate_alike([deployment for deployment, _ in runs], runs[0][1])
+        for runs in zip(*(asked.runs for asked in ready.values()), strict=True)
+    ]
+    own = dict(zip(ready, zip(*told, strict=True), strict=True))
+    for number in range(len(scenarios)):
+        if number in refused:
+            yield refused[number]
+            continue
+        try:
+            yield ready[number].finished([trace() for trace in own[number]])
+        except (UserError, RunError) as error:
+            yield error
+
+
+def alike(scenarios: Sequence[Scenario]) -> list[list[int]]:
+    """Group scenarios by ``likeness``: their numbers, at most ``MOST`` together."""
+    groups = dict[str, list[int]]()
+    for number, scenario in enumerate(scenarios):
+        groups.setdefault(likeness(scenario), []).append(number)
+    return [
+        members[first : first + MOST]
+        for members in groups.values()
+        for first in range(0, len(members), MOST)
+    ]
+
+
+def likeness(scenario: Scenario) -> str:
+    """Return a text that scenarios share whose simulations may differ in durations alone: the same
+    schedule and rules on the same texts, with as many roles."""
+    content = scenario.model_dump(mode="json", exclude_unset=True)
+    for name in ("name", "links"):
+        content.pop(name, None)
+    content["scale"] = scenario.scale.misses
+    for placed in (*content.get("drafts", ()), *_stages(content)):
+        placed.pop("device", None)
+    if isinstance(arrivals := content.get("workload", {}).get("arrivals"), dict):
+        arrivals.pop("rate_per_s", None)
+    return json.dumps([str(scenario.path.parent), content], sort_keys=True)
+
+
+def _stages(content: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    return (stage for pipeline in content.get("pipelines", ()) for stage in pipeline["stages"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A scenario's runs, and what all of them share.
+
+    Attributes:
+        warnings: warnings of the acceptance, of every run.
+        of_workload: warnings of the workload, told once.
+    """
+
+    scenario: Scenario
+    runs: Sequence[tuple[Deployment, PoolSource | ReplaySource]]
+    warnings: Sequence[str]
+    of_workload: Sequence[str]
+
+    def finished(self, traces: list[Trace]) -> list[Trace]:
+        """Add to the runs' traces what is told beside a simulation.
+
+        Raises:
+            UserError: a table is extrapolated too far.
+        """
+        for (deployment, source), trace in zip(self.runs, traces, strict=True):
+            if isinstance(source, PoolSource):
+                trace.redrawn = source.redrawn(trace)
+            else:
+                trace.warnings += source.warnings()
+            trace.warnings += self.warnings
+            _refuse_far(deployment, trace)
+            trace.warnings += extrapolation_warnings(deployment, trace)
+            trace.warnings += input_warnings(self.scenario, deployment)
+        traces[0].warnings += self.of_workload
+        traces[0].warnings += overload_warnings(self.scenario, self.runs[-1][0], traces)
+        return traces
+
+
+def _asked_runs(scenario: Scenario, requests: tuple[RequestSpec, ...] | None = None) -> _Asked:
+    """Raises ``UserError``: something the scenario names is wrong."""
     scenario = resolve_admission(scenario)
     acceptance, path = scenario.acceptance, scenario.path
     if acceptance is None and scenario.schedule.system.drafts:
         raise UserError(f"{path}: key acceptance is missing; a prediction needs a source")
     deployment = resolve(scenario)
     of_acceptance = acceptance_warnings(scenario)  # refused before the work
+    runs: list[tuple[Deployment, PoolSource | ReplaySource]] = []
     if isinstance(acceptance, Replay):
         recording = Recording.load(path.parent / acceptance.file)
         deployment = fit_to_memory(deployment.asked(_recorded_requests(recording, scenario)))
-        replay = ReplaySource(recording)
-        traces = [simulate(deployment, replay, record_paths=paths)]
-        traces[0].warnings += replay.warnings()
-        progress()
+        runs.append((deployment, ReplaySource(recording)))
     else:
         pool, block, ratio = acceptance_pool(scenario)
         source = PoolSource(pool, block, scenario.seed, ratio)
-        traces = []
         for seed in run_seeds(scenario.seed, scenario.runs):
-            requests = asked or draw_requests(scenario, seed)
-            deployment = fit_to_memory(deployment.asked(requests, seed))
-            own = source.reseeded(seed, resampled=scenario.runs > 1)
-            traces.append(simulate(deployment, own, record_paths=paths))
-            traces[-1].redrawn = own.redrawn(traces[-1])
-            progress()
-    for trace in traces:
-        trace.warnings += of_acceptance
-        _refuse_far(deployment, trace)
-        trace.warnings += extrapolation_warnings(deployment, trace)
-        trace.warnings += input_warnings(scenario, deployment)
-    traces[0].warnings += [] if asked else trace_warnings(scenario)
-    traces[0].warnings += overload_warnings(scenario, deployment, traces)
-    return traces
+            own = requests or draw_requests(scenario, seed)
+            deployment = fit_to_memory(deployment.asked(own, seed))
+            runs.append((deployment, source.reseeded(seed, resampled=scenario.runs > 1)))
+    of_workload = [] if requests else trace_warnings(scenario)
+    return _Asked(scenario, runs, of_acceptance, of_workload)
 
 
 def _recorded_requests(recording: Recording, scenario: Scenario) -> tuple[RequestSpec, ...]:

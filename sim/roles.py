@@ -30,6 +30,7 @@ from treepipe.core.requests import OpenRequest, RequestTrace
 from treepipe.core.stage import Prune
 from treepipe.core.stage_desk import Send
 from treepipe.physics.host import HostTimes
+from treepipe.physics.timing import later
 from treepipe.results.trace import Kind
 from treepipe.scenario.deployment import Deployment, Placed
 from treepipe.scenario.desks import draft_desk, stage_desk
@@ -85,6 +86,7 @@ class Role:
 
     def hear(self, row_bytes: int, message: Message) -> None:
         """Take a message that has to be unpacked, whose rows have ``row_bytes``."""
+        self._world.clock.touch(self)
         self._unread.append((message, message.size_bytes(row_bytes)))
         costs = self._place.costs
         assert costs is not None  # else messages are delivered
@@ -106,7 +108,8 @@ class Role:
     def _begin(self, wake_ms: float, callback: Callback) -> None:
         self._serving = self._serve()
         clock = self._world.clock
-        clock.after(max(0.0, self._place.until_ms - clock.now) + wake_ms, callback)
+        still_ms = self._place.until_ms - clock.now if self._place.until_ms else 0.0
+        clock.after(max(0.0, still_ms) + wake_ms, callback)
 
     def _woken(self, since_ms: float, event: object) -> None:
         self._world.note(self.name, "wake", since_ms, 0, 0)
@@ -115,6 +118,7 @@ class Role:
     def _go_on(self, _: object) -> None:
         """Work until a piece of work takes time, or all is done."""
         assert self._serving is not None  # it was woken
+        self._world.clock.touch(self)
         duration_ms = next(self._serving, None)
         if duration_ms is None:
             self._serving = None
@@ -176,6 +180,7 @@ class StageRole(Role):
         self._successor = stages[number].name if stages[number:] else None
         self._hands_on = deployment.service.feedback == "ring" and self._successor is not None
         self._by_parts = self._placed.times.stage.by_parts
+        self._alone = deployment.is_alone
         self._verifies = deployment.roles.verifies(pipeline, number)
         self._sends_all = number < len(stages) or deployment.roles.reads_states
         self._accepted = (
@@ -188,6 +193,7 @@ class StageRole(Role):
 
     def deliver(self, message: Message) -> None:
         segments = message.segments if isinstance(message, Flight) else ()
+        self._world.clock.touch(self, self._inlet(message))
         self._desk.receive(message, (self._world.clock.now,) * len(segments))
         if self._hands_on and isinstance(message, Beat):  # costs a host no time
             self._world.send(self.name, (self._successor or "",), message)
@@ -195,6 +201,13 @@ class StageRole(Role):
             self._accepted.close(message.session)
         if self._desk.has_work:
             self._wake()
+
+    def _inlet(self, message: Message) -> str | None:
+        """Return the queue that a message joins at a busy stage of a single request: what is in two
+        of them is found the same whichever came first (the index law)."""
+        if self._serving is None or not self._alone or isinstance(message, Close):
+            return None
+        return "words" if isinstance(message, Beat) else "segments"
 
     def _serve(self) -> Work:
         while True:
@@ -307,6 +320,7 @@ class DraftServer(Role):
 
     def open(self, held: OpenRequestState) -> None:
         """Take a request into the queue."""
+        self._world.clock.touch(self)
         asked = self._deployment.requests[held.assignment.request].started
         stages = len(self._stages[held.assignment.pipeline])
         self._book.open(held, asked, self._new_schedule, stages, self._world.clock.now)
@@ -314,17 +328,20 @@ class DraftServer(Role):
 
     def lose(self, pipeline: int, worker: str) -> None:
         """Note a lost pipeline, whose requests end at the end of the current work."""
+        self._world.clock.touch(self)
         self._losses.append((pipeline, worker))
         self._wake()
 
     def deliver(self, message: Message) -> None:
         """Take a message, which joins the queue later, with its time of arrival."""
         assert isinstance(message, Flight | Verified | Through)
+        self._world.clock.touch(self)
         self._inbox.append((message, self._world.clock.now))
         self._wake()
 
     def answers(self, flight: Flight) -> Answers:
         """Return the target's tokens at a flight's rows; empty for requests that are over."""
+        self._world.clock.touch(self)
         return tuple([self._answers(segment) for segment in flight.segments])
 
     def _serve(self) -> Work:
@@ -410,8 +427,10 @@ class DraftServer(Role):
         wake_ms = self._desk.wake_ms
         if wake_ms is not None and not self._alarm:
             self._alarm = True
-            self._world.clock.after(max(0.0, wake_ms - self._world.clock.now), self._ring)
+            clock = self._world.clock
+            clock.after(later(wake_ms - clock.now, 0.0), self._ring)
 
     def _ring(self, _: object) -> None:
+        self._world.clock.touch(self)
         self._alarm = False
         self._wake()

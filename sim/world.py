@@ -18,6 +18,7 @@ from treepipe.core.failover import DealLayers, DecodePlainly, EndRun, Failover, 
 from treepipe.core.losses import Fault, drafts_again, noticed_after_ms
 from treepipe.core.recovery import Committed, Journal, OpenRequestState
 from treepipe.core.requests import RUN_ENDED, Assignment, RequestTrace
+from treepipe.physics.timing import later
 from treepipe.results.critical_path import ARRIVALS, edges
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment
@@ -27,6 +28,7 @@ from treepipe.scenario.redeal import shares_of
 from treepipe.sim.acceptance import AcceptanceSource
 from treepipe.sim.causes import ListeningClock, critical_path
 from treepipe.sim.clock import Clock
+from treepipe.sim.lanes import LaneClock
 from treepipe.sim.running import RequestListener, RunningSystem
 
 NO_PATHS = "no critical path is told: what faults cut short has no cause that it could follow"
@@ -41,14 +43,17 @@ class Simulation(RequestListener):
         source: AcceptanceSource,
         record_spans: bool,
         record_paths: bool = False,
+        lanes: LaneClock | None = None,
     ) -> None:
         # Work cut short by a fault released no other work, so no path crosses a fault.
         pathless = record_paths and bool(deployment.faults.injected)
-        self.clock = ListeningClock() if record_paths and not pathless else Clock()
+        clock = ListeningClock() if record_paths and not pathless else Clock()
+        self.clock = lanes or clock
         self._source, self._front = source, front_desk(deployment)
         self._failover = Failover(deployment, self._front, deployment.faults.all_spares)
         self.trace = Trace(
             deployment.roles.devices,
+            [] if lanes is None else lanes.spans,
             machines=deployment.roles.machines,
             requests=self._front.over,
             paged=deployment.service.cache == "paged",
@@ -82,6 +87,8 @@ class Simulation(RequestListener):
         if self._failing is not None:  # not noticed before the end
             planned = self._failing
             self.trace.faults.append(Fault(planned.worker, planned.kind, planned.at_ms, None))
+        if isinstance(self.clock, LaneClock):
+            self.clock.drain()
         self._keep_turns()
         self.trace.requests.sort(key=lambda request: request.session)
         return self.trace
@@ -96,6 +103,7 @@ class Simulation(RequestListener):
         return self.clock.events
 
     def finished(self, request: RequestTrace) -> None:
+        self.clock.touch(self)
         if isinstance(self.clock, ListeningClock):
             self.trace.paths += critical_path(self.clock.cause, request.session, edges(request))
             left = [each for draft in self._running.drafts for each in draft.requests]
@@ -112,9 +120,10 @@ class Simulation(RequestListener):
         at = self._front.next_arrival_ms
         if at is not None and at < self._awaited_ms:
             now, self._awaited_ms = self.clock.now, at
-            self.clock.after(max(0.0, at - now), partial(self._arrive, now, at))
+            self.clock.after(later(at - now, 0.0), partial(self._arrive, now, at))
 
     def _arrive(self, since_ms: float, at_ms: float, _: object) -> None:
+        self.clock.touch(self)
         if at_ms != self._awaited_ms:
             return  # a turn of a session came before, and this one is awaited anew
         self.clock.spent(ARRIVALS, "wait", since_ms)

@@ -248,13 +248,13 @@ def test_an_interrupted_sweep_simulates_only_what_is_missing(
 ) -> None:
     whole = swept(tmp_path / "whole", grid=SIZES)
     sweep, begun = sweep_of(grid=SIZES), list[dict[str, Any]]()
-    rows_of = sweeping.scenario_rows
+    rows_of = sweeping.batch_rows
 
     def counted(base: Any, changes: Any, path: Path) -> Any:
-        begun.append(dict(changes))
+        begun.extend(map(dict, changes))
         return rows_of(base, changes, path)
 
-    monkeypatch.setattr(sweeping, "scenario_rows", counted)
+    monkeypatch.setattr(sweeping, "batch_rows", counted)
     with pytest.raises(KeyboardInterrupt):
         carry_out(sweep, tmp_path / "cut", interrupted_after(4))
     first = len(begun)

@@ -8,12 +8,25 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import log, log1p, pi, sqrt
-from typing import Literal, NamedTuple, TypeAlias
+from math import log1p, pi, sqrt
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 JitterKind: TypeAlias = Literal["half_normal", "exponential", "lognormal", "uniform"]
+
+
+def later(one: Any, other: Any) -> Any:
+    """Return the later of two times; of times in lanes (``sim/lanes.py``), in each lane.
+
+    >>> later(1.0, 2.0)
+    2.0
+    """
+    if isinstance(one, float) and isinstance(other, float):
+        return one if one > other else other
+    if hasattr(one, "later"):
+        return one.later(other)
+    return other.later(one) if hasattr(other, "later") else max(one, other)
 
 
 class TimeTable:
@@ -309,13 +322,13 @@ class LinkTimes:
         """Draw one addition to the latency, >= 0."""
         scale = self.jitter_ms
         if self.jitter == "half_normal":
-            return abs(rng.normal(0.0, scale))
+            return scale * abs(rng.standard_normal())
         if self.jitter == "exponential":
-            return rng.exponential(scale)
+            return scale * rng.standard_exponential()
         if self.jitter == "uniform":
-            return rng.uniform(0.0, 2 * scale)
+            return 2 * scale * rng.random()
         variance = log1p(self.jitter_cv**2)
-        return rng.lognormal(log(scale) - variance / 2, sqrt(variance))
+        return scale * rng.lognormal(-variance / 2, sqrt(variance))
 
     @property
     def by_size(self) -> bool:
@@ -337,7 +350,7 @@ class LinkTimes:
             return PortLoad((self.message_ms + sent_ms) * tries)
         burst_ms = _sent_ms(self.burst_bytes, self.bandwidth_mbit_s)
         peak_ms = _sent_ms(size_bytes, self.peak_mbit_s) if self.peak_mbit_s else 0.0
-        lasts_ms = max((self.message_ms + peak_ms) * tries, sent_ms * tries - burst_ms)
+        lasts_ms = later((self.message_ms + peak_ms) * tries, sent_ms * tries - burst_ms)
         return PortLoad(lasts_ms, sent_ms * tries, burst_ms)
 
     def scaled(self, delay: float, rate: float) -> LinkTimes:

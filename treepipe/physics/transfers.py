@@ -18,7 +18,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 
-from treepipe.physics.timing import LinkTimes, PortLoad
+from treepipe.physics.timing import LinkTimes, PortLoad, later
 
 Item = TypeVar("Item")
 Resources: TypeAlias = tuple[str, ...]
@@ -51,11 +51,11 @@ class Port:
         """Keep the port busy with a message as soon as it is free; return the begin (ms)."""
         lasts, drawn, burst = load
         free = self.free_ms
-        begin = from_ms if from_ms > free else free
+        begin: float = later(from_ms, free)
         free = begin + lasts
         if drawn:
-            self._paid_ms = max(self._paid_ms, begin - burst) + drawn
-            free = max(free, self._paid_ms)
+            self._paid_ms = later(begin - burst, self._paid_ms) + drawn
+            free = later(free, self._paid_ms)
         self.free_ms = free
         return begin
 
@@ -102,9 +102,7 @@ class Wire:
         begin = free = now_ms
         if load != NO_LOAD:
             begin, free = self.port.take(now_ms, load), self.port.free_ms
-        due = free + delay
-        if due < earliest:
-            due = earliest
+        due = later(free + delay, earliest)
         self._last_due_ms = due
         return begin, free, due
 

@@ -27,9 +27,9 @@ from treepipe.sweeps.grid import Sweep
 SCHEMA = "treepipe.sweep/1"
 MANIFEST = "_sweep.json"
 """Name of the manifest; readers of Parquet folders skip names that begin with "_"."""
-BATCHES = 100
+BATCHES = 16
 """Number of a sweep's files, unless they would hold more than ``MOST_TOGETHER`` scenarios each."""
-MOST_TOGETHER = 100
+MOST_TOGETHER = 128
 LIBRARIES = ("treepipe", "numpy", "scipy", "pyarrow")
 
 

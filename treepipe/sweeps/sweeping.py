@@ -20,7 +20,7 @@ from treepipe.results.estimates import find_warmup, observe
 from treepipe.results.trace import Trace
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.engine import run_jobs
-from treepipe.sim.predict import predict
+from treepipe.sim.predict import alike, predict_alike
 from treepipe.sweeps.columns import KeyColumns
 from treepipe.sweeps.grid import Sweep, changed, hashed
 from treepipe.sweeps.store import Store, parquet_bytes
@@ -110,34 +110,58 @@ def _batch(
 ) -> tuple[int, bytes]:
     """Make a batch's Parquet file."""
     rows = []
-    for index, changes in scenarios:
-        content, replications = scenario_rows(base, changes, path)
+    made = batch_rows(base, [changes for _, changes in scenarios], path)
+    for (index, _), (content, replications) in zip(scenarios, made, strict=True):
         row = {**keys.row(content), "scenario_index": index}
         rows += [{**row, **each} for each in replications]
     return batch, parquet_bytes(keys, rows)
 
 
-def scenario_rows(
-    base: Mapping[str, Any], changes: Mapping[str, Any], path: Path
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return a scenario's content, and the rows of its replications without the keys.
+def batch_rows(
+    base: Mapping[str, Any], changes: Sequence[Mapping[str, Any]], path: Path
+) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Return each scenario's content, and the rows of its replications without the keys.
 
     A metric is that of one run, as ``treepipe simulate`` computes it, without the warm-up of all
     runs. The row of a refused scenario has no number of a replication.
     """
-    content = dict(base)
+    contents, found = list[dict[str, Any]](), dict[int, list[dict[str, Any]]]()
+    scenarios = dict[int, Scenario]()
+    for number, each in enumerate(changes):
+        contents.append(dict(base))
+        try:
+            contents[number] = changed(base, each, path)
+            scenarios[number] = Scenario.of(contents[number], path)
+        except UserError as error:
+            found[number] = _refused(error, path)
+    numbers = [*scenarios]
+    for group in alike([*scenarios.values()]):
+        members = [numbers[each] for each in group]
+        predicted = predict_alike([scenarios[number] for number in members])
+        for number, traces in zip(members, predicted, strict=True):
+            found[number] = _scenario_rows(scenarios[number], traces)
+    return [
+        (content, [{"scenario_hash": hashed(content), **row} for row in found[number]])
+        for number, content in enumerate(contents)
+    ]
+
+
+def _scenario_rows(
+    scenario: Scenario, traces: list[Trace] | UserError | RunError
+) -> list[dict[str, Any]]:
+    if isinstance(traces, Exception):
+        return _refused(traces, scenario.path)
     try:
-        content = changed(base, changes, path)
-        scenario = Scenario.of(content, path)
-        traces = predict(scenario)
         warmup = scenario.workload.warmup_requests
         if warmup is None:
             warmup = find_warmup(traces)[0]
-        rows = [{**_row(trace, warmup), "replication": run} for run, trace in enumerate(traces)]
-    except (UserError, RunError) as error:
-        rows = [{"error": str(error).removeprefix(f"{path}: "), "replication": None}]
-    about = {"scenario_hash": hashed(content)}
-    return content, [{**about, **row} for row in rows]
+        return [{**_row(trace, warmup), "replication": run} for run, trace in enumerate(traces)]
+    except UserError as error:
+        return _refused(error, scenario.path)
+
+
+def _refused(error: Exception, path: Path) -> list[dict[str, Any]]:
+    return [{"error": str(error).removeprefix(f"{path}: "), "replication": None}]
 
 
 def _row(trace: Trace, warmup: int) -> dict[str, Any]:
