@@ -52,6 +52,11 @@ def acceptance_pool(scenario: Scenario) -> tuple[Pool, int | None, Mapping[int, 
     return bernoulli_pool(beta), MADE_BLOCK, None
 
 
+def judges_whole(scenario: Scenario, pool: Pool) -> bool:
+    """Return whether chains are judged at once, by ratios that the pool records."""
+    return scenario.sampling.rule == "block" and pool.log_ratios is not None
+
+
 def acceptance_warnings(scenario: Scenario) -> list[str]:
     """Return warnings of how the acceptance fits the scenario's sampling and drafts.
 
@@ -60,8 +65,14 @@ def acceptance_warnings(scenario: Scenario) -> list[str]:
     """
     acceptance = scenario.acceptance
     if isinstance(acceptance, PoolSection) and scenario.schedule.system.drafts:
-        made = acceptance_pool(scenario)[0].made
-        return making_warnings(scenario, made) if made is not None else []
+        pool = acceptance_pool(scenario)[0]
+        found = [] if pool.made is None else making_warnings(scenario, pool.made)
+        if scenario.sampling.rule == "block" and pool.log_ratios is None:
+            found.append(
+                "sampling.rule = 'block': the pool has no log_ratios, so tokens are judged one by "
+                "one, which accepts as many or fewer: the prediction is no faster than the rule"
+            )
+        return found
     if not scenario.schedule.system.drafts or isinstance(acceptance, Replay):
         return []
     return [*stated_warnings(scenario), *share_warnings(scenario)]

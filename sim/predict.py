@@ -17,7 +17,7 @@ from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Replay
 from treepipe.scenario.workload import draw_requests, run_seeds
 from treepipe.sim.acceptance import PoolSource
-from treepipe.sim.acceptance_pool import acceptance_pool, acceptance_warnings
+from treepipe.sim.acceptance_pool import acceptance_pool, acceptance_warnings, judges_whole
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.theory.admission import resolve_admission
 from treepipe.sim.world import simulate
@@ -52,7 +52,8 @@ def predict(
         progress()
     else:
         pool, block, ratio = acceptance_pool(scenario)
-        source = PoolSource(pool, block, scenario.seed, ratio)
+        whole = judges_whole(scenario, pool)
+        source = PoolSource(pool, block, scenario.seed, ratio, whole=whole)
         traces = []
         for seed in run_seeds(scenario.seed, scenario.runs):
             deployment = fit_to_memory(deployment.asked(draw_requests(scenario, seed), seed))
