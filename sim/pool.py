@@ -176,7 +176,7 @@ def _beyond(prompts: Sequence[Prompt], loss: float) -> list[Prompt]:
     failing = [rank for prompt in prompts for rank in prompt.guessed[-1].ranks if rank]
     found = []
     for prompt in prompts:
-        vectors, ranks = prompt.guessed[-1]
+        vectors, ranks, _ = prompt.guessed[-1]
         lost_at = rng.geometric(loss, len(ranks))
         worse = np.maximum(ranks, rng.choice(failing or [0], len(ranks)))
         deeper = [

@@ -128,13 +128,13 @@ def test_a_key_that_is_read_has_an_effect_somewhere() -> None:
     layered = "width children groups draft_reuse overlapped_pruning central_transfers "
     effective = {
         "starsd": "adaptive_depth branching gamma tree_size",
-        "chain": "gamma dynamic_length",
+        "chain": "gamma",
         "ssd": "gamma fan_out jit_speculate",
         "flowspec": "tree_size context_aware expand_size segment_tokens score_aware",
         "flowspec_free": "score_aware expand_size",
         **dict.fromkeys(("pipedec", "specpipe"), layered + "parallel_prefill"),
         "spd": "anchors",
-        "engine_pp": "slots receives_first feedback drafts_first dynamic_length",
+        "engine_pp": "slots receives_first feedback drafts_first",
     }
     for name, keys in effective.items():
         usual = behaviour({"name": name})

@@ -38,11 +38,18 @@ def draft_desk(deployment: Deployment, draft: int) -> DraftDesk:
         None if roles.drafts[draft].name in deployment.plain else service.warm_up_ms,
         cache_room(deployment, draft),
         log(least) if least else -inf,
-        service.flights,
+        [_share(most, draft, len(roles.drafts)) for most in service.flights],
         [partial(round_ms, deployment, draft, n) for n in range(len(roles.pipelines))]
         if service.cut
         else (),
     )
+
+
+def _share(flights: int | None, draft: int, servers: int) -> int | None:
+    """Return a draft server's part of the flights that a pipeline may hold, at least one."""
+    if flights is None:
+        return None
+    return max(1, flights // servers + (draft < flights % servers))
 
 
 def round_ms(deployment: Deployment, draft: int, pipeline: int, rows: int) -> float:
