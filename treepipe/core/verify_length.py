@@ -2,10 +2,10 @@
 
 All chains of a flight compete for its rows. They are admitted in descending order of the chance
 that they are accepted, as long as the flight then gives more tokens per time, and the first that
-does not ends it. A later one might pay again, but to look for it would let a token's verification
-depend on the tokens drafted behind it, and sampled text would no longer have the target's
-distribution: without the token, what is drawn in its place is not judged by it. For the same reason
-a chance must not depend on the draw of its own token.
+does not ends it. A later one might pay again, but to look for it would let the tokens drafted
+behind a token decide whether that token is verified. As they follow from it, some tokens would be
+verified more often than others, and sampled text would lose the target's distribution. For the same
+reason a chance must not depend on the draw of its own token.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def admitted(chances: Sequence[Sequence[float]], others: int, round_ms: RoundMs)
 
 def shortened(flight: Flight, chances: dict[int, Sequence[float]], round_ms: RoundMs) -> Flight:
     """Return the flight with the chains of the sessions in ``chances`` cut; their roots remain."""
-    chains = [s for s in flight.segments if s.session in chances and not s.committed]
+    chains = [s for s in flight.segments if s.session in chances]
     others = sum(len(s.tokens) for s in flight.segments) - sum(len(s.tokens) for s in chains)
     counts = admitted([chances[s.session] for s in chains], others, round_ms)
     cut = {s.session: _beginning(s, 1 + n) for s, n in zip(chains, counts, strict=True)}

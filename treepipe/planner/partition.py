@@ -65,8 +65,10 @@ def uneven_partitions(
             of_pipeline[-1] = replace(last, call_ms=last.call_ms + verified_ms)
     for of_pipeline, places in zip(costs, placed, strict=True):
         for number, stage in enumerate(places):
-            cost, drafted_ms = of_pipeline[number], _drafted_ms(scenario, deployment, stage.name)
-            of_pipeline[number] = replace(cost, call_ms=cost.call_ms + drafted_ms)
+            more_ms = _draft_servers_ms(scenario, deployment, stage.name, tokens)
+            of_pipeline[number] = replace(
+                of_pipeline[number], call_ms=of_pipeline[number].call_ms + more_ms
+            )
     found: dict[PartitionRule, list[list[int]]] = {}
     even = [[len(place.layers) for place in places] for places in placed]
     for rule in rules:
@@ -117,15 +119,18 @@ def _matters(stages: Sequence[Written], *, drafting: bool) -> bool:
     return None in layers and (drafting or any(device != devices[0] for device in devices))
 
 
-def _drafted_ms(scenario: Scenario, deployment: Deployment, stage: str) -> float:
-    """Return how long the drafts on a stage's device keep it from the stage in a round: as many
-    passes as the schedule drafts tokens in a row."""
-    machine = deployment.roles.machine(stage)
+def _draft_servers_ms(scenario: Scenario, deployment: Deployment, stage: str, tokens: int) -> float:
+    """Return how long draft servers keep a stage's device in a round: as many passes as the
+    schedule drafts tokens in a row, and the verification of ``tokens`` if it is theirs."""
+    roles, machine = deployment.roles, deployment.roles.machine(stage)
     if machine.capacity >= len(machine.roles):
         return 0.0
     passes = max(scenario.schedule.parameters.lengths().values(), default=1)
-    drafts = [draft for draft in deployment.roles.drafts if draft.name in machine.roles]
-    return passes * sum(draft.times.draft(1) for draft in drafts)
+    times = [draft.times for draft in roles.drafts if draft.name in machine.roles]
+    verifies = roles.ends == "draft"
+    return sum(
+        passes * each.draft(1) + verifies * (each.verify(tokens, 1) + each.decide) for each in times
+    )
 
 
 def _cost(
