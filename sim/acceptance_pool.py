@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from treepipe.core.verification import DRAWN
 from treepipe.profiles.hit_ratio import at_depth, depths_of
 from treepipe.scenario.making import making_warnings, share_warnings, stated_warnings
 from treepipe.scenario.scale import scaled_hits
@@ -63,6 +64,22 @@ def acceptance_warnings(scenario: Scenario) -> list[str]:
     Raises:
         UserError: it does not fit.
     """
+    return [*_fitting_warnings(scenario), *_guess_warnings(scenario)]
+
+
+def _guess_warnings(scenario: Scenario) -> list[str]:
+    """Warn of guesses besides a drawn chain, which no acceptance of drawn candidates tells of."""
+    system, children = scenario.schedule.system, scenario.schedule.parameters.candidates()
+    if scenario.sampling.rule not in DRAWN or not (system.chains and children):
+        return []
+    return [
+        f"sampling.rule = {scenario.sampling.rule!r}: acceptance has ranks of drawn candidates, "
+        f"but {', '.join(children)} asks for the most probable ones: how often {system.name} "
+        f"guesses right is an estimate"
+    ]
+
+
+def _fitting_warnings(scenario: Scenario) -> list[str]:
     acceptance = scenario.acceptance
     if isinstance(acceptance, PoolSection) and scenario.schedule.system.drafts:
         pool = acceptance_pool(scenario)[0]
