@@ -111,11 +111,13 @@ model.profile = "llama-3.2-1b"
 host = "{host}"
 [[pipelines]]
 stages = [{{ device = "rtx-3090", count = 3 }}, {{ device = "rtx-3090", host = "last" }}]
-[hosts.last]
-[hosts.own]
+[hosts.{host}]
+[acceptance]
+source = "bernoulli"
+beta = 0.7
 [search]
 schedules = ["engine_pp"]
-grid.gamma = [3]
+grid."schedule.gamma" = [3]
 """)
         candidates, _ = find_candidates(Cluster.load(path))
         found[host] = {each.partition: each.layers for each in candidates}
