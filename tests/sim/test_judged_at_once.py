@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.worlds.theory_scenarios import Written
-from treepipe.core.verification import Block, draw
+from treepipe.core.verification import Block, Distribution, draw
 from treepipe.executor.measure.judging import rejection_rank
 from treepipe.profiles.pool_file import Made, PoolFile, Prompt, Table
 from treepipe.results.metrics import run_metrics
@@ -16,7 +16,7 @@ from treepipe.results.metrics import run_metrics
 TOKENS, GAMMA, LENGTH = 5, 4, 400
 
 
-def models(history: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+def models(history: tuple[int, ...]) -> tuple[Distribution, Distribution]:
     """Distributions of target and draft behind a text's last two tokens."""
     own = np.random.default_rng([*history[-2:], 1]).normal(size=TOKENS)
     other = np.random.default_rng([*history[-2:], 2]).normal(size=TOKENS)
