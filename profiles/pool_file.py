@@ -24,17 +24,20 @@ Floats = npt.NDArray[np.float64]
 class Table(NamedTuple):
     """Log probabilities [positions, candidates], descending, and ranks of the target's tokens.
 
-    A token outside the candidates has their number as its rank.
+    A token outside the candidates has their number as its rank. Where candidates are drawn,
+    ``log_ratios`` are log(q / p) of the target's tokens; empty: not recorded.
     """
 
     vectors: Floats
     ranks: Sequence[int]
+    log_ratios: Sequence[float] = ()
 
     def beginning(self, length: int) -> Table:
-        return Table(self.vectors[:length], self.ranks[:length])
+        return Table(self.vectors[:length], self.ranks[:length], self.log_ratios[:length])
 
     def content(self) -> dict[str, Any]:
-        return {"log_probs": self.vectors.tolist(), "ranks": list(self.ranks)}
+        ratios = {"log_ratios": list(self.log_ratios)} if self.log_ratios else {}
+        return {"log_probs": self.vectors.tolist(), "ranks": list(self.ranks), **ratios}
 
 
 class Prompt(NamedTuple):
@@ -202,7 +205,10 @@ def _table(entry: Mapping[str, Any], key: str, width: int) -> Table:
         raise ValueError(f"key {key} needs as many ranks as log_probs")
     if not all(isinstance(rank, int) and 0 <= rank <= width for rank in ranks):
         raise ValueError(f"key {key}.ranks: a rank is a whole number from 0 to {width}")
-    return Table(vectors, ranks)
+    ratios = [float(each) for each in entry.get("log_ratios", ())]
+    if len(ratios) not in (0, len(ranks)) or not np.isfinite(ratios).all():
+        raise ValueError(f"key {key}.log_ratios needs as many numbers as ranks, or none at all")
+    return Table(vectors, ranks, ratios)
 
 
 def _vectors(rows: Any, key: str, width: int) -> Floats:

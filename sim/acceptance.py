@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
+from math import exp
 from typing import Protocol
 
 import numpy as np
@@ -27,13 +28,22 @@ DRAWN_AT_ONCE = 64
 
 
 class Oracle(Protocol):
-    """Answers for one request along its text, the target's greedy continuation."""
+    """Answers for one request along its text, the target's greedy continuation.
+
+    Attributes:
+        whole: drafted chains are judged at once, by ``kept``.
+    """
+
+    whole: bool
 
     def truth(self, index: int) -> int:
         """Return the text's token at ``index`` (0: the first new token)."""
 
     def rewrite(self, index: int, token: int) -> None:
         """Replace the text's token at ``index`` with the token that a lossy rule took."""
+
+    def kept(self, first: int, index: int) -> bool:
+        """Whether a chain drafted from the text's token at ``first`` is kept beyond ``index``."""
 
     def draft(self, order: DraftPass) -> Drafted:
         pass
@@ -54,7 +64,7 @@ def next_tokens(
         index = segment.positions[-1] - prompt_tokens + 1
         return (truth(index) if index >= 0 else NO_TOKEN,)
     answers, text = [], tuple[int, ...]()
-    for offer in schedule.offers(segment, children=never_misses):
+    for offer in schedule.offers(segment, children=never_misses or oracle.whole):
         answer = NO_TOKEN
         if offer is not None:
             path = offer.path
@@ -63,7 +73,11 @@ def next_tokens(
                 text += (truth(index - len(path) + len(text)),)
             if path == text[: len(path)]:
                 answer = truth(index)
-                if offer.children and answer not in offer.children:
+                if oracle.whole:
+                    if offer.children and not oracle.kept(index - len(path), index):
+                        answer = int(answer == 0)  # any other name than the drafted token's
+                        oracle.rewrite(index, answer)
+                elif offer.children and answer not in offer.children:
                     answer = offer.children[0]
                     oracle.rewrite(index, answer)
                     text = ()
@@ -91,9 +105,15 @@ class PoolSource:
         block: int | None,
         seed: int,
         hit_ratio: Mapping[int, float] | None = None,
+        *,
+        whole: bool = False,
     ) -> None:
-        """Draw blocks from a pool; ``block`` and ``hit_ratio`` are as in ``Blocks``."""
-        self._pool, self._seed = pool, seed
+        """Draw blocks from a pool; ``block`` and ``hit_ratio`` are as in ``Blocks``.
+
+        Args:
+            whole: chains are judged at once; the pool has the ratios that this takes.
+        """
+        self._pool, self._seed, self._whole = pool, seed, whole
         self._blocks = blocks_of(pool, block, hit_ratio)
 
     def reseeded(self, seed: int, *, resampled: bool = False) -> PoolSource:
@@ -107,7 +127,9 @@ class PoolSource:
 
     def open(self, session: int, prompt_tokens: int, levels: int = 0) -> Oracle:
         rng = np.random.default_rng([self._seed, numbered(session)[1]])  # sessions begin at 1
-        return _oracle_of(levels)(self._pool, self._blocks, rng, prompt_tokens, levels)
+        made = _oracle_of(levels)(self._pool, self._blocks, rng, prompt_tokens, levels)
+        made.whole = self._whole
+        return made
 
     def redrawn(self, trace: Trace) -> float:
         """Return the ratio of a run's texts to the recorded ones (``Trace.redrawn``)."""
@@ -138,7 +160,16 @@ def _oracle_of(levels: int) -> type[PoolOracle]:
 
 
 class PoolOracle:
-    """An oracle whose tokens are ranks of the draft's candidates; it names no rank beyond them."""
+    """An oracle whose tokens are ranks of the draft's candidates; it names no rank beyond them.
+
+    Where chains are judged at once, the draft always proposes the text's token, and the judgement
+    renames it where it is not kept. Given a text of the target's distribution, block verification
+    keeps i tokens or more of a chain with probability min(1, q / p of the first token, of the first
+    two, ..., of the first i), whatever follows: so one number per chain decides
+    (``tests/sim/test_judged_at_once.py``).
+    """
+
+    whole = False
 
     def __init__(
         self,
@@ -171,7 +202,27 @@ class PoolOracle:
         rows = self._rows(added) if added else [self._row(self._scratch.read - self._prompt)]
         count = min(order.top_k, self._pool.candidates)
         pool = self._pool
-        return Drafted(order.ticket, pool.tokens(rows, count), pool.leading(rows, count))
+        tokens = pool.tokens(rows, count)
+        if self.whole:
+            tokens = tokens.copy()
+            nodes = [node.payload for node in added] or [(self._newest - 1, 0, 0)]
+            for row, (index, off, _) in enumerate(nodes):
+                if not off:
+                    tokens[row, 0] = self.truth(index + 1)
+        return Drafted(order.ticket, tokens, pool.leading(rows, count))
+
+    def kept(self, first: int, index: int) -> bool:
+        ratios, total, least = self._pool.log_ratios, 0.0, 0.0
+        assert ratios is not None  # else chains are not judged at once
+        for depth, at in enumerate(range(first, index + 1)):
+            total += ratios[self._pool.row(self._records[at], depth)]
+            least = min(least, total)
+        return _mix(self._salt, ~first) / 2**64 < exp(least)
+
+    @property
+    def _newest(self) -> int:
+        """Place in the text behind the newest committed token."""
+        return self._scratch.read - self._prompt
 
     def _row(self, index: int) -> int:
         """Return the row for the text's token at ``index``, by the unverified tokens before it."""
@@ -219,11 +270,6 @@ class BlockOracle(PoolOracle):
         log_probs = np.asarray(drafted.log_probs).copy()
         log_probs[np.asarray(depths) >= self._levels] = -np.inf
         return Drafted(order.ticket, drafted.tokens, log_probs)
-
-    @property
-    def _newest(self) -> int:
-        """Place in the text behind the newest committed token."""
-        return self._scratch.read - self._prompt
 
     def _row(self, index: int) -> int:
         self.truth(index)

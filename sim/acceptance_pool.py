@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from treepipe.core.verification import DRAWN
 from treepipe.profiles.hit_ratio import at_depth, depths_of
 from treepipe.scenario.making import making_warnings, share_warnings, stated_warnings
 from treepipe.scenario.scale import scaled_hits
@@ -52,16 +53,43 @@ def acceptance_pool(scenario: Scenario) -> tuple[Pool, int | None, Mapping[int, 
     return bernoulli_pool(beta), MADE_BLOCK, None
 
 
+def judges_whole(scenario: Scenario, pool: Pool) -> bool:
+    """Return whether chains are judged at once, by ratios that the pool records."""
+    return scenario.sampling.rule == "block" and pool.log_ratios is not None
+
+
 def acceptance_warnings(scenario: Scenario) -> list[str]:
     """Return warnings of how the acceptance fits the scenario's sampling and drafts.
 
     Raises:
         UserError: it does not fit.
     """
+    return [*_fitting_warnings(scenario), *_guess_warnings(scenario)]
+
+
+def _guess_warnings(scenario: Scenario) -> list[str]:
+    """Warn of guesses besides a drawn chain, which no acceptance of drawn candidates tells of."""
+    system, children = scenario.schedule.system, scenario.schedule.parameters.candidates()
+    if scenario.sampling.rule not in DRAWN or not (system.chains and children):
+        return []
+    return [
+        f"sampling.rule = {scenario.sampling.rule!r}: acceptance has ranks of drawn candidates, "
+        f"but {', '.join(children)} asks for the most probable ones: how often {system.name} "
+        f"guesses right is an estimate"
+    ]
+
+
+def _fitting_warnings(scenario: Scenario) -> list[str]:
     acceptance = scenario.acceptance
     if isinstance(acceptance, PoolSection) and scenario.schedule.system.drafts:
-        made = acceptance_pool(scenario)[0].made
-        return making_warnings(scenario, made) if made is not None else []
+        pool = acceptance_pool(scenario)[0]
+        found = [] if pool.made is None else making_warnings(scenario, pool.made)
+        if scenario.sampling.rule == "block" and pool.log_ratios is None:
+            found.append(
+                "sampling.rule = 'block': the pool has no log_ratios, so tokens are judged one by "
+                "one, which accepts as many or fewer: the prediction is no faster than the rule"
+            )
+        return found
     if not scenario.schedule.system.drafts or isinstance(acceptance, Replay):
         return []
     return [*stated_warnings(scenario), *share_warnings(scenario)]

@@ -37,6 +37,7 @@ class Pool:
             all beyond.
         ranks_by_depth: [1 + depths, positions] ranks of the target's token, by the number of
             unverified tokens before it.
+        log_ratios: log(q / p) of the target's token per row; None: not recorded.
     """
 
     def __init__(
@@ -61,6 +62,10 @@ class Pool:
         tables += [off_path[step] for step in steps]
         self.vectors = np.ascontiguousarray(np.concatenate(tables))
         self.candidates = int(self.vectors.shape[1])
+        ratios = [prompt.known.log_ratios for prompt in prompts]
+        ratios += [prompt.guessed[d].log_ratios for d in range(self.depths) for prompt in prompts]
+        whole = all(map(len, ratios))
+        self.log_ratios = np.concatenate(ratios) if whole else None
         self._leading: dict[int, Floats] = {}
         self._ids: Tokens | None = self._swapped() if self.depths else None
         first = len(self.ranks) * (1 + self.depths)
@@ -171,7 +176,7 @@ def _beyond(prompts: Sequence[Prompt], loss: float) -> list[Prompt]:
     failing = [rank for prompt in prompts for rank in prompt.guessed[-1].ranks if rank]
     found = []
     for prompt in prompts:
-        vectors, ranks = prompt.guessed[-1]
+        vectors, ranks, _ = prompt.guessed[-1]
         lost_at = rng.geometric(loss, len(ranks))
         worse = np.maximum(ranks, rng.choice(failing or [0], len(ranks)))
         deeper = [

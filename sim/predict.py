@@ -20,7 +20,7 @@ from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Replay
 from treepipe.scenario.workload import draw_requests, run_seeds, trace_warnings
 from treepipe.sim.acceptance import PoolSource
-from treepipe.sim.acceptance_pool import acceptance_pool, acceptance_warnings
+from treepipe.sim.acceptance_pool import acceptance_pool, acceptance_warnings, judges_whole
 from treepipe.sim.alike import simulate_alike
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.theory.admission import resolve_admission
@@ -46,11 +46,11 @@ def predict(
     Raises:
         UserError: something the scenario names is wrong.
     """
-    runs, traces = _asked_runs(scenario, asked), []
-    for deployment, source in runs.runs:
+    work, traces = _asked_runs(scenario, asked), []
+    for deployment, source in work.runs:
         traces.append(simulate(deployment, source, record_paths=paths))
         progress()
-    return runs.finished(traces)
+    return work.finished(traces)
 
 
 def predict_alike(
@@ -159,7 +159,8 @@ def _asked_runs(scenario: Scenario, requests: tuple[RequestSpec, ...] | None = N
         runs.append((deployment, ReplaySource(recording)))
     else:
         pool, block, ratio = acceptance_pool(scenario)
-        source = PoolSource(pool, block, scenario.seed, ratio)
+        whole = judges_whole(scenario, pool)
+        source = PoolSource(pool, block, scenario.seed, ratio, whole=whole)
         for seed in run_seeds(scenario.seed, scenario.runs):
             own = requests or draw_requests(scenario, seed)
             deployment = fit_to_memory(deployment.asked(own, seed))

@@ -61,6 +61,8 @@ class ReplaySource:
 
 
 class ReplayOracle:
+    whole = False  # the recorded text and answers say what was kept
+
     def __init__(self, request: RecordedRequest, source: ReplaySource, levels: int = 0) -> None:
         """Replay a request; ``levels`` as of ``AcceptanceSource.open``."""
         self._levels = levels
@@ -80,6 +82,9 @@ class ReplayOracle:
 
     def rewrite(self, index: int, token: int) -> None:
         self._text[index] = token
+
+    def kept(self, first: int, index: int) -> bool:
+        raise AssertionError("what was kept is recorded")
 
     def draft(self, order: DraftPass) -> Drafted:
         paths = self._scratch.follow(order).asked

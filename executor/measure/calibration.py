@@ -19,6 +19,7 @@ import torch
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
 from treepipe.core.tree import split
+from treepipe.core.verification import DRAWN
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.computing import DTYPES
 from treepipe.executor.measure.judging import CANDIDATES, DIGITS, Judge, candidates_of
@@ -162,7 +163,8 @@ class AcceptanceRecorder:
         keys = self._settings.section.parameters
         levels = range(self._drafter.recorded_depths(keys) + 1)
         judges = [self._judge(number, 1 + depth, depth) for depth in levels]
-        by_depth: list[list[tuple[Floats, int]]] = [[] for _ in levels]
+        by_depth: list[list[tuple[Floats, int, float]]] = [[] for _ in levels]
+        drawn = self._settings.sampling.rule in DRAWN
         unread = list(prompt)
         for first in range(len(text)):
             found = self._chain(unread, text[first : first + len(levels)])
@@ -170,7 +172,8 @@ class AcceptanceRecorder:
             for place, (answer, judge) in enumerate(zip(found, judges, strict=False), first):
                 own = logits[place] if logits else None
                 rank = judge.rank(own, answer.whole, answer.tokens, text[place])
-                by_depth[place - first].append((answer.log_probs, rank))
+                ratio = judge.log_ratio(own, answer.whole, text[place]) if drawn else 0.0
+                by_depth[place - first].append((answer.log_probs, rank, ratio))
             if first % 2 == 0:
                 self._off_text(found, text[first])
         self._draft.close(SESSION)
@@ -180,8 +183,8 @@ class AcceptanceRecorder:
             for depth in levels
         ]
         known, *guessed = (
-            Table(np.array([vector for vector, _ in answers]), [rank for _, rank in answers])
-            for answers in filled
+            Table(np.array(vectors), ranks, ratios if drawn else ())
+            for vectors, ranks, ratios in (zip(*answers, strict=True) for answers in filled)
         )
         return Prompt(known, guessed)
 

@@ -18,6 +18,8 @@ from treepipe.scenario.schema import SamplingSection
 
 CANDIDATES = 16
 """Number of candidates recorded per position."""
+LEAST_LOG_RATIO = -99.0
+"""A log ratio of a token that the draft never draws."""
 DIGITS = 4
 """Decimal digits of a log probability."""
 
@@ -69,6 +71,12 @@ class Judge:
             taken = self._rule.next_token(p, (best,), self._draft(log_probs))
             return 0 if taken == best else place
         return place
+
+    def log_ratio(self, logits: Any, log_probs: Any, token: int) -> float:
+        """Return log(q / p) of the text's token, at least ``LEAST_LOG_RATIO``."""
+        p = target_distribution(logits, self._sampling)[token]
+        q = self._draft(log_probs)[token]
+        return max(LEAST_LOG_RATIO, round(float(np.log(q / p)), DIGITS)) if q else LEAST_LOG_RATIO
 
     def _draft(self, log_probs: Any) -> Distribution:
         return target_distribution(np.asarray(log_probs), self._sampling)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from treepipe.scenario.passage import Passage, answered_of
 from treepipe.sim.theory import dsd
-from treepipe.sim.theory.passage import Passage, answered_of
 from treepipe.sim.theory.tokens import (
     DecisionOutcome,
     acceptances,

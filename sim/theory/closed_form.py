@@ -17,6 +17,7 @@ from treepipe.core.schedules import systems
 from treepipe.profiles.hit_ratio import at_depth, depths_of
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.distributions import Poisson
+from treepipe.scenario.passage import Passage, chunks_of
 from treepipe.scenario.resolve import deploy, input_warnings
 from treepipe.scenario.scale import scaled_hits
 from treepipe.scenario.scenario import Scenario
@@ -24,7 +25,7 @@ from treepipe.scenario.schema import HitRatio, PoolSection, Replay
 from treepipe.sim.acceptance_pool import acceptance_pool, acceptance_warnings
 from treepipe.sim.blocks import Blocks, blocks_of
 from treepipe.sim.theory import alone, shared, stepped
-from treepipe.sim.theory.passage import Passage, chunks_of
+from treepipe.sim.theory.outcomes import Guessing
 from treepipe.sim.theory.pearl import Pearl
 from treepipe.sim.theory.queues import pollaczek_khinchine_ms
 
@@ -85,6 +86,8 @@ def _refusals(scenario: Scenario, deployment: Deployment) -> Iterator[tuple[str,
         yield "acceptance.table", "it is for one share at all depths; that of 'chain' is not"
     if scenario.sampling.rule not in ("exact", "rejection"):
         yield "sampling.rule", f"{scenario.sampling.rule!r} has none; 'exact' has"
+    if scenario.schedule.parameters.cut:
+        yield "schedule.dynamic_length", "it is for chains of constant length"
     if len(deployment.roles.drafts) > 1:
         yield "drafts", f"it is for one draft server, not {len(deployment.roles.drafts)}"
     if not isinstance(workload.prompt_tokens, int) or not isinstance(workload.new_tokens, int):
@@ -236,11 +239,13 @@ def _overlapped(scenario: Scenario, deployment: Deployment, pool: Blocks | None)
     assert pool is not None  # it drafts
     passage, section = Passage(deployment), scenario.schedule.parameters
     prompt, new_tokens = _lengths(scenario)
-    steps = Pearl(passage, pool.hit_ratio(1), section.gamma, prompt)
+    form = _form(scenario)
+    assert form.steps is not None
+    steps = form.steps(passage, pool, section, prompt)
     prefill = passage.prefill_ms(chunks_of(prompt, section.prefill_chunk))
     decode, rounds = steps.decoding(new_tokens - 1)
     return ClosedForm(
-        _form(scenario).source,
+        form.source,
         alone.request_metrics(prefill, decode, new_tokens, rounds),
         {},
         dict(steps.terms()),
@@ -341,6 +346,7 @@ class Form:
             and prompt; None: plain decoding.
         terms: function of ``alone`` that gives the paper's own quantities from passage, acceptance
             and gamma.
+        steps: rounds beside which the draft works, from passage, acceptance, parameters and prompt.
         targets: whether it models several targets with a request each, instead of one pipeline.
         arrivals: whether it models random arrivals.
     """
@@ -349,6 +355,7 @@ class Form:
     evaluate: Callable[[Scenario, Deployment, Blocks | None], ClosedForm]
     rounds: Callable[[Passage, Any, int, int], alone.Decoding] | None = None
     terms: Callable[[Passage, float, int], dict[str, float]] | None = None
+    steps: Callable[[Passage, Blocks, Any, int], Pearl | Guessing] | None = None
     targets: bool = False
     arrivals: bool = False
 
@@ -361,7 +368,8 @@ FORMS: Mapping[str, Form] = {
     "chain_ahead": Form(
         "DSD, section 3", _alone, alone.chain_ahead, alone.dsd_terms, arrivals=True
     ),
-    "pearl": Form("PEARL, section 3", _overlapped),
+    "pearl": Form("PEARL, section 3", _overlapped, steps=Pearl.of),
+    "ssd": Form("SSD, arXiv 2603.03251, over a pipeline", _overlapped, steps=Guessing.of),
     "star": Form("StarSD, eq. 3-12", _shared, targets=True),
     "pipedec": Form("PipeDec, section 2.3", _stepped),
     "specpipe": Form("SpecPipe, eq. 1-2", _stepped),

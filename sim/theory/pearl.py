@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from treepipe.sim.theory.passage import Passage
-from treepipe.sim.theory.tokens import acceptances
+from treepipe.scenario.passage import Passage
+from treepipe.sim.blocks import Blocks
+from treepipe.sim.theory.tokens import StepOutcome, acceptances, decoding_by_kind
 
 PRE, POST = "pre-verify", "post-verify"
 
@@ -28,6 +30,10 @@ class Pearl:
     beta: float
     gamma: int
     prompt_tokens: int
+
+    @classmethod
+    def of(cls, passage: Passage, pool: Blocks, keys: Any, prompt: int) -> Pearl:
+        return cls(passage, pool.hit_ratio(1), keys.gamma, prompt)
 
     @property
     def drafting_ms(self) -> float:
@@ -50,25 +56,15 @@ class Pearl:
     def decoding(self, tokens: int) -> tuple[float, float]:
         """Return the expected time and rounds of this many tokens; the end ends a round, too."""
         gamma, shares = self.gamma, acceptances(self.beta, self.gamma)
-        again = [(share, k + 1, self.pre_ms(k + 1), PRE) for k, share in enumerate(shares[:gamma])]
-        first_fails = (1 - self.beta, *again[0][1:])
-        outcomes = {
-            PRE: [(self.beta, 1, self.post_ms(gamma + 1), POST), first_fails],
-            POST: [(shares[gamma], gamma, self.post_ms(2 * gamma), POST), *again],
-        }
-        found = {kind: [(0.0, 0.0)] for kind in outcomes}  # by tokens wanted when a step ends
-        for wanted in range(1, tokens + 1):
-            for kind, each in outcomes.items():
-                ms = rounds = 0.0
-                for share, made, next_ms, then in each:
-                    if made >= wanted:
-                        rounds += share
-                    else:
-                        later_ms, later = found[then][wanted - made]
-                        ms += share * (next_ms + later_ms)
-                        rounds += share * ((then == PRE) + later)
-                found[kind].append((ms, rounds))
-        ms, rounds = found[PRE][tokens]
+        again = [
+            StepOutcome(share, k + 1, self.pre_ms(k + 1), PRE, True)
+            for k, share in enumerate(shares[:gamma])
+        ]
+        first_fails = again[0]._replace(probability=1 - self.beta)
+        held = StepOutcome(self.beta, 1, self.post_ms(gamma + 1), POST, False)
+        whole = StepOutcome(shares[gamma], gamma, self.post_ms(2 * gamma), POST, False)
+        outcomes = {PRE: [held, first_fails], POST: [whole, *again]}
+        ms, rounds = decoding_by_kind(tokens, PRE, outcomes)
         return (self.pre_ms() + ms if tokens else 0.0), rounds
 
     def terms(self) -> Mapping[str, float]:

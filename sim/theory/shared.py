@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from treepipe.sim.theory.passage import Passage
+from treepipe.scenario.passage import Passage
 from treepipe.sim.theory.starsd import Cycle
 from treepipe.sim.theory.tokens import accepted, committed
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 
 from treepipe.core.barrier import group_sizes
+from treepipe.scenario.passage import Passage
 from treepipe.sim.theory.alone import request_metrics
 from treepipe.sim.theory.layered import (
     Broadcast,
@@ -12,7 +13,6 @@ from treepipe.sim.theory.layered import (
     pipedec_latency_ms,
     specpipe_even_tbt_ms,
 )
-from treepipe.sim.theory.passage import Passage
 from treepipe.sim.theory.tokens import DecisionOutcome, decoding_ms
 
 MARKER_TURNS = 3

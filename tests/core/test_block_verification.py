@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -141,6 +142,28 @@ def of_texts(target: Model, draft: Model, length: int) -> float:
                 steps = [(draft[text[:i]][t], target[text[:i]][t]) for i, t in enumerate(text)]
                 total += whole * min(1.0, *np.cumprod([q / p for q, p in steps]))
     return total
+
+
+def test_what_is_kept_of_a_text_does_not_depend_on_the_rest_of_it() -> None:
+    """Of a text of the target's distribution i tokens or more are kept with probability min(1, q /
+    p of its first token, ..., of its first i): the simulator draws them so (``sim/acceptance.py``).
+    """
+    target, draft = model(0), model(100)
+    kept = defaultdict[tuple[int, Text], float](float)
+    for drawn in filter(partial(probability, draft), texts(2)):
+        for made, share in outcomes(Block, target, draft, drawn).items():
+            for rest in itertools.product(range(TOKENS), repeat=LENGTH - len(made)):
+                text = (*made, *rest)
+                own = [target[text[:at]][text[at]] for at in range(len(made), LENGTH)]
+                weight = probability(draft, drawn) * share * float(np.prod(own))
+                for size in range(len(made)):
+                    kept[size, text] += weight
+    for text in texts(LENGTH):
+        if whole := probability(target, text):
+            steps = [draft[text[:i]][t] / target[text[:i]][t] for i, t in enumerate(text[:2])]
+            for size in range(3):
+                least = min(1.0, *np.cumprod(steps[:size])) if size else 1.0
+                assert kept[size, text] / whole == pytest.approx(least, abs=1e-8)
 
 
 def test_no_fewer_tokens_are_accepted_than_one_by_one() -> None:

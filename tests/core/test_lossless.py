@@ -151,7 +151,13 @@ class ModelWorld(TimelessWorld):
             _nothing,
             _nothing,
             choose,
-            Sharing(batch=batch, prompts=prompts, room=room, least=least),
+            Sharing(
+                batch=batch,
+                prompts=prompts,
+                room=room,
+                least=least,
+                round_ms=lambda rows: 1.0 + rows,
+            ),
         )
         self._source = source
         self._observe = getattr(source, "observe", lambda session, features: None)

@@ -93,3 +93,36 @@ def test_a_full_device_leaves_layers_to_others(tmp_path: Path) -> None:
     assert max(layers["balanced"]) <= 24
     assert [each.partition for each in refused] == ["even"]
     assert "search.limits.memory_share = 0.4 may be taken" in refused[0].reason
+
+
+def test_a_last_stage_that_also_drafts_has_fewer_layers(tmp_path: Path) -> None:
+    """Engines draft there (``engine_pp``): four equal devices, 32 layers. The draft's three passes
+    take as long as several layers, and no layer more would fit before another stage is slower."""
+    path = tmp_path / "cluster.toml"
+    found = {}
+    for host in ("last", "own"):
+        path.write_text(f"""
+name = "last stage"
+[target]
+profile = "llama-2-7b"
+[[drafts]]
+device = "rtx-3090"
+model.profile = "llama-3.2-1b"
+host = "{host}"
+[[pipelines]]
+stages = [{{ device = "rtx-3090", count = 3 }}, {{ device = "rtx-3090", host = "last" }}]
+[hosts.{host}]
+[acceptance]
+source = "bernoulli"
+beta = 0.7
+[search]
+schedules = ["engine_pp"]
+grid."schedule.gamma" = [3]
+""")
+        candidates, _ = find_candidates(Cluster.load(path))
+        found[host] = {each.partition: each.layers for each in candidates}
+    assert set(found["own"]) == {"even"}
+    layers = found["last"]["balanced"][0]
+    assert sum(layers) == 32
+    assert max(layers[:3]) - min(layers[:3]) <= 1
+    assert layers[3] < min(layers[:3])

@@ -99,7 +99,6 @@ WARNED = [
         "recorded of source = 'model', not of source = 'ngram', ngram = 3; its",
     ),
     ({}, ("sampling.rule=relaxed_best",), "of a pool of rule 'exact' the first candidate"),
-    (REJECTED, (BLOCK,), "accepts as many or fewer, so the prediction is no faster"),
     (
         {},
         (SIMPLE, RATIO),

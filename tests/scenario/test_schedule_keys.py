@@ -44,6 +44,7 @@ OTHER: dict[str, Any] = {
     "draft_ahead": True,
     "fan_out": 2,
     "jit_speculate": True,
+    "dynamic_length": True,
     "index_slip": True,
     "central_transfers": False,
     "parallel_prefill": False,

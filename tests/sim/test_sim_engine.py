@@ -8,6 +8,8 @@ import pytest
 
 from tests.worlds.theory_scenarios import Written, draft_of, links_of, stages_of
 from treepipe.results.metrics import run_metrics, utilization
+from treepipe.scenario.scenario import Scenario
+from treepipe.sim.predict import predict
 
 SATURATED = (
     "schedule.gamma=1",
@@ -59,3 +61,25 @@ def test_words_reach_the_last_stage_hop_by_hop_in_a_ring() -> None:
         begun[feedback] = pruned[0].start_ms - decided
     assert begun == {"ring": pytest.approx(12.0), "broadcast": pytest.approx(3.0)}
     assert run_metrics(trace)["tokens_per_round"] > 0
+
+
+def test_drafts_owned_per_request_by_hand() -> None:
+    """Two stages of 20 ms, K = 3 drafts of 5 ms on the device of the request's owner, two requests
+    (SGLang, 38702). Each device computes both requests and drafts one: 20 + 20 + 15 ms. Where the
+    last one drafts both, a request drafts behind the other's pass and then travels alone: 20 + 15
+    + 20 + 20 ms."""
+    keys = ("schedule.gamma=3", "acceptance.beta=1", "workload.new_tokens=42", links_of(0.0))
+    more = ("schedule.receives_first=false", "workload.requests=2", "workload.concurrency=2")
+    stages = [{"device": {"stage_ms": {"1": 20.0}}, "host": host} for host in ("first", "last")]
+    periods = {}
+    for owners in (("first", "last"), ("last",)):
+        written = Written("engine_pp", *keys, *more, "workload.prompt_tokens=8")
+        content = written.scenario.content
+        drafts = [{"device": {"draft_ms": {"1": 5.0}}, "host": host} for host in owners]
+        content |= {"drafts": drafts, "pipelines": [{"stages": stages}]}
+        content["hosts"] = {host: {"capacity": 1} for host in ("first", "last")}
+        (trace,) = predict(Scenario.of(content, written.scenario.path))
+        times = [[when for when, _ in request.emitted] for request in trace.requests]
+        periods[owners] = [(each[-2] - each[4]) / (len(each) - 6) for each in times]
+    assert periods["first", "last"] == [pytest.approx(55.0)] * 2
+    assert periods["last",] == [pytest.approx(75.0)] * 2

@@ -55,7 +55,8 @@ def test_plain_decoding(settings: tuple[str, ...], new_tokens: int, ends: str) -
 
 
 @pytest.mark.parametrize(
-    ("name", "ends"), [("chain", "draft"), ("dsd", "pipeline"), ("pearl", "draft")]
+    ("name", "ends"),
+    [("chain", "draft"), ("dsd", "pipeline"), ("pearl", "draft"), ("ssd", "pipeline")],
 )
 @pytest.mark.parametrize("beta", [0, 1])
 @pytest.mark.parametrize("settings", [(), (UNEVEN, UNEVEN_LINKS, WIDE)])
@@ -102,6 +103,30 @@ def test_a_step_of_pearl_waits_for_a_slow_draft(beta: int) -> None:
     written = Written("pearl", draft_of(90.0), f"acceptance.beta={beta}")
     assert_equal(written)
     assert written.expected().terms["post_verify_ms"] == pytest.approx(4 * 90.0)
+
+
+@pytest.mark.parametrize("jit", ["true", "false"])
+@pytest.mark.parametrize("draft_ms", [3.0, 40.0])
+def test_outcomes_that_are_never_guessed(jit: str, draft_ms: float) -> None:
+    """SSD, where every outcome is a miss: the chain is drafted on the spot, or left out."""
+    keys = f"schedule.jit_speculate={jit}", "acceptance.beta=0", draft_of(draft_ms)
+    written = Written("ssd", *keys, "schedule.fan_out=2")
+    assert_equal(written)
+    terms = written.expected().terms
+    assert terms["guessing_ms"] == pytest.approx(5 * draft_ms)
+    assert terms["hit_behind_chain"] == terms["hit_behind_root"] == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("jit", ["true", "false"])
+def test_outcomes_guessed_by_rank(jit: str) -> None:
+    shares = 'acceptance={source="hit_ratio", table={1=0.6, 2=0.75, 3=0.8, 8=0.9}}'
+    written = Written("ssd", shares, f"schedule.jit_speculate={jit}", "runs=40")
+    metrics, _ = summarize(written.simulated())
+    assert_within(metrics, written.expected().metrics)
+    hits = written.expected().terms
+    assert hits["hit_behind_root"] == pytest.approx(0.8, abs=1e-3)
+    assert hits["hit_behind_chain"] < hits["hit_behind_root"]
 
 
 @pytest.mark.parametrize("beta", [0, 1])

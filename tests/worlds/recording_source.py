@@ -32,6 +32,7 @@ class RecordingOracle:
     def __init__(self, inner: Oracle, recorder: Recorder, session: int) -> None:
         self._inner, self._recorder, self._session = inner, recorder, session
         self.truth, self.rewrite = inner.truth, inner.rewrite
+        self.whole, self.kept = inner.whole, inner.kept
 
     def draft(self, order: DraftPass) -> Drafted:
         drafted = self._inner.draft(order)

@@ -47,7 +47,7 @@ _CHAIN = ("schedule.gamma=4",)
 _LAYERS = ("schedule.width=8", "schedule.children=8")
 _FREE = (*_LAYERS, "schedule.central_transfers=false")
 _KEYS = {
-    **dict.fromkeys(("chain", "dsd", "pearl", "starsd"), _CHAIN),
+    **dict.fromkeys(("chain", "dsd", "pearl", "ssd", "starsd"), _CHAIN),
     "pipedec": _FREE,
     "specpipe": _LAYERS,
     **dict.fromkeys(("engine_pp", "spd"), ()),

@@ -58,6 +58,7 @@ from treepipe.core.protocol import (
     Stepped,
     WorkerLost,
 )
+from treepipe.core.verify_length import RoundMs, shortened
 
 ROUNDING_MS = 1e-6
 """Tolerance of times that clocks compute by adding differences."""
@@ -113,6 +114,7 @@ class DraftDesk:
         room: CacheRoom | None = None,
         least_log_prob: float = -inf,
         flights: Sequence[int | None] = (),
+        rounds_ms: Sequence[RoundMs] = (),
     ) -> None:
         """Make the desk of one draft server.
 
@@ -125,6 +127,7 @@ class DraftDesk:
             room: bound on its requests' keys and values; None: no bound.
             least_log_prob: least log probability of a candidate; less probable ones are dropped.
             flights: maximum number of flights, per pipeline; None or empty: no bound.
+            rounds_ms: what a round takes, per pipeline, by which chains are cut; empty: none is.
         """
         self._warm_up_ms, self._idle_ms, self._in_vain = warm_up_ms, inf, 0
         self._draft, self._groups, self._queue, self._batch = draft, groups, queue, batch
@@ -140,6 +143,7 @@ class DraftDesk:
         self._gauge = Gauge()
         self._least_log_prob = least_log_prob
         self._dock = Dock(flights, batch)
+        self._rounds_ms, self._chances = rounds_ms, dict[int, Sequence[float]]()
         self._caches, self._waiting = CacheBook(room or CacheRoom()), deque[int]()
 
     @property
@@ -285,7 +289,7 @@ class DraftDesk:
     def began(self, work: Begin) -> Orders:
         orders, started = Orders(), self._sessions[work.session].started
         self._queue_passes(self._serve(orders, work.session, started))
-        return self._dock.release(orders)
+        return self._leave_dock(orders)
 
     def returned(self, flight: Flight, answers: Sequence[tuple[int, ...]]) -> Orders:
         """Take the target's tokens at an evaluated flight, per segment and row; return orders."""
@@ -329,7 +333,22 @@ class DraftDesk:
         """Add what was held back, if nothing is awaited any more."""
         if self._held and not self._awaited:
             orders.messages, self._held = [*orders.messages, *self._held], []
-        return self._dock.release(self._gathered(orders))
+        return self._leave_dock(self._gathered(orders))
+
+    def _leave_dock(self, orders: Orders) -> Orders:
+        """Add the flights that may leave, and cut the chains in them."""
+        orders = self._dock.release(orders)
+        if self._chances:
+            orders.messages = [
+                (pipeline, self._cut(each) if isinstance(each, Flight) else each)
+                for pipeline, each in orders.messages
+            ]
+        return orders
+
+    def _cut(self, flight: Flight) -> Flight:
+        own = [s.session for s in flight.segments if s.session in self._chances]
+        chances = {session: self._chances.pop(session) for session in own}
+        return shortened(flight, chances, self._rounds_ms[flight.pipeline])
 
     @property
     def _awaited(self) -> bool:
@@ -374,6 +393,8 @@ class DraftDesk:
                 flight = Flight(self._draft, pipeline, (command.segment,))
                 orders.messages.append((pipeline, flight))
                 self._fed.add(session)
+                if command.chances and self._rounds_ms:
+                    self._chances[session] = command.chances
             elif isinstance(command, Announce):
                 orders.messages.append((pipeline, Beat(self._draft, (command.word,))))
             elif isinstance(command, Emit):
@@ -429,6 +450,7 @@ class DraftDesk:
         self._passes = deque([group for group in kept if group])
         self._held = [each for each in self._held if each[1].session != session]
         self._dock.left(session)
+        self._chances.pop(session, None)
         orders.messages.append((state.pipeline, Close(session)))
 
     # --- lock-step of a pipeline -----------------------------------------------------------------

@@ -181,9 +181,14 @@ class Feed:
     """Send a segment to the first stage; answered by ``Returned``.
 
     An empty one is a marker: it costs a step of a lock-step pipeline, and no compute.
+
+    Attributes:
+        chances: of a chain that may be cut before it leaves (``verify_length.py``), the chance of
+            each row behind the root to be accepted; empty: it travels whole.
     """
 
     segment: Segment
+    chances: tuple[float, ...] = ()
 
 
 @record

@@ -93,6 +93,11 @@ class Parameters:
         return False
 
     @property
+    def cut(self) -> bool:
+        """Whether chains are cut before they leave, by what more rows cost."""
+        return False
+
+    @property
     def feedback(self) -> Feedback:
         return "broadcast"
 

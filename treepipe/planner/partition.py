@@ -16,6 +16,7 @@ from treepipe.core.layers import PartitionRule, StageCost, deal
 from treepipe.profiles.library import resolve_device, shape_of
 from treepipe.profiles.schema import Device, Hardware
 from treepipe.profiles.service import ServedModel, ServiceTimes
+from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.memory import cache_entries, memory_needs, most_layers
 from treepipe.scenario.placement import place
 from treepipe.scenario.resolve import resolve
@@ -38,7 +39,9 @@ def uneven_partitions(
     """
     devices = [_stages(pipeline, scenario.path) for pipeline in scenario.pipelines]
     by_layer = all(isinstance(device, Hardware) for stages in devices for device, _ in stages)
-    if not (by_layer and any(map(_matters, devices))):
+    shared = {draft.host for draft in scenario.drafts} - {None}
+    drafting = any(s.host in shared for pipeline in scenario.pipelines for s in pipeline.stages)
+    if not (by_layer and any(_matters(stages, drafting=drafting) for stages in devices)):
         return {}
     target = place(scenario, ends_of(scenario)).target
     assert target is not None, "hardware was named"
@@ -60,6 +63,12 @@ def uneven_partitions(
             times, last = places[-1].times, of_pipeline[-1]
             verified_ms = times.verify(tokens, 1) + times.decide
             of_pipeline[-1] = replace(last, call_ms=last.call_ms + verified_ms)
+    for of_pipeline, places in zip(costs, placed, strict=True):
+        for number, stage in enumerate(places):
+            more_ms = _draft_servers_ms(scenario, deployment, stage.name, tokens)
+            of_pipeline[number] = replace(
+                of_pipeline[number], call_ms=of_pipeline[number].call_ms + more_ms
+            )
     found: dict[PartitionRule, list[list[int]]] = {}
     even = [[len(place.layers) for place in places] for places in placed]
     for rule in rules:
@@ -103,10 +112,25 @@ def _stages(pipeline: Pipeline, path: Path) -> list[Written]:
     ]
 
 
-def _matters(stages: Sequence[Written]) -> bool:
-    """Return whether the pipeline's devices are unequal and its layers are not fixed."""
+def _matters(stages: Sequence[Written], *, drafting: bool) -> bool:
+    """Return whether the pipeline's layers are not fixed, and its devices are unequal or also
+    ``drafting``."""
     devices, layers = zip(*stages, strict=True)
-    return None in layers and any(device != devices[0] for device in devices)
+    return None in layers and (drafting or any(device != devices[0] for device in devices))
+
+
+def _draft_servers_ms(scenario: Scenario, deployment: Deployment, stage: str, tokens: int) -> float:
+    """Return how long draft servers keep a stage's device in a round: as many passes as the
+    schedule drafts tokens in a row, and the verification of ``tokens`` if it is theirs."""
+    roles, machine = deployment.roles, deployment.roles.machine(stage)
+    if machine.capacity >= len(machine.roles):
+        return 0.0
+    passes = max(scenario.schedule.parameters.lengths().values(), default=1)
+    times = [draft.times for draft in roles.drafts if draft.name in machine.roles]
+    verifies = roles.ends == "draft"
+    return sum(
+        passes * each.draft(1) + verifies * (each.verify(tokens, 1) + each.decide) for each in times
+    )
 
 
 def _cost(

@@ -283,6 +283,7 @@ class Service:
         groups: successive stages that work one after another within a step.
         overlapped_pruning: stages prune while a step's results are on their way.
         flights: maximum number of flights under way, per pipeline; None: no bound.
+        cut: tokens that a round drafts of a chain that is cut by what more rows cost; 0: none is.
         feedback: the way of words to the stages.
         reported_states: states that each stage's reports take to the draft server, per pipeline.
         bounds: the schedule's bounds on the longest pipeline.
@@ -304,6 +305,7 @@ class Service:
     groups: Groups = 1
     overlapped_pruning: bool = True
     flights: tuple[int | None, ...] = ()
+    cut: int = 0
     feedback: Feedback = "broadcast"
     reported_states: tuple[tuple[int, ...], ...] = ()
     bounds: Bounds = Bounds()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 from math import inf, log
 
 from treepipe.core.barrier import group_sizes
@@ -11,6 +12,7 @@ from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.front_desk import ArrivalQueue, FrontDesk
 from treepipe.core.stage_desk import StageDesk
 from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.passage import Passage
 
 
 def front_desk(deployment: Deployment) -> FrontDesk:
@@ -42,8 +44,25 @@ def draft_desk(deployment: Deployment, draft: int) -> DraftDesk:
         None if roles.drafts[draft].name in deployment.plain else service.warm_up_ms,
         cache_room(deployment, draft),
         log(least) if least else -inf,
-        service.flights,
+        [_share(most, draft, len(roles.drafts)) for most in service.flights],
+        [partial(round_ms, deployment, draft, n) for n in range(len(roles.pipelines))]
+        if service.cut
+        else (),
     )
+
+
+def _share(flights: int | None, draft: int, servers: int) -> int | None:
+    """Return a draft server's part of the flights that a pipeline may hold, at least one."""
+    if flights is None:
+        return None
+    return max(1, flights // servers + (draft < flights % servers))
+
+
+def round_ms(deployment: Deployment, draft: int, pipeline: int, rows: int) -> float:
+    """Return the time of a round that takes ``rows`` rows through an idle pipeline, with the
+    drafting of its chains; the profiles' time, also in a run without emulation."""
+    passage, times = Passage(deployment, pipeline, draft), deployment.roles.drafts[draft].times
+    return deployment.service.cut * times.draft(1) + passage.lap_ms(rows) + passage.decide_ms(rows)
 
 
 def stage_desk(deployment: Deployment, pipeline: int, number: int) -> StageDesk:

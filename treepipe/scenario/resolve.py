@@ -304,6 +304,7 @@ def _service(scenario: Scenario, stages: Sequence[int], reads_states: bool) -> S
         groups=section.parameters.groups,
         overlapped_pruning=section.parameters.overlapped_pruning,
         flights=tuple(system.flights(section.parameters, each) for each in stages),
+        cut=max(section.parameters.lengths().values()) if section.parameters.cut else 0,
         feedback=section.parameters.feedback,
         reported_states=tuple(map(section.parameters.reported_states, stages)),
         bounds=bounds_of(scenario, max(stages)),

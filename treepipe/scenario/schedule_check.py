@@ -118,6 +118,12 @@ def check_schedule(scenario: Scenario) -> None:
             f"{key} = {rule!r} needs drawn trees, but a dynamic one (schedule.tree_size) takes "
             f"the most probable candidates; a chain or schedule.branching would do"
         )
+    if rule in DRAWN and section.parameters.cut:
+        raise UserError(
+            f"{key} = {rule!r} contradicts schedule.dynamic_length, which cuts chains by the "
+            f"probabilities of their tokens: those of drawn ones depend on the draw, so the text "
+            f"would lose the target's distribution; rule 'exact' keeps it"
+        )
     whole = rule == "block"  # it judges a chain at once
     if rule in ("adaptive", "block") and not _is_chained(system, whole=whole):
         able = [each.name for each in systems().values() if _is_chained(each, whole=whole)]

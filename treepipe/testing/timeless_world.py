@@ -26,6 +26,7 @@ from treepipe.core.protocol import Drafted, DraftPass, Schedule, Started
 from treepipe.core.requests import LIVES, numbered
 from treepipe.core.scratch import Scratch
 from treepipe.core.stage_desk import Place
+from treepipe.core.verify_length import RoundMs
 from treepipe.scenario.deployment import Bounds
 from treepipe.testing.law import hold
 from treepipe.testing.ledger import DraftReader
@@ -123,6 +124,7 @@ class Sharing:
         prompts: place of prompts among the segments that wait for a stage.
         room: for keys and values of each server's requests; None: no bound.
         least: probability of a candidate that a draft still offers.
+        round_ms: what a flight of so many rows costs; None: no chain is cut.
     """
 
     groups: Groups = 1
@@ -133,6 +135,7 @@ class Sharing:
     prompts: Place = "last"
     room: CacheRoom | None = None
     least: float = 0.0
+    round_ms: RoundMs | None = None
 
 
 ALONE = Sharing()
@@ -182,6 +185,7 @@ class TimelessWorld:
                     sharing.batch,
                     room=sharing.room,
                     least_log_prob=log(sharing.least) if sharing.least else -inf,
+                    rounds_ms=[sharing.round_ms] * len(pipelines) if sharing.round_ms else (),
                 )
             )
             for d in range(sharing.drafts)

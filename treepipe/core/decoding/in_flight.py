@@ -138,6 +138,10 @@ class TreeInFlight:
         tokens = event.next_tokens if rows is None else [event.next_tokens[i] for i in rows]
         self._verified[start : start + len(tokens)] = tokens
 
+    def shortened(self) -> None:
+        """Count as fed only the nodes that came back: the rest was cut off before it left."""
+        self._fed_count = sum(token is not None for token in self._verified)
+
     def offers(self, returned: Segment, *, children: bool) -> list[Offer | None]:
         """Return place and children of each row of a returned segment; None for a pruned row."""
         count = len(returned.tokens)

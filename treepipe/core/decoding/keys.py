@@ -61,20 +61,36 @@ class ChainKeys(Parameters):
         return {"gamma": self.gamma}
 
 
+@dataclass(frozen=True)
+class CutChainKeys(ChainKeys):
+    """Keys of a chain that is verified whole or in part."""
+
+    dynamic_length: bool = key(
+        False, "verify as much of each chain as pays at the flight's load (DSpark)"
+    )
+
+    @property
+    def cut(self) -> bool:
+        return self.dynamic_length
+
+
 def fixed_tree(
     branching: Sequence[int],
     chunk: int,
     context: ScheduleContext,
     kind: type[StaticTree] = StaticTree,
+    *,
+    cut: bool = False,
 ) -> StaticTree:
     """Make a schedule whose rounds all have one tree, in one batch.
 
     Args:
         branching: number of children at each depth.
+        cut: as of ``TreeParameters``.
     """
     growth = Growth(tuple(branching), None, context.drawn)
     nodes = growth.nodes
-    parameters = TreeParameters(nodes, nodes + 1, False, growth, keeps=context.keeps)
+    parameters = TreeParameters(nodes, nodes + 1, False, growth, keeps=context.keeps, cut=cut)
     return kind(context.session, chunk, parameters, 1)
 
 

@@ -8,6 +8,8 @@ authors' code. With one part it is a tree verified in one batch: ``eagle`` (EAGL
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from treepipe.core.decoding.tree_schedule import TreeSchedule
 from treepipe.core.protocol import Command
 
@@ -25,4 +27,7 @@ class StaticTree(TreeSchedule):
             return []
         walk = flying.walk()
         assert walk is not None  # the root came back, so at least it is verified
+        if self._parameters.cut:
+            flying.shortened()
+            walk = replace(walk, next_node=None)  # it was drafted, but did not travel
         return self._end_round(walk)

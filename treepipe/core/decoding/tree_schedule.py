@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from dataclasses import dataclass
+from math import exp
 
 from treepipe.core.decoding.best_first import BlockTreeDraft
 from treepipe.core.decoding.drafting import Growth, TreeDraft
@@ -27,6 +28,7 @@ class TreeParameters:
         score_order: cut the tree in descending score; False: in tree order.
         keeps: the draft need not read accepted tokens that it has drafted from.
         independent_levels: the draft's candidates at a level are the same below every node.
+        cut: a segment may be cut behind its root before it leaves (chains in one segment).
     """
 
     size: int
@@ -35,6 +37,7 @@ class TreeParameters:
     growth: Growth
     keeps: bool = False
     independent_levels: bool = False
+    cut: bool = False
 
 
 class TreeSchedule(TreeDecoding):
@@ -124,7 +127,11 @@ class TreeSchedule(TreeDecoding):
     def _feed(self, count: int) -> Feed:
         step = self._steps if self.lock_step else None
         self._steps += 1
-        return self._flying.feed(count, step)
+        fed = self._flying.feed(count, step)
+        if not self._parameters.cut:
+            return fed
+        scores = self._flying.tree.scores
+        return Feed(fed.segment, tuple([exp(scores[node]) for node in range(1, count)]))
 
     def _end_round(self, walk: Walk) -> list[Command]:
         """End a round at a miss: keep only the accepted nodes, and draft from the new root."""

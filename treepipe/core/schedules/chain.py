@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from treepipe.core.decoding.keys import ChainKeys, chain_grid, fixed_tree, fixed_tree_tokens
+from treepipe.core.decoding.keys import CutChainKeys, chain_grid, fixed_tree, fixed_tree_tokens
 from treepipe.core.decoding.static_tree import StaticTree
 from treepipe.core.system import ScheduleContext, System
 
 
-def _make(parameters: ChainKeys, context: ScheduleContext) -> StaticTree:
-    return fixed_tree((1,) * parameters.gamma, parameters.prefill_chunk, context)
+def _make(parameters: CutChainKeys, context: ScheduleContext) -> StaticTree:
+    chain, cut = (1,) * parameters.gamma, parameters.cut
+    return fixed_tree(chain, parameters.prefill_chunk, context, cut=cut)
 
 
-def _tokens(parameters: ChainKeys, stages: int) -> int:
+def _tokens(parameters: CutChainKeys, stages: int) -> int:
     return fixed_tree_tokens((1,) * parameters.gamma)
 
 
@@ -22,7 +23,7 @@ SYSTEMS = (
         order=3,
         source="Leviathan et al. and Chen et al.",
         summary="classical speculative decoding",
-        parameters=ChainKeys,
+        parameters=CutChainKeys,
         make=_make,
         tree_tokens=_tokens,
         segment_tokens=_tokens,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from treepipe.core.decoding.keys import ChainKeys, chain_grid, fixed_tree, fixed_tree_tokens
+from treepipe.core.decoding.keys import CutChainKeys, chain_grid, fixed_tree, fixed_tree_tokens
 from treepipe.core.decoding.static_tree import StaticTree
 from treepipe.core.messages import Feedback
 from treepipe.core.protocol import Command
@@ -21,7 +21,7 @@ from treepipe.core.system import Block, Load, ScheduleContext, System
 
 
 @dataclass(frozen=True)
-class EngineKeys(ChainKeys):
+class EngineKeys(CutChainKeys):
     """Keys of an engine's pipeline; the defaults are SGLang's."""
 
     gamma: int = key(3, "tokens of a chain; StarSD's depth d", least=1)
@@ -56,7 +56,7 @@ class EngineChain(StaticTree):
 
 def _make(parameters: EngineKeys, context: ScheduleContext) -> StaticTree:
     chain = (1,) * parameters.gamma
-    made = fixed_tree(chain, parameters.prefill_chunk, context, EngineChain)
+    made = fixed_tree(chain, parameters.prefill_chunk, context, EngineChain, cut=parameters.cut)
     assert isinstance(made, EngineChain)
     made.drafts_first = parameters.drafts_first
     return made

@@ -195,5 +195,6 @@ SYSTEMS = (
         drawn=True,
         chains=True,
         grid=_grid,
+        closed_form="ssd",
     ),
 )

@@ -82,6 +82,9 @@ def decode(
     """Decode all requests at once, and hold their texts against plain greedy decoding."""
     draft = DRAFTS[case.draw("draft", DRAFT_NAMES)]
     places = system.places(parameters)
+    if parameters.cut:
+        row_ms = case.draw("row_ms", st.floats(0.0, 2.0))
+        sharing = replace(sharing, round_ms=lambda rows: 1.0 + row_ms * rows + 3 * (rows > 8))
     fitting = places is None or len(asked) <= places * pipelines
     played = TimelessWorld(
         [stages] * pipelines,

@@ -26,7 +26,7 @@ from treepipe.testing.case import TrialCase
 from treepipe.testing.hashed_lm import VOCABULARY, Logits, any_order, noisy, target
 from treepipe.testing.law import hold
 from treepipe.testing.strategies import parameters_of
-from treepipe.testing.timeless_world import TimelessWorld
+from treepipe.testing.timeless_world import Sharing, TimelessWorld
 from treepipe.testing.trial import Trial
 
 PROMPT, HORIZON = (3, 1, 4), 2
@@ -48,8 +48,9 @@ def distribution(model: Logits, path: tuple[int, ...]) -> Any:
 class SamplingWorld(TimelessWorld):
     """The draft server takes the target's tokens by a rule, one draw per offered row."""
 
-    def __init__(self, stages: int, seed: int, *, drawn: bool) -> None:
-        super().__init__([stages], target, DRAFT, any_order(seed))
+    def __init__(self, stages: int, seed: int, *, drawn: bool, cut: bool = False) -> None:
+        sharing = Sharing(round_ms=(lambda rows: 0.3 + rows) if cut else None)
+        super().__init__([stages], target, DRAFT, any_order(seed), sharing)
         self._rng = np.random.default_rng([seed, 1])
         exact = Exact(self._rng, greedy=False)
         self._rule: Rule = MultiCandidate(self._rng) if drawn else exact
@@ -108,9 +109,10 @@ def p_value(counts: Counter[tuple[int, ...]]) -> float:
 def sampled_texts(system: System, case: TrialCase) -> None:
     """Many texts of two tokens; by rejection of drawn candidates if the system can draft those."""
     parameters = system.parameters(**case.draw("parameters", parameters_of(system)))
-    drawn = system.drawn and parameters.drawable and not case.draw("exact", st.booleans())
+    drawn = system.drawn and parameters.drawable and not parameters.cut
+    drawn = drawn and not case.draw("exact", st.booleans())
     stages, seed = case.draw("stages", st.integers(1, 3)), case.draw("seed", st.integers(0, 999))
-    world = SamplingWorld(stages, seed, drawn=drawn)
+    world = SamplingWorld(stages, seed, drawn=drawn, cut=parameters.cut)
     counts = Counter[tuple[int, ...]]()
     for session in range(1, TEXTS + 1):
         schedule = system.make(parameters, ScheduleContext(session, stages, drawn))

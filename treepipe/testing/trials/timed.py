@@ -44,6 +44,8 @@ SHORT_MS = st.sampled_from([0.0, 0.5, 12.0])
 class HashedOracle:
     """The models of ``hashed_lm.py`` as a simulation's draft and target."""
 
+    whole = False
+
     def __init__(self, draft: Logits, prompt: tuple[int, ...], wanted: int) -> None:
         self._draft, self._scratch = draft, Scratch[None]()
         self._text = [*prompt, *greedy(list(prompt), wanted + BEYOND)]
@@ -54,6 +56,9 @@ class HashedOracle:
 
     def rewrite(self, index: int, token: int) -> None:
         raise AssertionError("only lossy rules rewrite a text")
+
+    def kept(self, first: int, index: int) -> bool:
+        raise AssertionError("greedy texts are judged token by token")
 
     def draft(self, order: DraftPass) -> Drafted:
         asked = self._scratch.follow(order).asked

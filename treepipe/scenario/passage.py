@@ -22,10 +22,12 @@ class Passage:
 
     deployment: Deployment
     pipeline: int = 0
+    server: int = 0
 
     @property
     def draft(self) -> Placed:
-        return self.deployment.roles.drafts[0]
+        """The draft server of this number."""
+        return self.deployment.roles.drafts[self.server]
 
     def unread(self, accepted: int, drafted: int) -> int:
         """Count the committed tokens that the draft reads first after a chain of ``drafted`` tokens

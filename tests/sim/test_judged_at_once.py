@@ -1,0 +1,101 @@
+"""Block verification predicted from recorded ratios, beside the rule itself on the same models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.worlds.theory_scenarios import Written
+from treepipe.core.verification import Block, Distribution, draw
+from treepipe.executor.measure.judging import rejection_rank
+from treepipe.profiles.pool_file import Made, PoolFile, Prompt, Table
+from treepipe.results.metrics import run_metrics
+
+TOKENS, GAMMA, LENGTH = 5, 4, 400
+
+
+def models(history: tuple[int, ...]) -> tuple[Distribution, Distribution]:
+    """Distributions of target and draft behind a text's last two tokens."""
+    own = np.random.default_rng([*history[-2:], 1]).normal(size=TOKENS)
+    other = np.random.default_rng([*history[-2:], 2]).normal(size=TOKENS)
+    return np.exp(own) / np.exp(own).sum(), np.exp(own + other) / np.exp(own + other).sum()
+
+
+def recorded(seed: int, *, ratios: bool = True) -> Prompt:
+    """One text of the target's, as the acceptance recorder notes it under rule "rejection"."""
+    rng, text = np.random.default_rng(seed), [0, 1]
+    vectors, ranks, found = [], [], []
+    for _ in range(LENGTH):
+        p, q = models(tuple(text))
+        text.append(draw(p, rng))
+        vectors.append(np.log(np.sort(q)[::-1]))
+        ranks.append(min(TOKENS, rejection_rank(p, q, text[-1], rng)))
+        found.append(float(np.log(q[text[-1]] / p[text[-1]])))
+    return Prompt(Table(np.array(vectors), ranks, found if ratios else ()))
+
+
+def pool_of(folder: Path, *, ratios: bool) -> str:
+    prompts = [recorded(seed, ratios=ratios) for seed in range(12)]
+    made = Made({"temperature": 1.0, "rule": "rejection", "top_p": 1.0, "top_k": 0}, {})
+    pool = PoolFile(TOKENS, prompts, {1: prompts[0].known.vectors[:9]}, made=made)
+    pool.save(folder / "pool.json", "--out")
+    return "pool.json"
+
+
+def played(rounds: int) -> float:
+    """Tokens of a round by the rule itself, which draws the chains."""
+    rng, text = np.random.default_rng(7), [0, 1]
+    for _ in range(rounds):
+        drawn, q = list[int](), []
+        for _ in range(GAMMA):
+            q.append(models((*text, *drawn))[1])
+            drawn.append(draw(q[-1], rng))
+        p = [models((*text, *drawn[:size]))[0] for size in range(GAMMA + 1)]
+        text += Block(rng).chain(p, drawn, q)
+    return (len(text) - 2) / rounds
+
+
+def predicted(folder: Path, rule: str, *, ratios: bool) -> tuple[float, list[str]]:
+    file = pool_of(folder, ratios=ratios)
+    written = Written(
+        "chain",
+        f'acceptance={{source="pool", file="{file}"}}',
+        "sampling.temperature=1",
+        f"sampling.rule={rule}",
+        "schedule.ends=draft",
+        "workload.new_tokens=400",
+        "workload.requests=10",
+        folder=folder,
+    )
+    (trace,) = written.simulated()
+    return run_metrics(trace)["tokens_per_round"], trace.warnings
+
+
+def test_a_prediction_keeps_as_many_tokens_as_the_rule(tmp_path: Path) -> None:
+    expected = played(4000)
+    found, warned = predicted(tmp_path, "block", ratios=True)
+    assert found == pytest.approx(expected, rel=0.03)
+    assert not any("one by one" in each for each in warned)
+    one_by_one, _ = predicted(tmp_path, "rejection", ratios=True)
+    assert found > 1.03 * one_by_one
+
+
+def test_without_ratios_tokens_are_judged_one_by_one(tmp_path: Path) -> None:
+    found, warned = predicted(tmp_path, "block", ratios=False)
+    assert found == predicted(tmp_path, "rejection", ratios=False)[0]
+    assert any("one by one, which accepts as many or fewer" in each for each in warned)
+
+
+def test_a_pool_keeps_its_ratios(tmp_path: Path) -> None:
+    prompt = PoolFile.load(tmp_path / pool_of(tmp_path, ratios=True)).prompts[0]
+    assert prompt.beginning(3).known.log_ratios == recorded(0).known.log_ratios[:3]
+
+
+def test_guesses_beside_a_drawn_chain_are_an_estimate() -> None:
+    said = "fan_out asks for the most probable ones: how often ssd guesses right is an estimate"
+    drawn = "sampling.rule=rejection", "sampling.temperature=1", "schedule.ends=draft"
+    assert any(said in each for each in Written("ssd", *drawn).expected().warnings)
+    assert not any(said in each for each in Written("ssd").expected().warnings)
+    assert not any(said in each for each in Written("pearl", *drawn).expected().warnings)
