@@ -18,6 +18,10 @@ SCHEDULES: tuple[str, ...] = tuple(systems())
 Goal: TypeAlias = Literal["latency", "throughput"]
 METRICS: Mapping[Goal, str] = {"latency": METRIC, "throughput": "throughput_tokens_s"}
 PLAIN: ScheduleName = "pp"
+FIVE = ("flowspec", "pipedec", "specpipe", "specpipe_db", "starsd", "dsd")
+"""The five systems of the papers (SpecPipe's batched variant is its own)."""
+NEW = ("spd", "engine_pp", "ssd", "pearl")
+"""The systems that were added to them."""
 EAGLE_FILE = "five-jetsons"
 """Cluster file whose acceptance all EAGLE heads here have."""
 
@@ -34,7 +38,7 @@ class Place:
 PLACES = tuple(
     Place(**each) for each in read_toml(Path(__file__).with_name("places.toml"))["place"]
 )
-(SMALL_DRAFT,) = (place for place in PLACES if place.changes)
+(SMALL_DRAFT,) = (place for place in PLACES if "drafts.0.model" in place.changes)
 """The place with a draft of 1B."""
 
 

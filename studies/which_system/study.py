@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any, TypeAlias
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -16,12 +16,25 @@ from treepipe.planner.halving import Ranked, SearchResult, search
 from treepipe.progress import Progress
 from treepipe.results.metrics import metric
 from treepipe.results.sheet import CellValue, Sheet, columns
-from treepipe.results.statistics import Interval, ratio_observations
-from treepipe.scenario.schema import PoolSection, ScheduleName
+from treepipe.scenario.schema import PoolSection
 from treepipe.studies.plots import gain_figure
 from treepipe.studies.reproduction import Reproduction, predicted, published
 from treepipe.studies.study import Entry, StudyResult
 from treepipe.studies.which_system import places
+from treepipe.studies.which_system.gains import (
+    BETTER,
+    STATED,
+    Needs,
+    NeedsOf,
+    Results,
+    best_in,
+    best_of_five,
+    gain,
+    needs,
+    rivals,
+    shares_of,
+    winner,
+)
 from treepipe.studies.which_system.places import METRICS, Goal, Place, Settings
 
 NAME = "which-system"
@@ -29,7 +42,6 @@ PAGE = Path(__file__).with_name("page.md")
 SHORT, FULL = places.SHORT, places.FULL
 BUSY = 0.9
 """Busy share above which a server is called a bottleneck."""
-Results: TypeAlias = dict[tuple[Place, Goal], SearchResult]
 
 
 def study(settings: Settings, say: Progress) -> StudyResult:
@@ -38,60 +50,15 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     for place in settings.places:
         for goal in settings.amounts:
             found[place, goal] = search(places.cluster(settings, place, goal), say)
+    needed = {key: needs(each, say) for key, each in found.items()}
     made = Reproduction(NAME, PAGE)
     made.add([entry for key, each in found.items() for entry in _entries(*key, each)])
-    made.tables += _winners(found), _one_everywhere(settings, found), _all_plans(found)
-    return made.result(_fields(settings, found), {NAME: _map(settings, found)})
-
-
-# --- gains ---------------------------------------------------------------------------------------
-
-
-def gain(
-    found: SearchResult, schedule: ScheduleName, over: ScheduleName = places.PLAIN
-) -> Interval:
-    """Return the ratio of a system's best plan to another's, on the same runs; its interval
-    includes the inputs' uncertainty."""
-    goal = found.cluster.search.goal
-    above, below = (over, schedule) if metric(goal).less_is_better else (schedule, over)
-    best = found.best_of_each
-    observed = (best[name].outcome.observations[goal] for name in (above, below))
-    sampled = Interval.over(ratio_observations(*observed))
-    if found.cases is None or schedule == over:
-        return sampled
-    return found.cases.ratio_widened(above, below, sampled)
-
-
-def winner(found: SearchResult) -> ScheduleName:
-    return found.best.candidate.schedule
-
-
-def rivals(found: SearchResult) -> list[str]:
-    """Return other systems indistinguishable from the best, by runs or inputs' uncertainty."""
-    best, names = winner(found), []
-    for name, ranked in found.best_of_each.items():
-        if name != best:
-            high = gain(found, name, best).high
-            if ranked.tied or high is None or high >= 1:
-                names.append(name)
-    return names
-
-
-def shares_of(found: Results, schedule: ScheduleName, goal: Goal) -> list[float]:
-    """Return the share of the winner's gain that a system reaches, for each cluster."""
-    return [
-        gain(each, schedule, winner(each)).mean
-        for (_, its), each in found.items()
-        if its == goal and schedule in each.best_of_each
-    ]
-
-
-def best_in(found: SearchResult) -> float | None:
-    """Return the share of the inputs' cases in which the winner is best; None without cases."""
-    if found.cases is None:
-        return None
-    shares = found.cases.best_in(found.goal)
-    return shares[winner(found)]
+    made.add([entry for key, each in needed.items() for entry in _need_entries(*key, each)])
+    made.tables += _winners(found), _needs(found, needed), _one_everywhere(settings, found)
+    made.tables.append(_all_plans(found))
+    fields = {**_fields(settings, found), "new": _answer(found, needed)}
+    figures = {f"{NAME}-new": _new_map(needed), NAME: _map(settings, found)}
+    return made.result(fields, figures)
 
 
 def draft_busy(ranked: Ranked) -> float:
@@ -141,6 +108,14 @@ def _entries(place: Place, goal: Goal, found: SearchResult) -> list[Entry]:
     return entries
 
 
+def _need_entries(place: Place, goal: Goal, needed: Needs) -> list[Entry]:
+    return [
+        predicted(f"{place.name}/{goal}/{name}/over_five/{what.replace(' ', '-')}", "1", value)
+        for name, found in needed.items()
+        for what, value in found.items()
+    ]
+
+
 _GAIN = columns(
     *(f"{each}|.4g" for each in ("ms or tokens/s", "low", "high")),
     *(f"{each}|.2f" for each in ("times pp", "times pp, low", "times pp, high")),
@@ -166,6 +141,60 @@ def _winners(found: Results) -> Sheet:
         plan = place.name, goal, each.best.candidate.label
         sheet.add(*plan, *_gain_cells(each, each.best, goal), *told)
     return sheet
+
+
+def _needs(found: Results, needed: NeedsOf) -> Sheet:
+    """Show a row per new system and cluster, and the five's best."""
+    heads = columns("cluster", "goal", "of the five", "new", "times the five|.2f", "low|.2f")
+    what = columns("high|.2f", *(f"{each}|.2f" for each in BETTER))
+    title = "The systems of 2026 against the best of the five, and with better drafts of their own"
+    sheet = Sheet(title, [*heads, *what], name=f"{NAME}-new")
+    for (place, goal), each in needed.items():
+        for name, values in each.items():
+            stated, better = values[STATED], [values[what].mean for what in BETTER]
+            five = best_of_five(found[place, goal])
+            ends = stated.mean, stated.low, stated.high
+            sheet.add(place.name, goal, five, name, *ends, *better)
+    return sheet
+
+
+def _answer(found: Results, needed: NeedsOf) -> dict[str, Any]:
+    """Return the page's fields of the new systems: where the best one ``beats`` the five beyond
+    doubt, where it is ``ahead`` in the mean; in how many ``cells`` it leads with each draft."""
+    cells = {key: each for key, each in needed.items() if each}
+    beats, ahead, leads = list[str](), list[str](), dict.fromkeys((STATED, *BETTER), 0)
+    for (place, goal), each in cells.items():
+        for what in leads:
+            leads[what] += max(values[what].mean for values in each.values()) > 1
+        name = max(each, key=lambda name: each[name][STATED].mean)
+        stated, five = each[name][STATED], best_of_five(found[place, goal])
+        if stated.mean > 1:
+            clear = stated.low is not None and stated.low > 1
+            told = f"{place.name}, {goal}: {name} {stated.mean:.2f} times {five}"
+            (beats if clear else ahead).append(told)
+    drafts = ", ".join(f"with {what} on {leads[what]}" for what in BETTER)
+    return {
+        "cells": len(cells),
+        "leads": leads[STATED],
+        "beats": "; ".join(beats) or "nowhere",
+        "ahead": "; ".join(ahead) or "nowhere",
+        "drafts": drafts if cells else None,
+    }
+
+
+def _new_map(needed: NeedsOf) -> Figure:
+    """Plot the new systems' gains over the best of the five, as stated and with better drafts."""
+    panels: dict[str, dict[tuple[str, str], float]] = {}
+    for (place, goal), each in needed.items():
+        for name, values in each.items():
+            for what, value in values.items():
+                cell = f"{name}, {what}", place.name
+                panels.setdefault(goal, {})[cell] = value.mean
+    return gain_figure(
+        "The systems of 2026 against the best of the five on each cluster",
+        panels,
+        over="the best of the five",
+    )
 
 
 def _all_plans(found: Results) -> Sheet:
@@ -213,6 +242,7 @@ def _fields(settings: Settings, found: Results) -> dict[str, Any]:
         "eagle_hits": heads.hit_ratio,
         "prompts": " or ".join(map(str, sorted(prompts))),
         "requests": settings.amounts["throughput"].requests,
+        "better": ", ".join(BETTER),
     }
 
 
