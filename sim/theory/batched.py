@@ -14,12 +14,12 @@ from collections.abc import Sequence
 
 from treepipe.core.errors import UserError
 from treepipe.profiles.hit_ratio import at_depth, chain_rounds, depths_of
+from treepipe.scenario.passage import Passage
 from treepipe.scenario.scale import scaled_hits
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import HitRatio, Replay
 from treepipe.sim.acceptance_pool import acceptance_pool
 from treepipe.sim.blocks import blocks_of
-from treepipe.sim.theory.passage import Passage
 
 
 def shares_of(scenario: Scenario, depth: int) -> tuple[float, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
@@ -123,7 +123,10 @@ class Reported(Output):
     force: Force = False
 
     def check(
-        self, files: dict[str, Path | str | None], *inputs: Path | None, keep: tuple[str, ...] = ()
+        self,
+        files: Mapping[str, Path | str | None],
+        *inputs: Path | None,
+        keep: tuple[str, ...] = (),
     ) -> None:
         """Refuse, before the work, outputs that could not be written after it (``check_outputs``).
 

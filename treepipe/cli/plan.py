@@ -221,10 +221,10 @@ def _check(asked: PlanOptions) -> None:
         engine(asked.engine)
     if asked.question is not None:
         of_search = {"--out": asked.out, "--plot": asked.plot}
-        given = [option for option, value in of_search.items() if value is not None]
-        given += [analyses()[name].option for name in asked.analyses]
-        if given:
-            raise UserError(f"{given[0]} has no effect with --question, which does not search")
+        idle = [option for option, value in of_search.items() if value is not None]
+        idle += [analyses()[name].option for name in asked.analyses]
+        if idle:
+            raise UserError(f"{idle[0]} has no effect with --question, which does not search")
     silent = asked.quiet and asked.json is None and asked.report is None
     drawn = []
     for name, given in asked.analyses.items():

@@ -16,10 +16,10 @@ from treepipe.core.errors import UserError
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.uncertain import Floats, drawn_factors, in_case
 from treepipe.results.statistics import Interval
+from treepipe.scenario.passage import Passage
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.theory.batched import period_ms, shares_of, tokens_of
-from treepipe.sim.theory.passage import Passage
 
 MOST_STREAMS = 256
 DEEPEST = 16

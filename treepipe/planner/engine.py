@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from treepipe.core.drafts.ngram import LookupKeys
 from treepipe.core.errors import UserError
 from treepipe.core.registry import NoKeys, Registry
 from treepipe.core.schedules import systems
@@ -70,6 +71,13 @@ class Served:
     def uneven(self) -> str:
         """The stages' layers as engines take them; empty if they are equal or unknown."""
         return ",".join(map(str, self.layers)) if len({*self.layers}) > 1 else ""
+
+    @property
+    def ngram(self) -> int:
+        """Longest suffix that a draft looks up."""
+        keys = self.scenario.drafts[0].parameters
+        assert isinstance(keys, LookupKeys)  # the only draft without weights that engines have
+        return keys.ngram
 
     @property
     def draft(self) -> str:

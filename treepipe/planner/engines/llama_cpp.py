@@ -24,7 +24,7 @@ def _settings(engine: Engine, served: Served) -> tuple[Settings, Sequence[str]]:
         return found, besides
     found["spec-type"] = engine.method(served)
     if served.scenario.drafts[0].drafter.weights is None:
-        found["spec-ngram-simple-size-n"] = served.scenario.drafts[0].parameters.ngram
+        found["spec-ngram-simple-size-n"] = served.ngram
         found["spec-ngram-simple-size-m"] = depth
     else:
         found |= {"spec-draft-model": served.draft, "spec-draft-n-max": depth}

@@ -20,7 +20,7 @@ def _settings(engine: Engine, served: Served) -> tuple[Settings, Sequence[str]]:
         of = "speculative-config."
         found[of + "method"] = engine.method(served)
         if served.scenario.drafts[0].drafter.weights is None:
-            found[of + "prompt_lookup_max"] = served.scenario.drafts[0].parameters.ngram
+            found[of + "prompt_lookup_max"] = served.ngram
         else:
             found[of + "model"] = served.draft
         found[of + "num_speculative_tokens"] = max(each.depth for each in served.ranges)
