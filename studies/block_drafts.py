@@ -64,6 +64,10 @@ SECTIONS = {
         "further, and the others not at all (the dashed line)",
         "the bundled block draft was trained for minutes and reads the target's last state alone; "
         "published ones read several and are accepted more",
+        "its acceptance depends on the kind of text far more than the EAGLE head's: in their pools "
+        "the most probable fourth token is right in 31 % of code, 21 % of prose and 55 % of "
+        "arithmetic, the head's in 55, 57 and 52 %; so runs decode as many prompts of each kind as "
+        "pools hold",
     ]
 }
 Place: TypeAlias = tuple[str, str, float]
@@ -84,7 +88,8 @@ class Settings:
 
 
 SHORT = Settings(measured_ms=(12.0,))
-FULL = Settings(requests=9, measured_requests=5, runs=6)
+FULL = Settings(requests=9, measured_requests=9, runs=6)
+"""As many prompts of each of the three kinds, as pools have (see ``SECTIONS``)."""
 
 
 def scenario_of(place: Place, requests: int, settings: Settings) -> Scenario:

@@ -123,3 +123,12 @@ def test_no_two_curves_of_a_picture_look_alike_and_dashes_begin_where_measuring_
         assert tokens[~np.isnan(dashed.get_ydata())].min() == 257
     names = {text.get_text() for text in panel.texts}
     assert {curve.heading for group in shown.curves.values() for curve in group} <= names
+
+
+def test_the_times_of_a_sampling_rule_are_shown(tmp_path: Path) -> None:
+    measured = {"vocabulary": 128256, "rule": "exact", "truncated": True, "judge_ms": 2.8}
+    drawn = {**measured, "rule": "rejection", "draw_ms": {1: 0.25, 8: 0.5}}
+    keys = _device().model_dump() | {"sampling": [measured, drawn]}
+    rows = _rows(DeviceProfile.model_validate(keys), tmp_path / "device.toml")
+    assert rows["exact"] == [["yes", "128,256", "2.8", ""]]
+    assert rows["rejection"] == [["yes", "128,256", "2.8", "1: 0.25, 8: 0.5"]]

@@ -21,7 +21,9 @@ from treepipe.executor.block_head import load_block_head
 from treepipe.executor.checkpoint import Checkpoint, read_tensors, shards_of
 from treepipe.executor.draft_memory import RememberingDraft
 from treepipe.executor.draft_source import Opening
+from treepipe.executor.offsets import head_settings, measure_offsets, refuse
 from treepipe.executor.stage_model import TargetEnds
+from treepipe.profiles.library import REFERENCE
 from treepipe.scenario.computing import ONE_CORE
 
 TEXT = (3, 9, 27, 20, 60, 58, 52, 34, 11)
@@ -177,3 +179,12 @@ def test_what_is_no_block_draft_of_this_target_is_refused(
     BlockDraft.opened(opening(folder))
     with pytest.raises(UserError, match=r"block_size = 5, but drafts\.block = 8"):
         BlockDraft.opened(opening(folder, 8))
+
+
+def test_the_bundled_draft_passes_the_offset_test() -> None:
+    target = Checkpoint.open(REFERENCE / "target")
+    offsets = measure_offsets(head_settings(REFERENCE / "block", "block", "auto"), target)
+    assert [each.said for each in offsets] == [f"target_layer_ids = [{n}]" for n in (7, 6)]
+    refuse(offsets)
+    with pytest.raises(UserError, match="--capture output: has no effect"):
+        head_settings(REFERENCE / "block", "block", "output")

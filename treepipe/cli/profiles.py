@@ -77,7 +77,7 @@ def check_(
 
     offsets = measure_offsets(head_settings(head, source, capture), Checkpoint.open(target))
     for each in offsets:
-        console().print(f"offset {each.by:+d}: accepts {each}", highlight=False)
+        console().print(f"offset {each.by:+d}: accepted are {each}", highlight=False)
     refuse(offsets)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -31,9 +31,10 @@ from treepipe.profiles.schema import (
     Hardware,
     Link,
     ModelProfile,
+    SamplingTime,
 )
 from treepipe.profiles.shapes import BYTES
-from treepipe.results.sheet import Sheet, figures, words
+from treepipe.results.sheet import Sheet, columns, figures, words
 from treepipe.results.show import print_sheet
 
 
@@ -71,6 +72,8 @@ def show_profile(name: str, plot: Path | None, console: Console) -> None:
     else:
         for table in _curve_tables(shown):
             print_sheet(console, table)
+        if isinstance(profile, Hardware) and profile.sampling:
+            print_sheet(console, _sampling_table(profile.sampling))
         if shown.unmeasured:
             say(f"~ {shown.unmeasured}")
     if plot is not None:
@@ -149,6 +152,16 @@ def _curve_tables(shown: Shown) -> Iterator[Sheet]:
                 marks = (("" if curve.measured(size) else "~", curve) for curve in group)
                 sheet.add(f"{size:,}", *(f"{mark}{curve.ms(size):.4g}" for mark, curve in marks))
             yield sheet
+
+
+def _sampling_table(measured: Sequence[SamplingTime]) -> Sheet:
+    heads = columns("rule", "top_k, top_p", "vocabulary|,", "judging|.4g", "drawing, by candidates")
+    sheet = Sheet("sampling: milliseconds per row", heads)
+    for each in measured:
+        drawn = ", ".join(f"{count}: {ms:.4g}" for count, ms in (each.draw_ms or {}).items())
+        truncated = "yes" if each.truncated else "no"
+        sheet.add(each.rule, truncated, each.vocabulary, each.judge_ms, drawn)
+    return sheet
 
 
 def _doubt(shown: Shown) -> str:
