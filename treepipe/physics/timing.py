@@ -95,11 +95,11 @@ class TimeTable:
         if slopes[-1] < 0:
             times[at > known[-1]] = values[-1]
         times[0] = 0.0
-        found: list[float] = times.tolist()
+        found: list[float] = np.maximum(times, 0.0).tolist()  # a fall to 0 is rounded
         return found
 
     def _time(self, tokens: int) -> float:
-        return _between(self._tokens, self._times, tokens) if tokens > 0 else 0.0
+        return max(0.0, _between(self._tokens, self._times, tokens)) if tokens > 0 else 0.0
 
 
 def _between(known: Sequence[float], values: Sequence[float], at: float) -> float:
