@@ -12,7 +12,7 @@ from dataclasses import replace
 from treepipe.core.errors import RunError
 from treepipe.core.recovery import OpenRequestState
 from treepipe.core.requests import RUN_ENDED, Assignment, RequestTrace
-from treepipe.executor.clock import now_ms
+from treepipe.executor.clock import now_ms, wait_until
 from treepipe.executor.control import Ask, Finished, Open, OpenTexts
 from treepipe.executor.crew import Crew
 from treepipe.executor.pulse import WorkerError
@@ -23,6 +23,8 @@ from treepipe.scenario.desks import front_desk
 
 SALVAGE_MS = 5000.0
 """Time for draft servers to send the open texts of a run that failed."""
+POLLED_MS = 1.0
+"""Unit in which ``ControlLines`` wait; the rest of the time until an arrival is slept."""
 
 
 class RunRequests:
@@ -74,9 +76,10 @@ class RunRequests:
             for name in self._crew.drafts:
                 if (finished := lines.take(name, Finished)) is not None:
                     return finished
-            if until_ms is not None and until_ms <= now_ms():
+            if until_ms is not None and until_ms - now_ms() <= POLLED_MS:
+                wait_until(until_ms)
                 return None
-            lines.listen(until_ms)
+            lines.listen(None if until_ms is None else until_ms - POLLED_MS)
             idle_ms = lines.watch.all_idle_ms()
             if arrival_ms is None and idle_ms > lines.watch.timeout_ms:
                 raise RunError(

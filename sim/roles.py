@@ -88,10 +88,7 @@ class Role:
         """Take a message that has to be unpacked, whose rows have ``row_bytes``."""
         self._world.clock.touch(self)
         self._unread.append((message, message.size_bytes(row_bytes)))
-        costs = self._place.costs
-        assert costs is not None  # else messages are delivered
-        if self._serving is None:
-            self._begin(costs.wake, partial(self._woken, self._world.clock.now))
+        self._wake()
 
     def deliver(self, message: Message) -> None:
         """Take a message; an idle role acts upon it at once."""
@@ -102,8 +99,14 @@ class Role:
         raise NotImplementedError
 
     def _wake(self) -> None:
-        if self._serving is None:
+        """Let an idle role go on; on a host with costs its process has to wake, whatever for."""
+        if self._serving is not None:
+            return
+        costs, now = self._place.costs, self._world.clock.now
+        if costs is None:
             self._begin(0.0, self._go_on)
+        else:
+            self._begin(costs.wake, partial(self._woken, now))
 
     def _begin(self, wake_ms: float, callback: Callback) -> None:
         self._serving = self._serve()

@@ -83,6 +83,14 @@ def test_each_cost_adds_what_it_says(tmp_path: Path, profile: str, added: float)
     assert token_ms(tmp_path, profile) - token_ms(tmp_path, "") == pytest.approx(added, abs=1e-6)
 
 
+def test_a_draft_server_wakes_for_a_request_that_arrives(tmp_path: Path) -> None:
+    """Both stages, and the draft for the request and for what comes back."""
+    arrives = "workload.arrivals={process='poisson',rate_per_s=1.0}"
+    asked = [simulated(tmp_path, each, arrives).requests[0] for each in ("wake_ms = 0.5", "")]
+    first_ms, without_ms = (each.first_token_ms - each.started_ms for each in asked)
+    assert first_ms - without_ms == pytest.approx(4 * 0.5, abs=1e-6)
+
+
 def test_a_message_costs_its_receiver_by_its_bytes(tmp_path: Path) -> None:
     """Hidden states travel between the stages only."""
     by_size = f"receive_ms = {{ {HEADER_BYTES + 100} = 0.0, {HEADER_BYTES + 4200} = 4.1 }}"

@@ -104,7 +104,7 @@ def predict_case(
         traces[-1].redrawn = own.redrawn(traces[-1])
         say("", 1)
     traces[0].warnings += acceptance.warnings
-    estimates = observe([cut(trace) for trace in traces])
+    estimates = observe([cut(trace) for trace in traces], 0)  # of whole runs, as the measured
     return Prediction(*estimates.intervals, estimates.of_a_run, traces[0])
 
 
