@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +11,6 @@ from tests.worlds.examples import examples
 from tests.worlds.layers_by_the_paper import Logits, PaperSteps
 from treepipe.core.decoding.layered import Layered, LayeredKeys
 from treepipe.core.schedules import systems
-from treepipe.core.system import ScheduleContext
 from treepipe.testing.case import ORDER, TrialCase
 from treepipe.testing.hashed_lm import DRAFTS, VOCABULARY, any_order, target
 from treepipe.testing.one_request import OneRequest
@@ -75,21 +72,6 @@ def test_a_layer_is_chosen_of_what_the_prune_has_left(
     assert list(schedule.rounds[0].committed_per_step[: len(gained)]) == gained
     hit = schedule.rounds[0].tokens > sum(gained)
     assert hit == draft_reuse, "J was in the tree, or ended the round"
-
-
-def test_a_step_of_the_best_nodes_takes_displaced_siblings() -> None:
-    """By hand, as above: once A is the root, D .27 and I .17 are the best that are not in it yet,
-    then J .158 before I's A .103. With several passes per step a step gives several tokens."""
-    ours = systems()["ours"]
-    keys = ours.parameters(width=2, children=2, layers_per_step=1)
-    schedule = ours.make(keys, ScheduleContext(0, 3))
-    world = OneRequest(schedule, 3, by_hand, tabled(TREE))
-    assert world.decode(PROMPT, 9)[:4] == TEXT
-    assert world.pipeline.ledger().tokens[:8] == [R, A, B, E, C, D, I, J]
-    assert list(schedule.rounds[0].committed_per_step[:5]) == [0, 0, 1, 1, 1]
-    deeper = ours.make(replace(keys, layers_per_step=3), ScheduleContext(0, 3))
-    OneRequest(deeper, 3, target, DRAFTS["perfect"]).decode(PROMPT, 30)
-    assert max(deeper.rounds[0].committed_per_step) == 3
 
 
 @examples(150)

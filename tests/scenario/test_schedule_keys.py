@@ -134,7 +134,6 @@ def test_a_key_that_is_read_has_an_effect_somewhere() -> None:
         "flowspec_free": "score_aware expand_size",
         **dict.fromkeys(("pipedec", "specpipe"), layered + "parallel_prefill"),
         "spd": "anchors",
-        "ours": "width children layers_per_step groups",
         "engine_pp": "slots receives_first feedback drafts_first",
     }
     for name, keys in effective.items():

@@ -65,7 +65,7 @@ def test_a_preempted_requests_text_is_kept_and_replayed(name: str) -> None:
     crowded = crowd(name, "serving.cache=paged", f"serving.cache_tokens={tokens}")
     source = RecordingSource(POOL)
     trace = simulate(crowded, source)
-    one_at_a_time = name in ("pipedec", "specpipe", "spd", "ours")
+    one_at_a_time = name in ("pipedec", "specpipe", "spd")
     assert (sum(request.preemptions for request in trace.requests) > 0) != one_at_a_time
     assert texts(trace) == texts(simulated(crowd(name)))
     replay = ReplaySource(source.recording(trace))

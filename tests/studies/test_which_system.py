@@ -31,7 +31,7 @@ def test_which_system_end_to_end(tmp_path: Path) -> None:
         {"latency": Amount(2, 10, 1), "throughput": Amount(2, 4, 4)},
         {"gamma": (2,), "width": (8,), "children": (8,)},
         [PLACES[1]],
-        ("pp", "chain", "specpipe", "specpipe_db"),
+        ("pp", "chain", "specpipe", "specpipe_db", "spd"),
     )
     result = study(settings, say)
     rows = written(result, tmp_path / "out")
@@ -44,8 +44,10 @@ def test_which_system_end_to_end(tmp_path: Path) -> None:
         assert f"{place.name}/latency/specpipe_db/over_pp" not in rows
     # 8 stages in lock-step: a token per step instead of one per 8 stages.
     assert rows["8 RTX 3090 in one server/latency/specpipe/over_pp"]["predicted"] > 1.1
-    assert len(result.tables[0].rows) == len(settings.amounts)
-    assert len(result.tables[1].rows) == len(settings.schedules)
+    key = "8 RTX 3090 in one server/latency/spd/over_five"
+    stated, better = (rows[f"{key}/{what}"]["predicted"] for what in ("as-stated", "both"))
+    assert better > 2 * stated > 0, "its draft takes longer than a stage"
+    assert [len(sheet.rows) for sheet in result.tables[:3]] == [2, 2, len(settings.schedules)]
     assert any("who is best" in finding for finding in result.findings)
     panels = result.figures["which-system"].axes
     frames = [each for panel in panels for each in panel.patches if not each.get_fill()]

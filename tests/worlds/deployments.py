@@ -76,7 +76,7 @@ def small_deployment(
                 independent_levels=blocks,
             ),
             clients=clients,
-            limit=1 if name in ("pipedec", "specpipe", "spd", "ours") else None,
+            limit=1 if name in ("pipedec", "specpipe", "spd") else None,
             batch=batch,
         ),
         requests=REQUESTS,

@@ -8,6 +8,7 @@ next pass (the draft keeps two caches as every stage does: PipeDec, section 3.3)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -41,10 +42,10 @@ class Frontier:
         """Whether the root is another one than at the beginning of the round."""
         return bool(self._chain)
 
-    def answer(self, nodes: Sequence[int], drafted: Drafted) -> None:
-        """Store the candidates below the nodes that the last pass asked about, its last rows."""
-        for row, node in enumerate(nodes, len(drafted.tokens) - len(nodes)):
-            self.candidates[node] = drafted, row
+    def answer(self, layer: range, drafted: Drafted) -> None:
+        """Store the candidates below the deepest layer, which the last pass asked about."""
+        rows = range(len(drafted.tokens) - len(layer), len(drafted.tokens))
+        self.candidates[layer.start :] = zip(repeat(drafted), rows, strict=False)
 
     def offers(
         self, layer: Sequence[int]
@@ -99,20 +100,20 @@ class Frontier:
         self._accepted = []
         return (*accepted, *alive), len(accepted)
 
-    def extend(
-        self, tree: TokenTree, nodes: Sequence[int]
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return tokens and scratch parents of nodes, at their first computation."""
-        above = [*map(tree.parents.__getitem__, nodes)]
-        read = {*above}
-        places = {node: place for place, node in enumerate(self._slots) if node in read}
+    def extend(self, tree: TokenTree, layer: range) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return tokens and scratch parents of the deepest layer, at its first computation."""
+        above = tree.parents[layer.start :]
+        first, layer_above = len(self._slots), range(min(above), layer.start)
+        while first and self._slots[first - 1] in layer_above:
+            first -= 1  # scratch nodes come in sequence order; most of them lie further up
+        places: dict[int | None, int] = dict(
+            zip(self._slots[first:], range(first, len(self._slots)), strict=True)
+        )
         places[0] = NO_PARENT  # the root is committed by now
-        self._slots += nodes
-        return tuple(map(tree.tokens.__getitem__, nodes)), tuple(map(places.__getitem__, above))
+        self._slots += layer
+        return tuple(tree.tokens[layer.start :]), tuple(map(places.__getitem__, above))
 
-    def whole(
-        self, tree: TokenTree, layer: Sequence[int]
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def whole(self, tree: TokenTree, layer: range) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return tokens and scratch parents of everything below the root that the round began with.
 
         The last ones are those of ``layer``, the tree's deepest.

@@ -232,23 +232,22 @@ class Layered(TreeDecoding):
 
     def _next_layer(self) -> list[Command]:
         """Ask the draft about the deepest layer, unless its candidates are known."""
-        nodes = self._asked() if self._layers_left else ()
-        return [self._pending.ask(self._pass(nodes))] if nodes else []
+        deepest = self._deepest_layer()
+        if self._layers_left and self._is_asked(deepest):
+            return [self._pending.ask(self._pass(deepest))]
+        return []
 
-    def _asked(self) -> Sequence[int]:
-        """Return the nodes that the draft's next pass answers for, or none: those of the deepest
-        layer; without reuse always, except of a root alone."""
-        layer = self._deepest_layer()
+    def _is_asked(self, layer: range) -> bool:
+        """Whether to ask the draft about a layer: without reuse all except a root alone."""
         if self._frontier.candidates[layer.start] is None:
-            return layer
-        again = not self._parameters.draft_reuse and (layer.start or self._frontier.moved)
-        return layer if again else ()
+            return True
+        return not self._parameters.draft_reuse and bool(layer.start or self._frontier.moved)
 
     def _deepest_layer(self) -> range:
         depths = self._flying.tree.depths
         return range(bisect_left(depths, depths[-1]), len(depths))
 
-    def _pass(self, nodes: Sequence[int]) -> DraftPass:
+    def _pass(self, layer: range) -> DraftPass:
         ticket, drawn = self._request.ticket(), self._drawn
         frontier, flying, top_k = self._frontier, self._flying, self._parameters.children
         if not frontier.root_read and (self._parameters.draft_reuse or not frontier.moved):
@@ -258,16 +257,16 @@ class Layered(TreeDecoding):
         if self._parameters.draft_reuse:
             keep, accepted = frontier.take_prune()
             flying.unread = []
-            tokens, parents = frontier.extend(flying.tree, nodes)
+            tokens, parents = frontier.extend(flying.tree, layer)
             return DraftPass(ticket, (), tokens, parents, False, top_k, keep, accepted, drawn)
-        tokens, parents = frontier.whole(flying.tree, nodes)
+        tokens, parents = frontier.whole(flying.tree, layer)
         return DraftPass(ticket, (), tokens, parents, True, top_k)
 
     def _drafted(self, event: Drafted) -> list[Command]:
         if self._reading:
             self._reading = False
             return self._read_prompt()
-        self._frontier.answer(self._asked(), event)  # the tree is as it was
+        self._frontier.answer(self._deepest_layer(), event)
         self._layers_left -= 1
         if self._layers_left or not self._parameters.draft_reuse:
             self._grow()

@@ -53,9 +53,7 @@ class SlippedFrontier(Frontier):
         super().grown(parents, scores)
         self._rows += [(self._read[i], float(s)) for i, s in zip(parents, scores, strict=True)]
 
-    def whole(
-        self, tree: TokenTree, layer: Sequence[int]
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def whole(self, tree: TokenTree, layer: range) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the rows that this pass needs, behind as many others as that code also computes.
 
         The last ones are the layer's, each behind the path of its row, which may lead through nodes
@@ -64,7 +62,8 @@ class SlippedFrontier(Frontier):
         last = self._rows[-len(layer) :]
         self._scores = np.array([score for _, score in last])
         self._read = [
-            (*path, token) for (path, _), token in zip(last, tree.tokens[layer[0] :], strict=True)
+            (*path, token)
+            for (path, _), token in zip(last, tree.tokens[layer.start :], strict=True)
         ]
         places: dict[Path, int] = {(): NO_PARENT}
         tokens: list[int] = []
