@@ -216,7 +216,7 @@ class LayerKeys(AnyHardware):
     call_overhead_ms: Annotated[Milliseconds, ReadIf("working")] = Field(
         0.0, description="once per pass, whatever its size"
     )
-    request_ms: Annotated[Milliseconds, ReadIf("working")] = Field(
+    request_ms: Annotated[Milliseconds, ReadIf("shared")] = Field(
         0.0, description="per layer and request beyond the first whose rows a pass computes"
     )
     roofline: Annotated[Roofline | None, ReadIf("working")] = Field(

@@ -1,9 +1,10 @@
 """Times of verification and of drafting, fitted to vLLM's benchmark with synthetic acceptance.
 
-``vllm bench serve`` tells the times between the chunks of streamed requests. Where n streams draft
-K tokens each, a chunk is a step, of time V(n (K + 1)) + D(n, K): a pass of the target over the rows
-to verify, and the draft's passes. Steps without drafting give V of few rows alone, so that several
-n and K, of which products n (K + 1) coincide, give every time (``docs/synthetic.md``).
+The server runs with ``rejection_sample_method`` and ``synthetic_acceptance_rates`` in its
+configuration. ``vllm bench serve`` tells the times between the chunks of streamed requests. Where n
+streams draft K tokens each, a chunk is a step, of time V(n (K + 1)) + D(n, K): a pass of the target
+over the rows to verify, and the draft's passes. Steps without drafting give V of few rows alone, so
+that several n and K, of which products n (K + 1) coincide, give every time (``docs/synthetic.md``).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class BenchServe(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TimedStep:
     """Steps of one setting: so many streams, drafted tokens and accepted ones, and the median time.
 
     Attributes:
@@ -83,7 +84,7 @@ class Fit:
     accepting: float | None
 
 
-def read_step(place: str, entry: dict[str, Any]) -> Step:
+def read_step(place: str, entry: dict[str, Any]) -> TimedStep:
     """Read one result. Raises ``UserError`` with its place, and the key."""
     found = validated(BenchServe, entry, place)
     gaps = [gap for request in found.itls for gap in request]
@@ -102,10 +103,10 @@ def read_step(place: str, entry: dict[str, Any]) -> Step:
         )
     held = sum(found.input_lens) / len(found.input_lens)
     context = round(held + sum(found.output_lens) / len(found.output_lens) / 2)
-    return Step(place, found.max_concurrency, found.depth, step, 1e3 * median(gaps), context)
+    return TimedStep(place, found.max_concurrency, found.depth, step, 1e3 * median(gaps), context)
 
 
-def fit(steps: Sequence[Step]) -> Fit:
+def fit(steps: Sequence[TimedStep]) -> Fit:
     """Fit both times by least squares of relative errors.
 
     Drafting is taken as a pass per token or as one pass, whichever fits better. Raises
@@ -121,7 +122,7 @@ def fit(steps: Sequence[Step]) -> Fit:
     return found
 
 
-def _solved(steps: Sequence[Step], *, one_pass: bool) -> Fit:
+def _solved(steps: Sequence[TimedStep], *, one_pass: bool) -> Fit:
     rows = sorted({step.rows for step in steps})
     streams = sorted({step.streams for step in steps if step.depth})
     unknown = [("rows", n) for n in rows] + [("streams", n) for n in streams]
@@ -157,7 +158,7 @@ def _null_space(table: Any) -> Any:
     return directions[rank:].T
 
 
-def _accepting(steps: Sequence[Step]) -> float | None:
+def _accepting(steps: Sequence[TimedStep]) -> float | None:
     none = {(step.streams, step.depth): step.ms for step in steps if step.tokens < 1.05}
     found = [
         step.ms / none[step.streams, step.depth] - 1

@@ -28,7 +28,7 @@ ASIDE = {"name", "path", "warnings", "estimates", "new_schedule", "key"}
 caller compares."""
 
 
-Told: TypeAlias = Callable[[], Trace]
+LaneTrace: TypeAlias = Callable[[], Trace]
 
 
 class NotAlikeError(Exception):
@@ -126,7 +126,7 @@ def _merged_fields(values: Sequence[Any], kept: Kept) -> Any:
     return found
 
 
-def simulate_alike(deployments: Sequence[Deployment], source: AcceptanceSource) -> list[Told]:
+def simulate_alike(deployments: Sequence[Deployment], source: AcceptanceSource) -> list[LaneTrace]:
     """Simulate deployments of the same schedules on the same texts, in lanes as far as possible.
 
     A deployment that leaves lane 0's order is simulated again, with others that did, or alone.
@@ -136,7 +136,7 @@ def simulate_alike(deployments: Sequence[Deployment], source: AcceptanceSource) 
         that of its own simulation, but for the order of spans. It raises ``RunError`` where that
         simulation comes to a standstill.
     """
-    found: dict[int, Told] = {}
+    found: dict[int, LaneTrace] = {}
     waiting = [*range(len(deployments))]
     while len(waiting) >= FEWEST:
         middle = len(waiting) // 2  # of a range of values, it is nearest to the others
@@ -151,7 +151,9 @@ def simulate_alike(deployments: Sequence[Deployment], source: AcceptanceSource) 
     return [(alone.get(each) or found[each]) for each in range(len(deployments))]
 
 
-def _in_lanes(deployments: Sequence[Deployment], source: AcceptanceSource) -> list[Told | None]:
+def _in_lanes(
+    deployments: Sequence[Deployment], source: AcceptanceSource
+) -> list[LaneTrace | None]:
     """Return the traces of the lanes that keep together with the first; None for the others."""
     if deployments[0].faults.injected:
         return [None] * len(deployments)
@@ -170,9 +172,9 @@ def _in_lanes(deployments: Sequence[Deployment], source: AcceptanceSource) -> li
 
 def _with_the_first(
     deployments: Sequence[Deployment], source: AcceptanceSource
-) -> list[Told | None]:
+) -> list[LaneTrace | None]:
     """Simulate those together that are like the first."""
-    found: list[Told | None] = [None] * len(deployments)
+    found: list[LaneTrace | None] = [None] * len(deployments)
     like = [0]
     for number, each in enumerate(deployments[1:], start=1):
         with suppress(NotAlikeError):
@@ -185,7 +187,9 @@ def _with_the_first(
     return found
 
 
-def _traces(trace: Trace, clock: LaneClock, deployments: Sequence[Deployment]) -> list[Told | None]:
+def _traces(
+    trace: Trace, clock: LaneClock, deployments: Sequence[Deployment]
+) -> list[LaneTrace | None]:
     """Return functions that make the kept lanes' traces."""
     assert clock.end is not None
     inside, times = clock.before_end(clock.spans.steps), _times(trace)
@@ -194,7 +198,7 @@ def _traces(trace: Trace, clock: LaneClock, deployments: Sequence[Deployment]) -
         table[row] = each.of if type(each) is Times else each
     fixed = [(span.device, span.kind, span.session, span.tokens) for span in trace.spans]
     columns = list(zip(*fixed, strict=True)) or [()] * 4
-    found: list[Told | None] = [None] * len(deployments)
+    found: list[LaneTrace | None] = [None] * len(deployments)
     for lane in np.flatnonzero(clock.kept.lanes).tolist():
         end_ms = float(clock.end.due[lane])
         at = table[:, lane], inside[:, lane], end_ms

@@ -113,7 +113,7 @@ class Times:
         return Times(np.maximum(self.of, other.of if type(other) is Times else other), self.kept)
 
 
-class Step:
+class LaneStep:
     """A callback at a time, requested by another one.
 
     Attributes:
@@ -125,16 +125,16 @@ class Step:
 
     __slots__ = ("due", "number", "old", "parent")
 
-    def __init__(self, due: Floats, parent: Step | None, number: int) -> None:
+    def __init__(self, due: Floats, parent: LaneStep | None, number: int) -> None:
         self.due, self.parent, self.number, self.old = due, parent, number, False
 
 
-class Notes(list[Span]):
+class NotedSpans(list[Span]):
     """Spans, and the step that noted each."""
 
     def __init__(self, clock: LaneClock) -> None:
         super().__init__()
-        self._clock, self.steps = clock, list[Step]()
+        self._clock, self.steps = clock, list[LaneStep]()
 
     def append(self, span: Span) -> None:
         assert self._clock.acting is not None  # nothing works before the first step
@@ -149,14 +149,14 @@ class LaneClock(Clock):
         super().__init__()
         self.kept = kept
         self._moment = Times(np.zeros(len(kept.lanes)), kept)
-        self.acting: Step | None = None
-        self._last: dict[Any, dict[str | None, Step]] = {}
-        self._pairs: list[tuple[Step, Step]] = []
-        self._young: list[Step] = []
-        self._aging: list[Step] = []
-        self._pending: set[Step] = set()
-        self.spans = Notes(self)
-        self.end: Step | None = None
+        self.acting: LaneStep | None = None
+        self._last: dict[Any, dict[str | None, LaneStep]] = {}
+        self._pairs: list[tuple[LaneStep, LaneStep]] = []
+        self._young: list[LaneStep] = []
+        self._aging: list[LaneStep] = []
+        self._pending: set[LaneStep] = set()
+        self.spans = NotedSpans(self)
+        self.end: LaneStep | None = None
         self._noted = 0
 
     @property
@@ -168,7 +168,7 @@ class LaneClock(Clock):
         lanes = type(delay_ms) is Times
         moment = self._moment if not lanes and delay_ms == 0 else self._moment + delay_ms
         self.events += 1
-        step = Step(moment.of, self.acting, self.events)
+        step = LaneStep(moment.of, self.acting, self.events)
         self._young.append(step)
         if len(self._young) == REMEMBERED:
             self._forget()
@@ -176,7 +176,7 @@ class LaneClock(Clock):
         timeout = simpy.Timeout(self, delay_ms.first if lanes else delay_ms)
         timeout.callbacks.append(partial(self._take, step, moment, callback))
 
-    def _take(self, step: Step, moment: Times, callback: Callback, event: object) -> None:
+    def _take(self, step: LaneStep, moment: Times, callback: Callback, event: object) -> None:
         self.acting, self._moment = step, moment
         self._pending.discard(step)
         callback(event)
@@ -200,7 +200,7 @@ class LaneClock(Clock):
                 self._in_order(last[other], step)
         last[part] = step
 
-    def _in_order(self, first: Step, then: Step) -> None:
+    def _in_order(self, first: LaneStep, then: LaneStep) -> None:
         if first is then or then.parent is first:
             return
         self._pairs.append((first, then))
@@ -238,7 +238,7 @@ class LaneClock(Clock):
             self.step()
         self.check()
 
-    def before_end(self, steps: Sequence[Step]) -> Flags:
+    def before_end(self, steps: Sequence[LaneStep]) -> Flags:
         """Return whether each step ran before the end: [steps, lanes]; give up doubtful lanes."""
         end = self.end
         assert end is not None
@@ -251,7 +251,7 @@ class LaneClock(Clock):
         return found
 
 
-def before(first: Step, then: Step) -> Flags:
+def before(first: LaneStep, then: LaneStep) -> Flags:
     """Return the lanes in which ``first`` surely runs before ``then``."""
     found, tied = first.due < then.due, first.due == then.due
     for _ in range(DEEPEST):

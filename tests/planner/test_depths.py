@@ -11,7 +11,7 @@ import pytest
 from tests.worlds.command_line import Terminal
 from treepipe.core.errors import UserError
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.depths import Depths, Range
+from treepipe.planner.depths import DepthRange, Depths
 from treepipe.planner.engine import engine, served_question
 
 BOX: dict[str, Any] = {
@@ -62,7 +62,7 @@ def test_vllm_s_table_begins_at_one_and_has_no_gap() -> None:
     text = engine("vllm").config(served_question(box()))
     line = next(each for each in text.splitlines() if each.startswith("speculative-config"))
     told = json.loads(line.partition(": ")[2].strip("'"))
-    table = [Range(*each) for each in told["num_speculative_tokens_per_batch_size"]]
+    table = [DepthRange(*each) for each in told["num_speculative_tokens_per_batch_size"]]
     assert table == Depths.of(box()).ranges
     assert told["num_speculative_tokens"] == max(each.depth for each in table)
 

@@ -99,10 +99,11 @@ NEAREST = ("search.limits.time_between_tokens_ms=2", "search.goal=time_to_first_
 @pytest.mark.long
 @pytest.mark.parametrize("settings", [("search.keep=2",), NEAREST], ids=["best", "nearest"])
 def test_the_best_is_that_of_an_exhaustive_search(settings: tuple[str, ...]) -> None:
-    """Where no plan keeps the limit that is the nearest one, in every rung, whatever the goal."""
+    """Where no plan keeps the limit that is the nearest one, in every rung, whatever the goal. Of
+    two plans that a rung of 7 keeps beside each schedule's best, one is far behind the best."""
     halved = found(*settings)
     if settings != NEAREST:
-        assert [(rung.candidates, rung.runs) for rung in halved.rungs] == [(7, 2), (4, 4), (3, 6)]
+        assert [(rung.candidates, rung.runs) for rung in halved.rungs] == [(7, 2), (3, 4), (3, 6)]
     candidates, refused = find_candidates(halved.cluster)
     assert not refused
     values = {}

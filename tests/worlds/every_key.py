@@ -104,6 +104,11 @@ BUNDLED = {"checkpoint": "reference"}
 POOL = {"source": "pool", "file": str(LIBRARY / "acceptance" / "reference-model.json.gz")}
 SITUATIONS: dict[str, dict[str, Any]] = {
     r"device\.(call|roof|layer|head)": {"target": MODEL, "drafts.0.model": MODEL},
+    r"device\.request": {
+        "target": MODEL,
+        "drafts.0.model": MODEL,
+        "schedule": {"name": "specpipe_db", "width": 2},
+    },
     r"device\.sampling": {"target": MODEL, "drafts.0.model": MODEL, "sampling.temperature": 1.0},
     r"device\.head.0.shared": {
         "target": UNTIED,

@@ -417,7 +417,7 @@ MUTANTS = (
         "answers_exchanged",
         "requests of one flight get each other's tokens",
         SEEDED,
-        "chain",
+        "pp",
         ("batches", "lossless", "protocol"),
         f"{CORE}.draft_desk:DraftDesk.returned",
         "zip(flight.segments, answers, strict=True)",
@@ -483,6 +483,7 @@ MUTANTS = (
         f"{CORE}.draft_desk:DraftDesk.lose",
         "orders.messages.clear()",
         "pass",
+        examples=300,
     ),
     Mutant(
         "shared_counter",

@@ -30,7 +30,7 @@ SHOWN = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Numbers of streams in tables."""
 
 
-class Range(NamedTuple):
+class DepthRange(NamedTuple):
     """From ``first`` to ``last`` streams ``depth`` tokens are drafted; 0: none."""
 
     first: int
@@ -94,17 +94,17 @@ class Depths:
         return _interval(_last(self.gains), [_last(gains(*case)) for case in self.cases])
 
     @property
-    def ranges(self) -> list[Range]:
+    def ranges(self) -> list[DepthRange]:
         """As few ranges of streams as lose at most ``GOOD_ENOUGH`` of the best depth's speed."""
         lost = 1 - self.gains / self.gains.max(axis=1, keepdims=True)
-        found, first = list[Range](), 0
+        found, first = list[DepthRange](), 0
         while first < len(lost):
             last, able = first, lost[first] <= GOOD_ENOUGH
             while last + 1 < len(lost) and (able & (lost[last + 1] <= GOOD_ENOUGH)).any():
                 last += 1
                 able &= lost[last] <= GOOD_ENOUGH
             total = np.where(able, lost[first : last + 1].sum(axis=0), np.inf)
-            found.append(Range(first + 1, last + 1, int(total.argmin())))
+            found.append(DepthRange(first + 1, last + 1, int(total.argmin())))
             first = last + 1
         return found
 

@@ -21,7 +21,7 @@ from treepipe.core.schedules import systems
 from treepipe.files.reading import suggestion, visible
 from treepipe.files.toml_file import read_toml
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.depths import Depths, Range, times
+from treepipe.planner.depths import DepthRange, Depths, times
 from treepipe.planner.questions.worth import left_out, paying
 from treepipe.planner.report import headline
 from treepipe.scenario.resolve import resolve
@@ -62,7 +62,7 @@ class Served:
         return min(workload.concurrency, workload.requests)
 
     @property
-    def ranges(self) -> Sequence[Range]:
+    def ranges(self) -> Sequence[DepthRange]:
         """By number of streams; empty if nothing is ever drafted."""
         found = self.depths.ranges if self.depths is not None else []
         return found if any(each.depth for each in found) else []

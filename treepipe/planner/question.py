@@ -22,7 +22,7 @@ from treepipe.scenario.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class QuestionAnswer:
     """What a question finds.
 
     Attributes:
@@ -49,12 +49,12 @@ class Question:
 
     name: str
     asks: str
-    answer: Callable[[Cluster], Answer]
+    answer: Callable[[Cluster], QuestionAnswer]
 
     parameters: ClassVar[type] = NoKeys
     rank: ClassVar[tuple[int, ...]] = ()
 
-    def page(self, answer: Answer, command: str) -> Report:
+    def page(self, answer: QuestionAnswer, command: str) -> Report:
         """Return the page that shows an answer."""
         return Report(
             f"{self.asks} ({answer.scenario.name})",

@@ -315,6 +315,10 @@ CONDITIONS: Mapping[str, tuple[str, Callable[[Key], bool]]] = {
             or (key.scenario.schedule.system.in_lock_step and max(key.most_open) > 1)
         ),
     ),
+    "shared": (
+        "where several requests share passes, and a draft server or a stage works on the device",
+        lambda key: CONDITIONS["ordered"][1](key) and CONDITIONS["working"][1](key),
+    ),
     "rivals": (
         "where a draft server serves several pipelines",
         lambda key: len(key.deployment.roles.pipelines) > 1,

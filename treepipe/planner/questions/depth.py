@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.depths import Depths, times
-from treepipe.planner.question import Answer, Question
+from treepipe.planner.question import Question, QuestionAnswer
 from treepipe.planner.questions.worth import left_out, paying
 from treepipe.results.sheet import Sheet, columns, figures
 
@@ -23,7 +23,7 @@ def depth_table(found: Depths) -> Sheet:
     return sheet
 
 
-def _answer(cluster: Cluster) -> Answer:
+def _answer(cluster: Cluster) -> QuestionAnswer:
     found = Depths.of(cluster)
     first = found.ranges[0]
     drafted = f"Draft {first.depth} tokens" if first.depth else "Draft nothing"
@@ -34,7 +34,7 @@ def _answer(cluster: Cluster) -> Answer:
         *left_out(found),
     ]
     content = {**found.as_dict(), "question": "depth"}
-    return Answer(found.scenario, sentences, [depth_table(found)], content, found.warnings)
+    return QuestionAnswer(found.scenario, sentences, [depth_table(found)], content, found.warnings)
 
 
 QUESTIONS = (Question("depth", "How many tokens to draft, by the number of streams?", _answer),)

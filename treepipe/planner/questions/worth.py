@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.depths import MOST_STREAMS, SHOWN, Depths, times
-from treepipe.planner.question import Answer, Question
+from treepipe.planner.question import Question, QuestionAnswer
 from treepipe.results.sheet import Sheet, columns, figures
 
 
@@ -35,7 +35,7 @@ def left_out(found: Depths) -> list[str]:
     ]
 
 
-def _answer(cluster: Cluster) -> Answer:
+def _answer(cluster: Cluster) -> QuestionAnswer:
     found = Depths.of(cluster)
     heads = columns("streams|d", "tokens drafted|d", "plain decoding (tokens/s per stream)|.4g")
     heads += columns("speculating (tokens/s per stream)|.4g")
@@ -55,7 +55,7 @@ def _answer(cluster: Cluster) -> Answer:
         *left_out(found),
     ]
     content = {**found.as_dict(), "question": "worth"}
-    return Answer(found.scenario, sentences, [sheet], content, found.warnings)
+    return QuestionAnswer(found.scenario, sentences, [sheet], content, found.warnings)
 
 
 QUESTIONS = (Question("worth", "Does speculation pay here, and up to which load?", _answer),)
