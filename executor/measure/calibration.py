@@ -183,7 +183,7 @@ class AcceptanceRecorder:
             for depth in levels
         ]
         known, *guessed = (
-            Table(np.array(vectors), ranks, ratios if drawn else ())
+            Table(np.array(vectors), [*ranks], [*ratios] if drawn else ())
             for vectors, ranks, ratios in (zip(*answers, strict=True) for answers in filled)
         )
         return Prompt(known, guessed)
