@@ -31,7 +31,8 @@ def left_out(found: Depths) -> list[str]:
     return [
         known,
         "The formula leaves out prefill, queues, contexts, what further requests add to a pass "
-        "(request_ms) and an engine's own work beside its passes; it takes all streams of a batch as drafting the same number of tokens.",
+        "(request_ms) and an engine's own work beside its passes; it takes all streams of a batch "
+        "as drafting the same number of tokens.",
     ]
 
 
