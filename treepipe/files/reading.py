@@ -8,13 +8,14 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from treepipe.core.errors import UserError
 
+T = TypeVar("T")
 MOST_STREAM_BYTES = 2**26
 """Most bytes read from a device or a pipe, which may never end; files have no limit."""
 
@@ -102,6 +103,13 @@ def suggestion(name: str, known: Iterable[str], others: str = "there are") -> st
     names = list(known)
     near = difflib.get_close_matches(name, names, 1)
     return f"did you mean {near[0]!r}?" if near else f"{others} {', '.join(names) or 'none'}"
+
+
+def named(known: Mapping[str, T], name: str, option: str) -> T:
+    """Return the entry that an option names. Raises ``UserError`` if there is none."""
+    if name not in known:
+        raise UserError(f"{option} {name}: is unknown; {suggestion(name, known)}")
+    return known[name]
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from treepipe.core.drafts.ngram import LookupKeys
 from treepipe.core.errors import UserError
 from treepipe.core.registry import NoKeys, Registry
 from treepipe.core.schedules import systems
-from treepipe.files.reading import suggestion, visible
+from treepipe.files.reading import named, visible
 from treepipe.files.toml_file import read_toml
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.depths import DepthRange, Depths, times
@@ -179,10 +179,7 @@ REGISTRY = Registry("engine", "treepipe.engines", "ENGINES", Engine)
 
 def engine(name: str) -> Engine:
     """Return an engine by its name; raises ``UserError`` if there is none."""
-    known = REGISTRY.find("treepipe.planner.engines")
-    if name not in known:
-        raise UserError(f"--engine {name}: is unknown; {suggestion(name, list(known))}")
-    return known[name]
+    return named(REGISTRY.find("treepipe.planner.engines"), name, "--engine")
 
 
 def served_best(result: SearchResult, asked: Engine) -> Served:

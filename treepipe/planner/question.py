@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from treepipe.core.errors import UserError
 from treepipe.core.registry import NoKeys, Registry
-from treepipe.files.reading import suggestion
+from treepipe.files.reading import named
 from treepipe.planner.cluster import Cluster
 from treepipe.report.background import background
 from treepipe.report.page import Chapter, Report
@@ -72,7 +71,4 @@ REGISTRY = Registry("question", "treepipe.questions", "QUESTIONS", Question)
 
 def question(name: str) -> Question:
     """Return a question by its name; raises ``UserError`` if there is none."""
-    known = REGISTRY.find("treepipe.planner.questions")
-    if name not in known:
-        raise UserError(f"--question {name}: is unknown; {suggestion(name, list(known))}")
-    return known[name]
+    return named(REGISTRY.find("treepipe.planner.questions"), name, "--question")
