@@ -105,7 +105,7 @@ def _merged_tables(tables: Sequence[TimeTable], kept: Kept) -> TimeTable:
         raise NotAlikeError
     contents = [getattr(table, "by_context", None) or table.points for table in tables]
     flat = [{key: _points(each) or each for key, each in content.items()} for content in contents]
-    of_requests = {getattr(table, "request_ms", 0.0) for table in tables}
+    of_requests = {table.request_ms for table in tables}
     same = len(of_requests) == 1 and all(each == flat[0] for each in flat)
     return tables[0] if same else LaneTable(tables, kept)
 

@@ -172,6 +172,9 @@ def _bent(scenario: Scenario, deployment: Deployment) -> list[str]:
         "assumes that no worker fails; keys of faults have no effect": bool(
             scenario.faults.model_fields_set
         ),
+        "leaves out what further requests add to a pass (request_ms)": (
+            deployment.service.pass_requests > 1 and any(table.request_ms for table in tables)
+        ),
         "takes times without context": any(table.last_context is not None for table in tables),
     }
     found = [f"the closed form {sentence}" for sentence, bent in assumed.items() if bent]

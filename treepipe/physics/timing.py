@@ -40,6 +40,8 @@ class TimeTable:
     (0.0, 20.0, 30.0, 60.0)
     """
 
+    request_ms = 0.0
+
     def __init__(self, points: Mapping[int, float]) -> None:
         """Make a table from at least one point: tokens >= 1 to milliseconds >= 0."""
         self.points = dict(sorted(points.items()))
