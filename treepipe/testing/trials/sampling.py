@@ -34,7 +34,7 @@ PROMPT, HORIZON = (3, 1, 4), 2
 TEXTS, LEAST_P = 1600, 1e-7
 WARM = Sampling(1.0)
 DRAFT = noisy(2.0)
-"""It differs so much from the target that a wrong rule is seen in so many texts."""
+"""A draft so unlike the target that ``TEXTS`` texts show a wrong rule."""
 
 
 @lru_cache(50_000)
