@@ -26,8 +26,8 @@ from treepipe.core.protocol import Drafted, DraftPass, Schedule, Started
 from treepipe.core.requests import LIVES, numbered
 from treepipe.core.scratch import Scratch
 from treepipe.core.stage_desk import Place
+from treepipe.core.system import Bounds
 from treepipe.core.verify_length import RoundMs
-from treepipe.scenario.deployment import Bounds
 from treepipe.testing.law import hold
 from treepipe.testing.ledger import DraftReader
 from treepipe.testing.pipeline import Event, Logits, TimelessPipeline
