@@ -1,6 +1,6 @@
 """The verification rules one node at a time: distributions, draws, and what each rule promises.
 
-Whole continuations are in ``test_sampling_exact.py``.
+Whole texts are in ``test_laws.py``, the law of rejection is in ``test_rejection.py``.
 """
 
 from __future__ import annotations
