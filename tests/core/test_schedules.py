@@ -15,6 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.worlds.examples import examples
+from tests.worlds.one_request import OneRequest
 from treepipe.core.decoding.drafting import Growth
 from treepipe.core.decoding.static_tree import StaticTree
 from treepipe.core.decoding.tree_schedule import TreeParameters, TreeSchedule
@@ -33,7 +34,6 @@ from treepipe.core.protocol import (
 from treepipe.core.schedules.flowspec import Continuous, Expansion
 from treepipe.core.schedules.pp import Autoregressive
 from treepipe.testing.hashed_lm import DRAFTS, VOCABULARY, any_order, greedy, noisy, target
-from treepipe.testing.one_request import OneRequest
 from treepipe.testing.timeless_world import first
 
 SYSTEMS = ("pp", "naive_pp", "static_tree", "pruned_pp", "flowspec")

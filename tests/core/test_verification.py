@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.worlds.draws import SEEDS, distributions, generator, scripted
 from treepipe.core.verification import (
     Adaptive,
     Distribution,
@@ -25,7 +26,6 @@ from treepipe.core.verification import (
     draw,
     target_distribution,
 )
-from treepipe.testing.draws import SEEDS, distributions, generator, scripted
 
 NEW_RULES: dict[str, Callable[[np.random.Generator], Rule]] = {
     "greedy": lambda rng: Exact(rng, greedy=True),
