@@ -357,11 +357,6 @@ class Deployment:
         times = [request.arrival_ms for request in self.requests]
         return tuple(time for time in times if time is not None)
 
-    @property
-    def is_alone(self) -> bool:
-        """Whether never more than one request is open."""
-        return self.service.clients == 1 and not self.arrivals_ms
-
     def most_open(self, pipeline: int) -> int:
         """Return the most requests that a pipeline serves at once."""
         service, pipelines = self.service, len(self.roles.pipelines)
