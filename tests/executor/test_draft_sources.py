@@ -166,16 +166,6 @@ def test_sessions_of_a_batch_are_answered_as_by_dense_computation(
                 assert draft.cache(session).length == len(reader.text) + len(reader.nodes)
 
 
-def test_pickled_weights_are_read_too(target: Checkpoint, tmp_path: Path, head: Path) -> None:
-    pickled = save_head(tmp_path, target, pickled=True)
-    for one, other in zip(
-        load_head(pickled, target)[0].state_dict().values(),
-        load_head(head, target)[0].state_dict().values(),
-        strict=True,
-    ):
-        assert torch.equal(one, other)
-
-
 # --- in runs -------------------------------------------------------------------------------------
 
 
