@@ -20,7 +20,7 @@ import pytest
 from tests.worlds.any_section import SCHEDULES
 from tests.worlds.changed import changed
 from tests.worlds.command_line import ROOT
-from tests.worlds.deployments import small_deployment, worker_roles
+from tests.worlds.deployments import crowded, small_deployment, worker_roles
 from tests.worlds.examples import THOROUGH
 from tests.worlds.hosts import free_port
 from tests.worlds.real_runs import assert_greedy, controller_of, run_once
@@ -74,6 +74,22 @@ def test_run_is_lossless_and_replays_step_by_step(
     deadline = time.monotonic() + 30
     while any(left := controller.open_sessions().values()):
         assert time.monotonic() < deadline, f"state is left: {left}"
+
+
+def test_a_run_that_preempts_is_lossless_and_can_be_replayed(pair: tuple[Path, Path]) -> None:
+    """Spans have the requests' own numbers. (``test_local_runs.py`` tries every system.)"""
+    deployment = crowded("flowspec", batch=4)
+    with controller_of(pair, deployment, check_causality=True) as running:
+        trace, recording = running.run(deployment)
+        assert trace.paged
+        assert sum(request.preemptions for request in trace.requests) > 0
+        assert_greedy(trace, deployment, pair[0])
+        for request, spec in zip(trace.requests, deployment.requests, strict=True):
+            assert request.prompt_tokens == len(spec.prompt)
+        replay = simulate(deployment, ReplaySource(recording))
+        assert [r.tokens for r in replay.requests] == [r.tokens for r in trace.requests]
+        assert {span.session for span in trace.spans} <= {*range(50)}, "requests' own numbers"
+        assert running.open_sessions()["draft0"] == 0
 
 
 @pytest.mark.parametrize(
