@@ -19,7 +19,8 @@ from torch import nn
 from torch.nn import functional
 
 from treepipe.core.errors import UserError
-from treepipe.executor.checkpoint import Checkpoint, read_tensors, shards_of
+from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.eagle_head import check_sizes, load_module, read_head_tensors
 from treepipe.executor.families import FAMILIES, fixed_rotary
 from treepipe.executor.supported import config_of
 from treepipe.files.reading import read_json
@@ -130,6 +131,8 @@ def _rotated(rows: torch.Tensor, rotary: Rotary) -> torch.Tensor:
 
 def block_layout(path: Path) -> tuple[Any, BlockLayout]:
     """Read a block draft's ``config.json``. Raises ``UserError`` if it is none that we can run."""
+    from transformers import Qwen3Config
+
     content = read_json(path)
     own = {**content, **(content.get("dflash_config") or {})}
     for name in ("block_size", "mask_token_id", "target_layer_ids"):
@@ -141,16 +144,10 @@ def block_layout(path: Path) -> tuple[Any, BlockLayout]:
     kinds = set(content.get("layer_types") or ()) - {"full_attention"}
     if kinds:
         raise UserError(f"{path}: key layer_types has {', '.join(sorted(kinds))}, not done")
-    config = config_of(path, lambda: _config(content))
+    config = config_of(path, lambda: Qwen3Config(**content))
     ids = tuple(int(number) for number in own["target_layer_ids"])
     causal = bool(own.get("causal_head", own.get("is_causal")))  # JetSpec's key, DFlash's
     return config, BlockLayout(int(own["block_size"]), int(own["mask_token_id"]), ids, causal)
-
-
-def _config(content: dict[str, Any]) -> Any:
-    from transformers import Qwen3Config
-
-    return Qwen3Config(**content)
 
 
 def load_block_head(
@@ -162,23 +159,11 @@ def load_block_head(
     """Load a block draft. Raises ``UserError`` if it is incomplete or of another target."""
     path = directory / "config.json"
     config, layout = block_layout(path)
-    for key, size in (("hidden_size", target.hidden_size), ("vocab_size", target.vocabulary)):
-        if getattr(config, key) != size:
-            raise UserError(
-                f"{path}: key {key} = {getattr(config, key)} differs from the target's {size}"
-            )
+    check_sizes(path, config, target)
     if not 0 <= layout.mask < target.vocabulary or layout.size < 2:
         raise UserError(f"{path}: keys mask_token_id and block_size describe no block")
     with torch.device("meta"):
         head = BlockHead(config, layout, target.hidden_size)
     head.rotary = fixed_rotary(FAMILY, config)
-    tensors = read_tensors(shards_of(directory, "pytorch_model.bin"))
-    wanted = {name: tensor.shape for name, tensor in head.state_dict().items()}
-    for name, shape in wanted.items():
-        if name not in tensors or tensors[name].shape != shape:
-            found = tuple(tensors[name].shape) if name in tensors else "missing"
-            raise UserError(f"{directory}: tensor {name} is {found}, must be {tuple(shape)}")
-    head.load_state_dict({n: tensors[n].to(device, dtype) for n in wanted}, assign=True)
-    head.rotary.to(device)
-    head.eval().requires_grad_(False)
+    load_module(head, read_head_tensors(directory), directory, dtype, device)
     return head

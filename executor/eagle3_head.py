@@ -21,6 +21,7 @@ from treepipe.core.errors import UserError
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.eagle_head import load_module, read_head_tensors
 from treepipe.executor.families import FAMILIES, AutoConfig, fixed_rotary
+from treepipe.executor.packed import pack
 from treepipe.executor.supported import config_of
 from treepipe.files.reading import read_json
 
@@ -129,29 +130,17 @@ class Eagle3Head(nn.Module):  # type: ignore[misc]  # torch is untyped here
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedEagle3:
-    """A head with its tables.
-
-    Attributes:
-        embedding: [vocabulary, hidden] of its own; None: the target's.
-        tokens: the target's token by the head's; None: they are the same.
-    """
-
-    head: Eagle3Head
-    embedding: torch.Tensor | None
-    tokens: torch.Tensor | None
-
-
 def load_eagle3(
     directory: Path,
     target: Checkpoint,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
-) -> OpenedEagle3:
+) -> tuple[Eagle3Head, torch.Tensor | None, torch.Tensor | None]:
     """Load a head for a target.
 
-    Raises ``UserError``: a file is wrong, lacks something, or does not fit the target.
+    Also returned are its own embedding [vocabulary, hidden] (None: the target's) and the target's
+    token by the head's (None: they are the same). Raises ``UserError``: a file is wrong, lacks
+    something, or does not fit the target.
     """
     path, tensors = directory / "config.json", _renamed(read_head_tensors(directory))
     content = read_json(path)
@@ -167,9 +156,10 @@ def load_eagle3(
     for name in tensors.keys() - head.state_dict().keys():
         raise UserError(f"{directory}: an EAGLE-3 head has no place for tensor {name}")
     load_module(head, tensors, directory, dtype, device)
+    pack(head)
     embedding = _embedding(directory, tables, config.hidden_size, target)
     tokens = _tokens(directory, tables, rules.tokens, target.vocabulary)
-    return OpenedEagle3(
+    return (
         head,
         None if embedding is None else embedding.to(device, dtype),
         None if tokens is None else tokens.to(device),

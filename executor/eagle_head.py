@@ -84,6 +84,7 @@ def load_head(
             f"the target's is {(target.vocabulary, target.hidden_size)}"
         )
     load_module(head, tensors, directory, dtype, device)
+    pack(head)
     return head, None if embedding is None else embedding.to(device, dtype)
 
 
@@ -94,8 +95,8 @@ def load_module(
     dtype: torch.dtype,
     device: str,
 ) -> None:
-    """Give a head its weights, and pack them. Raises ``UserError`` if one is missing or has another
-    shape than ``config.json`` says."""
+    """Give a head its weights. Raises ``UserError`` if one is missing or has another shape than
+    ``config.json`` says."""
     wanted = {name: tensor.shape for name, tensor in head.state_dict().items()}
     for name, shape in wanted.items():
         if name not in tensors:
@@ -109,7 +110,15 @@ def load_module(
     head.load_state_dict(read, assign=True)  # the rotary embedding's frequencies stay in float32
     head.rotary.to(device)
     head.eval().requires_grad_(False)
-    pack(head)
+
+
+def check_sizes(path: Path, config: Any, target: Checkpoint) -> None:
+    """Raise ``UserError`` if a draft's states or tokens are not those of the target."""
+    for key, size in (("hidden_size", target.hidden_size), ("vocab_size", target.vocabulary)):
+        if getattr(config, key) != size:
+            raise UserError(
+                f"{path}: key {key} = {getattr(config, key)} differs from the target's {size}"
+            )
 
 
 def _config(directory: Path, target: Checkpoint) -> Any:
@@ -118,11 +127,7 @@ def _config(directory: Path, target: Checkpoint) -> Any:
     path = directory / "config.json"
     content = read_json(path)
     config = config_of(path, lambda: LlamaConfig(**{**content, "num_hidden_layers": 1}))
-    for key, size in (("hidden_size", target.hidden_size), ("vocab_size", target.vocabulary)):
-        if getattr(config, key) != size:
-            raise UserError(
-                f"{path}: key {key} = {getattr(config, key)} differs from the target's {size}"
-            )
+    check_sizes(path, config, target)
     return config
 
 

@@ -189,7 +189,9 @@ class PoolOracle:
 
     def truth(self, index: int) -> int:
         while index >= len(self._truth):
-            self._draw_blocks()
+            for first, stop in self._blocks.draw(self._rng, DRAWN_AT_ONCE):
+                self._records += range(first, stop)
+                self._truth += self._pool.ranks[first:stop]
         return self._truth[index]
 
     def rewrite(self, index: int, token: int) -> None:
@@ -248,11 +250,6 @@ class PoolOracle:
             node.payload = index, off + 1, key
             rows.append(first + key % count)
         return rows
-
-    def _draw_blocks(self) -> None:
-        for first, stop in self._blocks.draw(self._rng, DRAWN_AT_ONCE):
-            self._records += range(first, stop)
-            self._truth += self._pool.ranks[first:stop]
 
 
 class BlockOracle(PoolOracle):

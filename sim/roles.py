@@ -183,7 +183,7 @@ class StageRole(Role):
         self._successor = stages[number].name if stages[number:] else None
         self._hands_on = deployment.service.feedback == "ring" and self._successor is not None
         self._by_parts = self._placed.times.stage.by_parts
-        self._alone = deployment.is_alone
+        self._alone = deployment.service.clients == 1 and not deployment.arrivals_ms
         self._verifies = deployment.roles.verifies(pipeline, number)
         self._sends_all = number < len(stages) or deployment.roles.reads_states
         self._accepted = (

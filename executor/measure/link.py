@@ -79,7 +79,9 @@ class LinkSession:
     def run(self, effort: Effort, say: Progress) -> None:
         """Measure. Raises ``UserError`` without an answer, ``RunError`` if a later one is lost."""
         try:
-            self._greet()
+            if not self._trip(1, None, FIRST_MS):
+                wait = f"{FIRST_MS / 1e3:g} s"
+                raise UserError(f"{self.link}: no answer within {wait}; {self.hint}")
             probes = list(self._probes())
             say("round trips", 100)
             Sampler(self.clock, self.samples, lambda: self.now_ms() / 1e3).measure(
@@ -87,10 +89,6 @@ class LinkSession:
             )
         finally:
             self.end.send(self.peer, Ping("leave"), None)
-
-    def _greet(self) -> None:
-        if not self._trip(1, None, FIRST_MS):
-            raise UserError(f"{self.link}: no answer within {FIRST_MS / 1e3:g} s; {self.hint}")
 
     def _probes(self) -> Iterator[Probe[Key]]:
         yield Probe(("trip", 0), partial(self._exchange, 1, None))

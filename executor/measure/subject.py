@@ -67,13 +67,12 @@ class RandomCheckpoint(Checkpoint):
 
     def tensors(self, prefix: str) -> dict[str, Any]:
         return {
-            name.removeprefix(prefix): self._random(shape)
+            name.removeprefix(prefix): torch.empty(
+                shape, dtype=self.dtype, device=self.device
+            ).normal_(0.0, SPREAD)
             for name, shape in self._shapes(prefix)
             if name.startswith(prefix)
         }
-
-    def _random(self, shape: tuple[int, ...]) -> torch.Tensor:
-        return torch.empty(shape, dtype=self.dtype, device=self.device).normal_(0.0, SPREAD)
 
     def _shapes(self, prefix: str) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield the shapes of the ends, and of the layer that ``prefix`` names."""

@@ -11,8 +11,8 @@ from typing import TypeAlias
 import numpy as np
 import pytest
 
+from tests.worlds.draws import ALMOST_ONE, generator, scripted, threshold
 from treepipe.core.verification import Block, Distribution, draw
-from treepipe.testing.draws import ALMOST_ONE, generator, scripted, threshold
 
 Text: TypeAlias = tuple[int, ...]
 Model: TypeAlias = Mapping[Text, Distribution]

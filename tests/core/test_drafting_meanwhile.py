@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from tests.worlds.one_request import OneRequest
 from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders
 from treepipe.core.front_desk import ArrivalQueue
@@ -15,7 +16,6 @@ from treepipe.core.protocol import Drafted, DraftPass, Started
 from treepipe.core.schedules import systems
 from treepipe.core.system import ScheduleContext
 from treepipe.testing.hashed_lm import DRAFTS, Logits, any_order, target
-from treepipe.testing.one_request import OneRequest
 
 PROMPT, WANTED = (3, 1, 4), 40
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from tests.worlds.examples import examples
 from tests.worlds.layers_by_the_paper import Logits, PaperSteps
+from tests.worlds.one_request import OneRequest
 from treepipe.core.decoding.layered import Layered, LayeredKeys
 from treepipe.core.schedules import systems
 from treepipe.testing.case import ORDER, TrialCase
 from treepipe.testing.hashed_lm import DRAFTS, VOCABULARY, any_order, target
-from treepipe.testing.one_request import OneRequest
 from treepipe.testing.timeless_world import TimelessWorld
 from treepipe.testing.trials.decoding import decode
 

@@ -7,6 +7,7 @@ The stages check their masks on the way (causality: committed, ancestors, self, 
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from hypothesis import strategies as st
 from tests.worlds.any_section import sections
 from tests.worlds.examples import THOROUGH, examples
 from tests.worlds.tiny_models import greedy, save_block_head, save_head
-from treepipe.core.cache_room import CacheRoom
 from treepipe.core.messages import Beat, Message, Segment
 from treepipe.core.protocol import Drafted, DraftPass, Started
 from treepipe.core.schedules import systems
@@ -47,7 +47,6 @@ LAYERS, CAPACITY, WANTED = (2, 3, 6), 400, 10
 FEW = SCHEDULES if THOROUGH else ("flowspec", "chain")
 """Schedules under which every family of models is tried: a usual run takes one with trees."""
 DRAFTS = ("draft20", "draft21")
-seeds = st.integers(0, 2**32)
 PROMPTS = [[(7 * i + 3 * n) % VOCABULARY for i in range(4 + 9 * n)] for n in range(9)]
 
 
@@ -140,25 +139,10 @@ class ModelWorld(TimelessWorld):
         source: DraftSource,
         cuts: list[int],
         choose: Choose,
-        batch: int,
-        prompts: Place,
-        room: CacheRoom | None = None,
-        least: float = 0.0,
+        sharing: Sharing,
     ) -> None:
-        self._pipeline = ModelPipeline(target, cuts, batch, prompts)
-        super().__init__(
-            [len(cuts)],
-            _nothing,
-            _nothing,
-            choose,
-            Sharing(
-                batch=batch,
-                prompts=prompts,
-                room=room,
-                least=least,
-                round_ms=lambda rows: 1.0 + rows,
-            ),
-        )
+        self._pipeline = ModelPipeline(target, cuts, sharing.batch, sharing.prompts)
+        super().__init__([len(cuts)], _nothing, _nothing, choose, sharing)
         self._source = source
         self._observe = getattr(source, "observe", lambda session, features: None)
         self._notes: dict[int, NodeNotes[torch.Tensor]] = {}
@@ -204,199 +188,121 @@ def _nothing(path: list[int]) -> Any:
     raise AssertionError("the models answer here")
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """A schedule's keys, and how requests share a pipeline that is cut anywhere.
+
+    Attributes:
+        crowded: all requests share room for the longest, in pages.
+        least: a draft proposes only what it finds at least so probable.
+    """
+
+    section: dict[str, Any]
+    layers: int
+    requests: int
+    batch: int
+    prompts: Place
+    crowded: bool
+    least: float
+    random: Any
+    seed: int
+
+
+drawn = st.builds(
+    Drawn,
+    section=sections,
+    layers=st.sampled_from(LAYERS),
+    requests=st.integers(1, len(PROMPTS)),
+    batch=st.sampled_from([1, 2, 4, 8]),
+    prompts=st.sampled_from(["first", "last"]),
+    crowded=st.booleans(),
+    least=st.sampled_from([0.0, 0.1, 0.4]),
+    random=st.randoms(use_true_random=False),
+    seed=st.integers(0, 2**32),
+)
+
+
+def model_draft(folder: Path, draft: str = DRAFTS[0]) -> LanguageModelDraft:
+    return LanguageModelDraft(Checkpoint.open(folder / draft), CAPACITY)
+
+
 @pytest.mark.parametrize("name", SCHEDULES)
 @examples(16, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    sections,
-    st.sampled_from(LAYERS),
-    st.sampled_from(DRAFTS),
-    st.integers(1, len(PROMPTS)),
-    st.sampled_from([1, 2, 4, 8]),
-    st.sampled_from(["first", "last"]),
-    st.booleans(),
-    st.sampled_from([0.0, 0.1, 0.4]),
-    st.randoms(use_true_random=False),
-    seeds,
-)
-def test_text_equals_generate(
-    folder: Path,
-    name: str,
-    section: dict[str, Any],
-    layers: int,
-    draft: str,
-    requests: int,
-    batch: int,
-    prompts: Place,
-    crowded: bool,
-    least: float,
-    random: Any,
-    seed: int,
-) -> None:
-    """Alone, in passes that requests share, and where requests are preempted for want of room; a
-    draft may propose only what it finds at least so probable."""
-    source = LanguageModelDraft(Checkpoint.open(folder / draft), CAPACITY)
-    decode(
-        folder / f"target{layers}",
-        source,
-        name,
-        section,
-        layers,
-        requests,
-        random,
-        seed,
-        batch,
-        prompts,
-        crowded,
-        least,
-    )
+@given(drawn, st.sampled_from(DRAFTS))
+def test_text_equals_generate(folder: Path, name: str, case: Drawn, draft: str) -> None:
+    """Alone, in passes that requests share, and where requests are preempted for want of room."""
+    decode(folder / f"target{case.layers}", model_draft(folder, draft), name, case)
 
 
 @functools.cache
-def of_family(folder: Path, architecture: str) -> Path:
+def of_family(folder: Path, architecture: str, layers: int) -> Path:
     return save_random_checkpoint(
-        folder / architecture, architecture=architecture, layers=3, seed=1
+        folder / f"{architecture}{layers}", architecture=architecture, layers=layers, seed=1
     )
 
 
 @pytest.mark.parametrize("name", FEW)
 @pytest.mark.parametrize("architecture", [each for each in CONFIGS if each != "llama"])
 @examples(8, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(sections, st.sampled_from([1, 3]), st.booleans(), st.randoms(use_true_random=False), seeds)
+@given(drawn)
 def test_text_of_every_family_equals_generate(
-    folder: Path,
-    architecture: str,
-    name: str,
-    section: dict[str, Any],
-    batch: int,
-    crowded: bool,
-    random: Any,
-    seed: int,
+    folder: Path, architecture: str, name: str, case: Drawn
 ) -> None:
     """With windows that are shorter than most prompts, where a family has any."""
-    target = of_family(folder, architecture)
-    source = LanguageModelDraft(Checkpoint.open(folder / DRAFTS[0]), CAPACITY)
-    decode(target, source, name, section, 3, 3, random, seed, batch, crowded=crowded)
+    case = replace(case, requests=min(case.requests, 3))
+    decode(of_family(folder, architecture, case.layers), model_draft(folder), name, case)
 
 
 @pytest.mark.parametrize("reuse", [True, False])
 @pytest.mark.parametrize("name", LAYERED)
 @examples(16, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    sections,
-    st.sampled_from(LAYERS),
-    st.integers(1, 4),
-    st.sampled_from([1, 3]),
-    st.booleans(),
-    st.randoms(use_true_random=False),
-    seeds,
-)
+@given(drawn)
 def test_text_equals_generate_with_a_head(
-    folder: Path,
-    name: str,
-    reuse: bool,
-    section: dict[str, Any],
-    layers: int,
-    requests: int,
-    batch: int,
-    crowded: bool,
-    random: Any,
-    seed: int,
+    folder: Path, name: str, reuse: bool, case: Drawn
 ) -> None:
     """A head's own state at a node is what it reads for the node's children, also where the whole
     tree is run again in one pass."""
-    target = Checkpoint.open(folder / f"target{layers}")
+    target = Checkpoint.open(folder / f"target{case.layers}")
     source = EagleDraft(folder / "head", target, CAPACITY)
-    changed = {**section, "draft_reuse": reuse}
-    decode(
-        target.directory,
-        source,
-        name,
-        changed,
-        layers,
-        requests,
-        random,
-        seed,
-        batch,
-        crowded=crowded,
-    )
+    case = replace(case, section={**case.section, "draft_reuse": reuse})
+    decode(target.directory, source, name, case, reads_states=True)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 @examples(10, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    sections,
-    st.sampled_from(LAYERS),
-    st.integers(1, 4),
-    st.sampled_from([1, 3]),
-    st.booleans(),
-    st.randoms(use_true_random=False),
-    seeds,
-)
-def test_text_equals_generate_with_a_block_draft(
-    folder: Path,
-    name: str,
-    section: dict[str, Any],
-    layers: int,
-    requests: int,
-    batch: int,
-    crowded: bool,
-    random: Any,
-    seed: int,
-) -> None:
+@given(drawn)
+def test_text_equals_generate_with_a_block_draft(folder: Path, name: str, case: Drawn) -> None:
     """Trees end where the block does, at four levels; the states before its first token have been
     observed whenever it makes one (or it would read those of other positions)."""
-    target = Checkpoint.open(folder / f"target{layers}")
-    head = load_block_head(folder / "block", target)
-    source = BlockDraft(head, TargetEnds(target), CAPACITY)
-    decode(
-        target.directory,
-        source,
-        name,
-        section,
-        layers,
-        requests,
-        random,
-        seed,
-        batch,
-        crowded=crowded,
-    )
+    target = Checkpoint.open(folder / f"target{case.layers}")
+    source = BlockDraft(load_block_head(folder / "block", target), TargetEnds(target), CAPACITY)
+    decode(target.directory, source, name, case, reads_states=True, independent_levels=True)
 
 
-def decode(
-    target: Path,
-    source: DraftSource,
-    name: str,
-    section: dict[str, Any],
-    layers: int,
-    requests: int,
-    random: Any,
-    seed: int,
-    batch: int = 1,
-    prompts: Place = "last",
-    crowded: bool = False,
-    least: float = 0.0,
-) -> ModelWorld:
-    """Run the requests at once on a pipeline that is cut anywhere, and check their texts.
-
-    Args: ``crowded``: all requests share room for the longest, in pages.
-    """
+def decode(target: Path, source: DraftSource, name: str, case: Drawn, **of_draft: bool) -> None:
+    """Run the requests at once, and check their texts."""
+    layers, random = case.layers, case.random
     bounds = sorted(random.sample(range(1, layers), random.randrange(layers)))
     cuts = [b - a for a, b in zip([0, *bounds], [*bounds, layers], strict=True)]
-    block = isinstance(source, BlockDraft)
-    chosen = ScheduleSection.model_validate({"name": name, **section})
-    reads = block or isinstance(source, EagleDraft)
-    factory = chosen.choose(reads_states=reads, independent_levels=block)
-    longest = max(map(len, PROMPTS[:requests])) + WANTED
-    stages = len(cuts)
-    room = least_room(chosen.system, chosen.parameters, stages, longest) if crowded else None
-    world = ModelWorld(target, source, cuts, any_order(seed), batch, prompts, room, least)
-    world.new_schedule = lambda session: factory(session, len(cuts))
-    for session in range(1, requests + 1):
-        schedule = factory(session, len(cuts))
-        world.open(session, schedule, Started(tuple(PROMPTS[session - 1]), WANTED))
+    chosen, stages = ScheduleSection.model_validate({"name": name, **case.section}), len(cuts)
+    factory, prompts = chosen.choose(**of_draft), PROMPTS[: case.requests]
+    room = None
+    if case.crowded:
+        longest = max(map(len, prompts)) + WANTED
+        room = least_room(chosen.system, chosen.parameters, stages, longest)
+    sharing = Sharing(
+        batch=case.batch,
+        prompts=case.prompts,
+        room=room,
+        least=case.least,
+        round_ms=lambda rows: 1.0 + rows,
+    )
+    world = ModelWorld(target, source, cuts, any_order(case.seed), sharing)
+    world.new_schedule = lambda session: factory(session, stages)
+    for session, prompt in enumerate(prompts, start=1):
+        world.open(session, factory(session, stages), Started(tuple(prompt), WANTED))
     world.run()
-    for session in range(1, requests + 1):
-        assert world.text(session) == expected(target, tuple(PROMPTS[session - 1]))
+    for session, prompt in enumerate(prompts, start=1):
+        assert world.text(session) == expected(target, tuple(prompt))
     assert all(model.sessions == 0 for model in world.models)
     world.assert_freed()
-    return world

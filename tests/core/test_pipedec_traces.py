@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from tests.worlds import toy_lm
 from tests.worlds.examples import examples
+from tests.worlds.one_request import OneRequest
 from treepipe.core.decoding.layered import Layered
 from treepipe.core.protocol import Drafted, DraftPass
 from treepipe.core.schedules import systems
 from treepipe.core.schedules.pipedec import PipeDecKeys
 from treepipe.testing.hashed_lm import DRAFTS, VOCABULARY, any_order, target
-from treepipe.testing.one_request import OneRequest
 
 RECORDS = [
     record
@@ -141,4 +141,4 @@ def test_the_slip_is_lossless_and_keeps_the_bound(
     prompt = [i % VOCABULARY for i in range(9)]
     text = world.decode(prompt, 20)
     assert text == [int(target([*prompt, *text[:i]]).argmax()) for i in range(20)]
-    assert world.scratch <= systems()["pipedec"].most_scratch_tokens(keys, stages)
+    assert world.scratch <= systems()["pipedec"].bounds(keys, stages).scratch_tokens

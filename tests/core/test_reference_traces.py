@@ -23,12 +23,12 @@ import numpy as np
 import pytest
 
 from tests.worlds import toy_lm
+from tests.worlds.one_request import OneRequest
 from treepipe.core.decoding.drafting import Growth
 from treepipe.core.decoding.static_tree import StaticTree
 from treepipe.core.decoding.tree_schedule import TreeParameters
 from treepipe.core.protocol import Schedule
 from treepipe.core.schedules.flowspec import Continuous, Expansion
-from treepipe.testing.one_request import OneRequest
 from treepipe.testing.timeless_world import first
 
 RECORDS = json.loads((Path(__file__).parents[1] / "data" / "flowspec_traces.json").read_text())

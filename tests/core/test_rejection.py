@@ -11,9 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.worlds.examples import examples
-from treepipe.core.verification import Distribution, MultiCandidate, draw_without_replacement
-from treepipe.testing.draws import (
+from tests.worlds.draws import (
     ALMOST_ONE,
     SEEDS,
     distributions,
@@ -21,6 +19,8 @@ from treepipe.testing.draws import (
     scripted,
     threshold,
 )
+from tests.worlds.examples import examples
+from treepipe.core.verification import Distribution, MultiCandidate, draw_without_replacement
 
 
 @given(distributions(), st.integers(0, 7), SEEDS)

@@ -15,15 +15,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.worlds.examples import examples
+from tests.worlds.one_request import OneRequest
 from treepipe.core.decoding.drafting import Growth
 from treepipe.core.decoding.static_tree import StaticTree
 from treepipe.core.decoding.tree_schedule import TreeParameters, TreeSchedule
 from treepipe.core.errors import ProtocolError
 from treepipe.core.protocol import (
     Drafted,
-    Emit,
     Event,
-    Finish,
     Returned,
     Schedule,
     Started,
@@ -33,7 +32,6 @@ from treepipe.core.protocol import (
 from treepipe.core.schedules.flowspec import Continuous, Expansion
 from treepipe.core.schedules.pp import Autoregressive
 from treepipe.testing.hashed_lm import DRAFTS, VOCABULARY, any_order, greedy, noisy, target
-from treepipe.testing.one_request import OneRequest
 from treepipe.testing.timeless_world import first
 
 SYSTEMS = ("pp", "naive_pp", "static_tree", "pruned_pp", "flowspec")
@@ -249,23 +247,6 @@ def test_stale_work_is_cut_off_in_flight() -> None:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_end_of_text_in_the_middle_of_an_accepted_path(system: str) -> None:
-    whole = greedy([1, 2], 12)
-    end = next(t for i, t in enumerate(whole) if i >= 2 and t not in whole[:i])
-    world = OneRequest(make(system, 2, CHAIN, expansion_of()), 2, target, target)
-    assert world.decode([1, 2], 12, frozenset({end, 99})) == whole[: whole.index(end) + 1]
-    world.assert_waste(0)
-
-
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_one_token_is_wanted(system: str) -> None:
-    schedule = make(system, 2, CHAIN, expansion_of())
-    schedule.handle(Started((1, 2), 1))
-    assert schedule.handle(Returned(1, 0, 0, (4,))) == [Emit((4,)), Finish("length")]
-    assert schedule.done
-
-
-@pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize(
     ("length", "chunks"), [(64, [64]), (65, [32, 33]), (130, [43, 43, 44]), (200, [50] * 4)]
 )
@@ -274,11 +255,3 @@ def test_long_prompts_enter_in_chunks(system: str, length: int, chunks: list[int
     world = WatchedWorld(make(system, 3, CHAIN, expansion_of()), 3, target, target, any_order(1))
     assert world.decode(prompt, 6) == greedy(prompt, 6)
     assert all(sizes[: len(chunks)] == chunks for sizes in world.pipeline.forward_sizes)
-
-
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_lost_worker_ends_the_request(system: str) -> None:
-    schedule = make(system, 2, CHAIN, expansion_of())
-    schedule.handle(Started((1, 2), 9))
-    assert schedule.handle(WorkerLost("pipeline0.stage1")) == [Finish("worker lost")]
-    assert schedule.done

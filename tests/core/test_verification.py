@@ -1,6 +1,6 @@
 """The verification rules one node at a time: distributions, draws, and what each rule promises.
 
-Whole continuations are in ``test_sampling_exact.py``.
+Whole texts are in ``test_laws.py``, the law of rejection is in ``test_rejection.py``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.worlds.draws import SEEDS, distributions, generator, scripted
 from treepipe.core.verification import (
     Adaptive,
     Distribution,
@@ -25,7 +26,6 @@ from treepipe.core.verification import (
     draw,
     target_distribution,
 )
-from treepipe.testing.draws import SEEDS, distributions, generator, scripted
 
 NEW_RULES: dict[str, Callable[[np.random.Generator], Rule]] = {
     "greedy": lambda rng: Exact(rng, greedy=True),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worlds.changed import changed
-from tests.worlds.deployments import small_deployment, worker_roles
+from tests.worlds.deployments import small_deployment
 from tests.worlds.examples import examples
+from tests.worlds.local_workers import LocalRun, drafting_roles
 from tests.worlds.real_runs import assert_greedy
 from tests.worlds.tiny_models import save_block_head, save_head
 from treepipe.core.captures import NORMED
@@ -32,9 +32,6 @@ from treepipe.executor.eagle_head import load_head
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.executor.packed import LEAST_BYTES, PackedLinear, can_pack
 from treepipe.executor.stage_model import TargetEnds
-from treepipe.results.trace import Trace
-from treepipe.scenario.deployment import Deployment
-from treepipe.scenario.schema import SourceSection
 from treepipe.testing.random_model import VOCABULARY, save_random_checkpoint
 
 TEXT = (3, 9, 27, 20, 60, 58, 52, 34)
@@ -169,37 +166,9 @@ def test_sessions_of_a_batch_are_answered_as_by_dense_computation(
                 assert draft.cache(session).length == len(reader.text) + len(reader.nodes)
 
 
-def test_pickled_weights_are_read_too(target: Checkpoint, tmp_path: Path, head: Path) -> None:
-    pickled = save_head(tmp_path, target, pickled=True)
-    for one, other in zip(
-        load_head(pickled, target)[0].state_dict().values(),
-        load_head(head, target)[0].state_dict().values(),
-        strict=True,
-    ):
-        assert torch.equal(one, other)
+# --- in runs -------------------------------------------------------------------------------------
 
 
-# --- in real processes ---------------------------------------------------------------------------
-
-
-def decode_greedily(
-    target: Checkpoint, head: Path, kind: str, deployment: Deployment, *, emulate: bool
-) -> Trace:
-    """Run a deployment with a draft of this kind, and hold its texts to the target's own."""
-    roles = worker_roles((target.directory, target.directory), deployment, emulate=emulate)
-    keys = {"block": 5} if kind == "block" else {}
-    source = replace(roles[0].source, section=SourceSection(source=kind, **keys))
-    if kind in ("eagle", "block"):
-        source = replace(source, model=head)
-    vocabulary = target.vocabulary  # a look-up answers with a distribution over all of it
-    roles = [replace(role, source=source, vocabulary=vocabulary) for role in roles]
-    with Controller(roles, deployment) as running:
-        trace, _ = running.run(deployment)
-    assert_greedy(trace, deployment, target.directory)
-    return trace
-
-
-@pytest.mark.processes
 @pytest.mark.parametrize(
     ("kind", "name"),
     [("ngram", "flowspec"), ("hybrid", "specpipe"), ("eagle", "specpipe_db")],
@@ -208,26 +177,27 @@ def test_text_is_greedy_whatever_drafts(
     target: Checkpoint, head: Path, kind: str, name: str
 ) -> None:
     deployment = small_deployment(name, clients=3, captured=(NORMED,) * (kind == "eagle"))
-    decode_greedily(target, head, kind, deployment, emulate=False)
+    model = head if kind == "eagle" else target.directory
+    LocalRun(drafting_roles(target, model, deployment, kind)).assert_greedy(target.directory)
 
 
-@pytest.mark.processes
 def test_text_is_greedy_with_a_block_draft_that_reads_two_layers(
     target: Checkpoint, tmp_path: Path
 ) -> None:
     """Their states travel along the pipeline, which has the ends."""
     folder = save_block_head(tmp_path, target, layers=(1, target.layers - 1))
     deployment = small_deployment("specinfer", clients=2, captured=(2, NORMED), blocks=True)
-    decode_greedily(target, folder, "block", deployment, emulate=False)
+    roles = drafting_roles(target, folder, deployment, "block", block=5)
+    LocalRun(roles).assert_greedy(target.directory)
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("kind", ["hybrid", "eagle"])
-def test_passes_in_vain_leave_the_text_as_it_is(target: Checkpoint, head: Path, kind: str) -> None:
+def test_passes_in_vain_leave_the_text_as_it_is(target: Checkpoint, head: Path) -> None:
     """The way back takes over 20 ms, so an idle draft runs several of them per round."""
-    deployment = small_deployment("chain", captured=(NORMED,) * (kind == "eagle"))
-    deployment = changed(deployment, warm_up_ms=3.0)
-    trace = decode_greedily(target, head, kind, deployment, emulate=True)
+    deployment = changed(small_deployment("chain", captured=(NORMED,)), warm_up_ms=3.0)
+    with Controller(drafting_roles(target, head, deployment, "eagle"), deployment) as running:
+        trace, _ = running.run(deployment)
+    assert_greedy(trace, deployment, target.directory)
     vain = [s for s in trace.spans if s.device == "draft0" and s.kind == "draft" and not s.session]
     assert len(vain) > sum(len(request.rounds) for request in trace.requests)
     ended = sorted(s.end_ms for s in trace.spans if s.device == "draft0")

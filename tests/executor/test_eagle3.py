@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,18 +15,15 @@ from transformers import AutoModelForCausalLM
 
 from tests.worlds.changed import changed
 from tests.worlds.command_line import Terminal
-from tests.worlds.deployments import small_deployment, worker_roles
+from tests.worlds.deployments import small_deployment
 from tests.worlds.eagle3_heads import DIALECTS, Formulas, save_eagle3
-from tests.worlds.local_workers import LocalRun
-from tests.worlds.real_runs import assert_greedy
-from tests.worlds.tiny_models import greedy
+from tests.worlds.local_workers import LocalRun, drafting_roles
 from treepipe.core.drafts import drafters
 from treepipe.core.errors import UserError
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
 from treepipe.core.schedules import systems
 from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.controller import Controller
 from treepipe.executor.eagle3 import Eagle3Draft
 from treepipe.executor.offsets import (
     CLEARLY,
@@ -38,10 +34,8 @@ from treepipe.executor.offsets import (
     refuse,
     text_of,
 )
-from treepipe.executor.station import RoleSettings
 from treepipe.profiles.library import REFERENCE
 from treepipe.scenario.deployment import Deployment
-from treepipe.scenario.schema import SourceSection
 
 TEXT = (3, 9, 27, 20, 60, 58)
 DRAFTING = sorted(name for name, each in systems().items() if each.drafts)
@@ -254,12 +248,6 @@ def test_a_command_says_the_figures(target: Checkpoint, tmp_path: Path, terminal
 # --- in runs -------------------------------------------------------------------------------------
 
 
-def roles_of(target: Checkpoint, head: Path, deployment: Deployment) -> list[RoleSettings]:
-    roles = worker_roles((target.directory, target.directory), deployment)
-    source = replace(roles[0].source, section=SourceSection(source="eagle3"), model=head)
-    return [replace(role, source=source, vocabulary=target.vocabulary) for role in roles]
-
-
 def deployment_of(target: Checkpoint, head: Path, name: str) -> Deployment:
     captured = head_settings(head, "eagle3", "auto")
     return changed(
@@ -274,15 +262,5 @@ def test_text_is_the_targets_own_under_every_schedule(
 ) -> None:
     head = save_eagle3(tmp_path / "head", target, "speculators")
     deployment = deployment_of(target, head, name)
-    run = LocalRun(roles_of(target, head, deployment))
-    for spec, text in zip(deployment.requests, run.texts, strict=True):
-        assert list(text) == greedy(target.directory, list(spec.prompt), spec.max_new_tokens)
-
-
-@pytest.mark.processes
-def test_a_run_in_processes_is_lossless(target: Checkpoint, tmp_path: Path) -> None:
-    head = save_eagle3(tmp_path / "head", target, "eagle")
-    deployment = deployment_of(target, head, "flowspec")
-    with Controller(roles_of(target, head, deployment), deployment) as running:
-        trace, _ = running.run(deployment)
-    assert_greedy(trace, deployment, target.directory)
+    roles = drafting_roles(target, head, deployment, "eagle3")
+    LocalRun(roles).assert_greedy(target.directory)

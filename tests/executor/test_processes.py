@@ -1,4 +1,4 @@
-"""Real processes: all schedules, replay, and every way in which a run can end."""
+"""Real processes: losslessness, replay, and every way in which a run can end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import psutil
@@ -20,7 +20,7 @@ import pytest
 from tests.worlds.any_section import SCHEDULES
 from tests.worlds.changed import changed
 from tests.worlds.command_line import ROOT
-from tests.worlds.deployments import small_deployment, worker_roles
+from tests.worlds.deployments import crowded, small_deployment, worker_roles
 from tests.worlds.examples import THOROUGH
 from tests.worlds.hosts import free_port
 from tests.worlds.real_runs import assert_greedy, controller_of, run_once
@@ -35,15 +35,11 @@ from treepipe.testing.random_model import save_random_checkpoint
 
 pytestmark = pytest.mark.processes
 
-
-CASES = [
-    (ends, name, (1, 3)[(number + other) % 2])
-    for other, ends in enumerate(["draft", "pipeline"])
-    for number, name in enumerate(SCHEDULES)
-    if THOROUGH or number // 2 % 2 == other
-]
-"""Placement of the target's ends, schedule, and requests at a time; a usual run tries a schedule
-with one placement, since the two do not know of each other."""
+CASES = [("draft", "flowspec", 1), ("draft", "ssd", 3), ("pipeline", "specpipe_db", 3)]
+"""Placement of the target's ends, schedule, and requests at a time. ``test_local_runs.py`` tries
+every schedule on the same workers without processes."""
+if THOROUGH:
+    CASES = [*product(("draft", "pipeline"), SCHEDULES, (1, 3))]
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +54,8 @@ def controller(pair: tuple[Path, Path], request: pytest.FixtureRequest) -> Itera
 def test_run_is_lossless_and_replays_step_by_step(
     controller: Controller, pair: tuple[Path, Path], name: str, clients: int
 ) -> None:
-    """One request at a time with one placement of the ends, three with the other. The deployment's
-    times are equal to those that the workers were opened with, and not the same; nothing is left of
-    the requests."""
+    """The deployment's times are equal to those that the workers were opened with, and not the
+    same; nothing is left of the requests."""
     ends = controller.deployment.roles.ends
     deployment = deepcopy(small_deployment(name, clients=clients, ends=ends))
     trace, recording = controller.run(deployment)
@@ -79,6 +74,22 @@ def test_run_is_lossless_and_replays_step_by_step(
     deadline = time.monotonic() + 30
     while any(left := controller.open_sessions().values()):
         assert time.monotonic() < deadline, f"state is left: {left}"
+
+
+def test_a_run_that_preempts_is_lossless_and_can_be_replayed(pair: tuple[Path, Path]) -> None:
+    """Spans have the requests' own numbers. (``test_local_runs.py`` tries every system.)"""
+    deployment = crowded("flowspec", batch=4)
+    with controller_of(pair, deployment, check_causality=True) as running:
+        trace, recording = running.run(deployment)
+        assert trace.paged
+        assert sum(request.preemptions for request in trace.requests) > 0
+        assert_greedy(trace, deployment, pair[0])
+        for request, spec in zip(trace.requests, deployment.requests, strict=True):
+            assert request.prompt_tokens == len(spec.prompt)
+        replay = simulate(deployment, ReplaySource(recording))
+        assert [r.tokens for r in replay.requests] == [r.tokens for r in trace.requests]
+        assert {span.session for span in trace.spans} <= {*range(50)}, "requests' own numbers"
+        assert running.open_sessions()["draft0"] == 0
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,9 @@
-"""Partitioned models, tree attention, its masks and caches against the unpartitioned model."""
+"""A stage's cache, masks, weights and rotations. (``test_tree_executor.py`` has tree attention.)"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -34,56 +33,6 @@ def whole(folder: Path) -> WholeModel:
     model = WholeModel(Checkpoint.open(directory), 96)
     model.stage.check_causality = True
     return model
-
-
-@st.composite
-def parent_lists(draw: st.DrawFn) -> list[int]:
-    count = draw(st.integers(1, 10))
-    return [draw(st.integers(NO_PARENT, i - 1)) for i in range(count)]
-
-
-def _path(parents: list[int], node: int) -> list[int]:
-    nodes = []
-    while node != NO_PARENT:
-        nodes.append(node)
-        node = parents[node]
-    return nodes[::-1]
-
-
-@examples(40)
-@given(parent_lists(), st.integers(0, 2**32), st.data())
-def test_tree_rows_see_their_path_only_and_pruned_caches_go_on(
-    whole: WholeModel, parents: list[int], seed: int, data: st.DataObject
-) -> None:
-    rng = np.random.default_rng(seed)
-    prompt = rng.integers(61, size=4).tolist()
-    tokens = rng.integers(61, size=len(parents)).tolist()
-    depths = [len(_path(parents, i)) for i in range(len(parents))]
-    stage = whole.stage
-    stage.open(0)
-    whole.read(prompt, range(4), None)
-    cut = data.draw(st.integers(0, len(parents)))
-    parts = []
-    for first, stop in ((0, cut), (cut, len(parents))):
-        if stop > first:
-            positions = [3 + d for d in depths[first:stop]]
-            parts.append(whole.read(tokens[first:stop], positions, parents[first:stop]))
-    logits = torch.cat(parts)
-    # Prune to a path's end, accept the path, and read one more token behind it.
-    chosen = _path(parents, data.draw(st.integers(0, len(parents) - 1)))
-    stage.cache(0).prune(chosen, len(chosen))
-    after = whole.read([7], [4 + len(chosen)], None)[-1]
-    entries = stage.cache(0).entries().clone()
-    for node in range(len(parents)):
-        path = prompt + [tokens[i] for i in _path(parents, node)]
-        stage.open(0)
-        alone = whole.read(path, range(len(path)), None)[-1]
-        torch.testing.assert_close(logits[node], alone, rtol=1e-4, atol=1e-4)
-    stage.open(0)
-    path = prompt + [tokens[i] for i in chosen] + [7]
-    alone = whole.read(path, range(len(path)), None)[-1]
-    torch.testing.assert_close(after, alone, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(entries, stage.cache(0).entries(), rtol=1e-4, atol=1e-4)
 
 
 @examples(60)

@@ -65,7 +65,6 @@ def test_closed_forms_refuse_it_too_and_plain_decoding_asks_no_pool(tmp_path: Pa
 
 
 BLOCK = "sampling={rule='block',temperature=1}"
-REJECTED = {"sampling": {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "rule": "rejection"}}
 
 REFUSED = [
     ({}, SIMPLE, "so: treepipe calibrate acceptance --temperature 1.0 --out FILE.toml"),

@@ -14,6 +14,7 @@ import pytest
 from tests.worlds.any_section import SCHEDULES
 from tests.worlds.demo import demo, simulated
 from treepipe.core.schedules import systems
+from treepipe.core.system import Bounds
 from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schedule_check import unused_warnings
@@ -87,14 +88,9 @@ def behaviour(section: dict[str, Any]) -> list[tuple[object, ...]]:
     return [(s.device, s.kind, s.start_ms, s.end_ms, s.tokens) for s in trace.spans]
 
 
-def bounds(section: dict[str, Any]) -> list[int]:
-    given_section = ScheduleSection.model_validate(section)
-    system, parameters = given_section.system, given_section.parameters
-    return [
-        system.tree_tokens(parameters, 3),
-        system.most_pass_tokens(parameters, 3),
-        system.most_scratch_tokens(parameters, 3),
-    ]
+def bounds(section: dict[str, Any]) -> Bounds:
+    given = ScheduleSection.model_validate(section)
+    return given.system.bounds(given.parameters, 3)
 
 
 def test_every_key_is_tried() -> None:

@@ -93,7 +93,6 @@ def stars(*settings: str) -> tuple[str, ...]:
 
 
 ARRIVALS = "workload.arrivals.process"
-REPLAY = "acceptance={source='replay',file='x.json'}"
 UNEQUAL = "pipelines=[{stages=[{device={}}]},{stages=[{device={stage_ms={1=9}}}]}]"
 FALLING = "acceptance={source='hit_ratio',table={1=[0.8,0.5,0.25]}}"
 GAMMA = 'workload.arrivals={process="gamma",rate_per_s=1,cv=2}'

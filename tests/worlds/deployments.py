@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from tests.worlds.changed import changed
+from treepipe.core.cache_room import PAGE
 from treepipe.core.system import Ends
 from treepipe.core.verification import DRAWN, RULES
 from treepipe.executor.sources import SourceSettings
 from treepipe.executor.station import RoleSettings, WorkerKind
 from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
-from treepipe.scenario.deployment import Deployment, Placed, RequestSpec, Roles, Service, Wiring
+from treepipe.scenario.deployment import (
+    Deployment,
+    Placed,
+    RequestSpec,
+    Roles,
+    Room,
+    Service,
+    Wiring,
+)
 from treepipe.scenario.schema import SamplingSection, ScheduleSection, SourceSection
 
 GREEDY = SamplingSection()
@@ -81,6 +93,12 @@ def small_deployment(
         ),
         requests=REQUESTS,
     )
+
+
+def crowded(name: str, **settings: Any) -> Deployment:
+    """The three texts need 5, 1 and 2 pages at first, and 6, 2 and 3 at their ends; there are 8."""
+    deployment = small_deployment(name, clients=3, **settings)
+    return changed(deployment, cache="paged", room=Room((8 * PAGE,), (inf,)))
 
 
 def worker_roles(

@@ -6,17 +6,40 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from tests.worlds.deployments import worker_roles
+from tests.worlds.tiny_models import greedy
 from treepipe.core.recovery import Journal
 from treepipe.core.requests import Assignment
+from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.control import ANSWERS, Finished, Open
 from treepipe.executor.draft_worker import DraftWorker
 from treepipe.executor.mailbox import Envelope, Received
 from treepipe.executor.stage_worker import StageWorker
 from treepipe.executor.station import RoleSettings
+from treepipe.results.recording import Recording
+from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.schema import SourceSection
+
+
+def drafting_roles(
+    target: Checkpoint, model: Path | None, deployment: Deployment, source: str, **settings: Any
+) -> list[RoleSettings]:
+    """The deployment's workers with a draft of this source and checkpoint.
+
+    Args: ``settings``: keys of the draft, and changes of every role's settings.
+    """
+    keys = {key: settings.pop(key) for key in settings.keys() & SourceSection.model_fields.keys()}
+    section = SourceSection(source=source, **keys)
+    roles = worker_roles((target.directory, model or target.directory), deployment, **settings)
+    draft = replace(roles[0].source, section=section)
+    # A look-up answers with a distribution over all of the vocabulary.
+    return [replace(role, source=draft, vocabulary=target.vocabulary) for role in roles]
 
 
 class _Line:
@@ -76,7 +99,12 @@ class LocalStation:
 
 
 class LocalRun:
-    """All requests of a deployment, decoded at once."""
+    """All requests of a deployment, decoded at once.
+
+    Attributes:
+        requests: their traces, in order.
+        recording: what the draft server has recorded.
+    """
 
     def __init__(
         self, roles: Sequence[RoleSettings], prepare: Callable[[DraftWorker], None] = lambda d: None
@@ -100,5 +128,17 @@ class LocalRun:
         while any(boxes.values()):
             for worker in (*stages, draft):
                 worker.serve()
-        finished = {each.trace.session: each.trace for each in stations[0].control.finished}
-        self.texts = [finished[number + 1].tokens for number in range(len(deployment.requests))]
+        assert not any(worker.open_sessions for worker in (*stages, draft))
+        finished = {each.trace.session: each for each in stations[0].control.finished}
+        self.requests = [finished[session].trace for session in sorted(finished)]
+        self.recording = Recording({number: each.recorded for number, each in finished.items()})
+        self._asked = deployment.requests
+
+    @property
+    def texts(self) -> list[tuple[int, ...]]:
+        return [request.tokens for request in self.requests]
+
+    def assert_greedy(self, target: Path) -> None:
+        """Every request has the text that ``generate()`` of the whole model gives."""
+        for spec, text in zip(self._asked, self.texts, strict=True):
+            assert list(text) == greedy(target, list(spec.prompt), spec.max_new_tokens)

@@ -39,7 +39,7 @@ def save_tokenizer(directory: Path, vocabulary: int = VOCABULARY) -> Path:
     return directory
 
 
-def save_head(folder: Path, target: Checkpoint, *, pickled: bool = False) -> Path:
+def save_head(folder: Path, target: Checkpoint) -> Path:
     """A random EAGLE head in the published layout, made if need be; returns the folder."""
     folder.mkdir(exist_ok=True)
     torch.manual_seed(7)
@@ -47,10 +47,7 @@ def save_head(folder: Path, target: Checkpoint, *, pickled: bool = False) -> Pat
     tensors = {name: 3 * tensor for name, tensor in made.state_dict().items()}
     content = json.loads((target.directory / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**content, "num_hidden_layers": 1}))
-    if pickled:
-        torch.save(tensors, folder / "pytorch_model.bin")
-    else:
-        save_file(tensors, folder / "model.safetensors")
+    save_file(tensors, folder / "model.safetensors")
     return folder
 
 

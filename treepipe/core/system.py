@@ -143,6 +143,23 @@ def unbounded(*facts: Any) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Bounds:
+    """Largest numbers of tokens that a schedule has of one request at once.
+
+    Attributes:
+        pass_tokens: tokens in one pass of a stage.
+        segment_tokens: tokens in one pass of a stage, prompts excluded.
+        tree_tokens: tokens in the tree in flight, whose keys and values each stage holds.
+        scratch_tokens: tokens in the tree that a draft grows ahead of it.
+    """
+
+    pass_tokens: int = 1
+    segment_tokens: int = 1
+    tree_tokens: int = 0
+    scratch_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class System:
     """A decoding schedule with all facts that other code needs about it.
 
@@ -207,12 +224,15 @@ class System:
     def rank(self) -> tuple[int, int]:
         return self.order, self.year
 
-    def most_scratch_tokens(self, parameters: Parameters, stages: int) -> int:
-        return (self.scratch_tokens or self.tree_tokens)(parameters, stages)
-
-    def most_pass_tokens(self, parameters: Parameters, stages: int) -> int:
-        """Return the maximum number of rows in one pass for one request, prompt included."""
-        return max(self.segment_tokens(parameters, stages), parameters.prefill_chunk)
+    def bounds(self, parameters: Parameters, stages: int) -> Bounds:
+        """Return its bounds with these parameters on a pipeline of so many stages."""
+        segment = self.segment_tokens(parameters, stages)
+        return Bounds(
+            max(segment, parameters.prefill_chunk),
+            segment,
+            self.tree_tokens(parameters, stages),
+            (self.scratch_tokens or self.tree_tokens)(parameters, stages),
+        )
 
 
 # --- contradictions of a record: a sentence each; the first is reported ---------------------------

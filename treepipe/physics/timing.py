@@ -189,13 +189,12 @@ class ServiceTable(TimeTable):
         """
         if len(parts) == 1:
             return self(*parts[0])
-        together = self(sum([tokens for tokens, _ in parts])) + self._of_requests(parts)
+        requests = sum([tokens > 0 for tokens, _ in parts])
+        together = self(sum([tokens for tokens, _ in parts]))
+        together += self.request_ms * max(0, requests - 1)
         own = [self(*part) for part in parts]
         added = sum([ms - self(tokens) for ms, (tokens, _) in zip(own, parts, strict=True)])
         return together + added if added >= 0 else max(together + added, *own)
-
-    def _of_requests(self, parts: Sequence[tuple[int, int]]) -> float:
-        return self.request_ms * max(0, sum([tokens > 0 for tokens, _ in parts]) - 1)
 
     def times(self, factor: Callable[[int], float], knots: Collection[int]) -> ServiceTable:
         tables = {

@@ -24,7 +24,7 @@ Item = TypeVar("Item")
 Resources: TypeAlias = tuple[str, ...]
 """Names of the resources that a transfer holds exclusively while it lasts."""
 NO_LOAD = PortLoad(0.0)
-"""Of a message that passes no port."""
+"""The load of a message that passes no port."""
 Transfer: TypeAlias = tuple[float, float, float]
 """Times of one message (ms): it begins, the sender's side is free again, it is delivered."""
 

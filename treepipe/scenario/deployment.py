@@ -20,7 +20,7 @@ from treepipe.core.messages import Feedback, Flight, Message
 from treepipe.core.protocol import Schedule, Started
 from treepipe.core.requests import Objectives
 from treepipe.core.stage_desk import Place
-from treepipe.core.system import Ends
+from treepipe.core.system import Bounds, Ends
 from treepipe.physics.timing import DeviceTimes, LinkTimes
 from treepipe.physics.transfers import Resources
 from treepipe.profiles.shapes import BYTES
@@ -251,23 +251,6 @@ class Wiring:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """Largest numbers of tokens that a schedule has of one request at once.
-
-    Attributes:
-        pass_tokens: tokens in one pass of a stage.
-        segment_tokens: tokens in one pass of a stage, prompts excluded.
-        tree_tokens: tokens in the tree in flight, whose keys and values each stage holds.
-        scratch_tokens: tokens in the tree that a draft grows ahead of it.
-    """
-
-    pass_tokens: int = 1
-    segment_tokens: int = 1
-    tree_tokens: int = 0
-    scratch_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Room:
     """Tokens whose keys and values fit, per pipeline (each of its stages) and draft server."""
 
@@ -308,7 +291,7 @@ class Service:
     cut: int = 0
     feedback: Feedback = "broadcast"
     reported_states: tuple[tuple[int, ...], ...] = ()
-    bounds: Bounds = Bounds()
+    bounds: Bounds = field(default_factory=Bounds)
     never_misses: bool = False
     least_probabilities: tuple[float, ...] = ()
     clients: int = 1
@@ -373,11 +356,6 @@ class Deployment:
         """Arrival times of the requests; empty for a closed loop."""
         times = [request.arrival_ms for request in self.requests]
         return tuple(time for time in times if time is not None)
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether never more than one request is open."""
-        return self.service.clients == 1 and not self.arrivals_ms
 
     def most_open(self, pipeline: int) -> int:
         """Return the most requests that a pipeline serves at once."""

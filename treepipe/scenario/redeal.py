@@ -19,7 +19,6 @@ from treepipe.scenario.fitting import fit_to_memory
 from treepipe.scenario.memory import memory_needs, most_layers
 from treepipe.scenario.placement import place
 from treepipe.scenario.scenario import Scenario
-from treepipe.scenario.schedule_check import bounds_of
 from treepipe.scenario.schema import Pipeline, Stage
 
 
@@ -45,7 +44,8 @@ class Redeal:
             raise UserError(f"no stage of pipeline{pipeline} is left to take the layers of {lost}")
         shorter = _with(deployment, pipeline, left)
         longest = max(map(len, shorter.roles.pipelines))
-        bounds = bounds_of(self.scenario, longest)
+        section = self.scenario.schedule
+        bounds = section.system.bounds(section.parameters, longest)
         shorter = replace(shorter, service=replace(shorter.service, bounds=bounds))
         total = sum(len(stage.layers) for stage in before)
         counts = deal("balanced", _costs(shorter, left), total)

@@ -33,7 +33,6 @@ from treepipe.scenario.redeal import redeal_of
 from treepipe.scenario.scale import Estimated, check_scale, named_links, scaled_link
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schedule_check import (
-    bounds_of,
     check_schedule,
     ends_of,
     ends_warnings,
@@ -307,7 +306,7 @@ def _service(scenario: Scenario, stages: Sequence[int], reads_states: bool) -> S
         cut=max(section.parameters.lengths().values()) if section.parameters.cut else 0,
         feedback=section.parameters.feedback,
         reported_states=tuple(map(section.parameters.reported_states, stages)),
-        bounds=bounds_of(scenario, max(stages)),
+        bounds=system.bounds(section.parameters, max(stages)),
         never_misses=rule == "relaxed_best",
         least_probabilities=least_probabilities(scenario),
         clients=scenario.workload.concurrency,

@@ -11,7 +11,6 @@ from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
 from treepipe.core.system import Ends, System
 from treepipe.core.verification import DRAWN, RULES
-from treepipe.scenario.deployment import Bounds
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Bernoulli, HitRatio
 
@@ -88,17 +87,6 @@ def _check_least(scenario: Scenario) -> None:
         )
 
 
-def bounds_of(scenario: Scenario, stages: int) -> Bounds:
-    """Return a schedule's bounds per request. Args: ``stages``: stages of the longest pipeline."""
-    system, parameters = scenario.schedule.system, scenario.schedule.parameters
-    return Bounds(
-        system.most_pass_tokens(parameters, stages),
-        system.segment_tokens(parameters, stages),
-        system.tree_tokens(parameters, stages),
-        system.most_scratch_tokens(parameters, stages),
-    )
-
-
 def check_schedule(scenario: Scenario) -> None:
     """Raise ``UserError`` for parameters that contradict each other or the cluster."""
     section, system, path = scenario.schedule, scenario.schedule.system, scenario.path
@@ -151,8 +139,8 @@ def _check_sizes(scenario: Scenario, path: Path) -> None:
             f"{path}: keys drafts and pipelines make {roles:,} roles by their count; there may be "
             f"{MOST_ROLES:,}"
         )
-    section = scenario.schedule
-    bounds = bounds_of(scenario, max(pipeline.length for pipeline in scenario.pipelines))
+    section, stages = scenario.schedule, max(each.length for each in scenario.pipelines)
+    bounds = section.system.bounds(section.parameters, stages)
     nodes = max(bounds.tree_tokens, bounds.scratch_tokens)
     if nodes > MOST_NODES:
         raise UserError(

@@ -141,7 +141,7 @@ class MaskedModel(Whole):
 
 
 ADAPTERS: dict[str, Callable[[Path], TreeExecutor]] = {"ours": Stages, "transformers": MaskedModel}
-"""By name; each is made of the folder of a checkpoint."""
+"""Makers of the adapters by name; each takes the folder of a checkpoint."""
 
 
 def adapted(name: str, architecture: str = "llama") -> TreeExecutor:

@@ -87,7 +87,7 @@ class NodeLedger:
 
 
 class StageRecord:
-    """What one stage's cache holds of one request: committed tokens, then a node per row."""
+    """One stage's cache of one request: committed tokens, then a node per row."""
 
     def __init__(self, ledger: NodeLedger) -> None:
         self.ledger = ledger
@@ -129,7 +129,7 @@ class StageRecord:
         self.cached += zip(segment.tokens, segment.parents, strict=True)
 
     def left(self, segment: Segment, rows: tuple[int, ...] | None, version: int) -> list[int]:
-        """What is left of a segment by this version; it is what others see of it from now on."""
+        """Drop a segment's nodes that are pruned in this version; returns those that are left."""
         ledger = self.ledger
         arrived = ledger.rows[segment.ticket]
         alive = [node for node in arrived if ledger.alive(node, version)]
@@ -141,8 +141,8 @@ class StageRecord:
         return alive
 
     def paths(self, segment: Segment) -> list[list[int]]:
-        """What the rows just computed attend to (causality): committed, ancestors, self; of
-        committed rows the last one."""
+        """Tokens that each computed row attends to (causality): committed, ancestors, itself; for
+        committed rows, those of the last row only."""
         if segment.committed:
             return [list(self.committed)]
         return [

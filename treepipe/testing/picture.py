@@ -13,7 +13,7 @@ from treepipe.testing.story import Story
 COLUMN_IN, ROW_IN, MOST_ROWS = 1.9, 0.33, 120
 """Width and height of the picture per role and step, and the last steps that are drawn."""
 MOST_CHARACTERS = 130
-"""Of a step's text; the story in words has all of it."""
+"""Longest text of a step in the picture; the story in words has all of it."""
 
 
 def draw_story(story: Story, title: str, path: Path) -> None:

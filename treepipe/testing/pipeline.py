@@ -129,7 +129,7 @@ class TimelessPipeline:
     # --- moving ----------------------------------------------------------------------------------
 
     def events(self) -> list[Event]:
-        """What could happen next."""
+        """Return all events that could happen next."""
         work = [Event("work", n) for n in sorted(self._busy)]
         return work + [box for box, waiting in self.boxes.items() if waiting]
 

@@ -26,8 +26,8 @@ from treepipe.core.protocol import Drafted, DraftPass, Schedule, Started
 from treepipe.core.requests import LIVES, numbered
 from treepipe.core.scratch import Scratch
 from treepipe.core.stage_desk import Place
+from treepipe.core.system import Bounds
 from treepipe.core.verify_length import RoundMs
-from treepipe.scenario.deployment import Bounds
 from treepipe.testing.law import hold
 from treepipe.testing.ledger import DraftReader
 from treepipe.testing.pipeline import Event, Logits, TimelessPipeline
@@ -58,11 +58,11 @@ def _ranked(draft: Logits, path: tuple[int, ...]) -> tuple[list[int], list[float
 
 
 MOST_MOVES = 20_000
-"""Several times as many as the requests of a trial take."""
+"""Bound on the moves of a trial, several times as many as its requests take."""
 
 
 def first(count: int) -> int:
-    """Of all possible moves the first one."""
+    """Choose the first of all possible moves."""
     return 0
 
 
@@ -206,18 +206,18 @@ class TimelessWorld:
 
     @property
     def desk(self) -> DraftDesk:
-        """Of the first draft server."""
+        """The first draft server's desk."""
         return self.servers[0].desk
 
     def text(self, session: int) -> list[int]:
-        """Of all its lives; the last one's prompt holds what the others have emitted."""
+        """A request's text: the last life's prompt holds what the lives before it emitted."""
         lives = [each for number, each in self.requests.items() if numbered(number)[1] == session]
         return lives[-1].committed[len(lives[0].prompt) :]
 
     def open(
         self, session: int, schedule: Schedule, started: Started, pipeline: int = 0, draft: int = 0
     ) -> None:
-        """A request is waiting to begin."""
+        """Add a request that waits to begin."""
         if self.story is not None:
             noted: Any = Noted(schedule, session, self.story)
             schedule = noted
@@ -225,13 +225,13 @@ class TimelessWorld:
         self.servers[draft].desk.open(session, pipeline, schedule, started, self._now)
 
     def entered(self, session: int, request: TimelessRequest) -> None:
-        """A request is there, or there again."""
+        """Note a request that is opened, or opened again."""
         self.requests[session] = request
         if self.story is not None:
             self.story.ledgers[session] = self.pipelines[request.pipeline].ledger(session)
 
     def reopen(self, session: int, draft: int) -> None:
-        """A request was preempted: what it has emitted is prompt by now."""
+        """Open a preempted request again; its prompt now holds what it has emitted."""
         old, again = self.requests[session], session + LIVES
         old.reason, self.preemptions = "preempted", self.preemptions + 1
         wanted = old.started.max_new_tokens - len(old.text)
@@ -243,7 +243,7 @@ class TimelessWorld:
     # --- moving ----------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until nothing moves any more; then every request is finished."""
+        """Move until nothing can; then every request must be finished."""
         moves = 0
         while self.step():
             moves += 1
@@ -252,7 +252,7 @@ class TimelessWorld:
         hold(not waiting, "termination", f"nothing moves, and requests {waiting} wait")
 
     def step(self) -> bool:
-        """One move; False if there is none."""
+        """Make one move; returns False if there is none."""
         moves = self.moves()
         self._now += 1.0
         if moves:
@@ -276,7 +276,7 @@ class TimelessWorld:
             hold(entries <= taken <= room.of(DRAFT), "rooms", "a draft's cache overflows")
 
     def moves(self) -> list[Callable[[], None]]:
-        """What could happen next: at a draft server, at a stage, or on a link."""
+        """Return all possible moves: of a draft server, of a stage, or on a link."""
         found: list[Callable[[], None]] = []
         for number, server in enumerate(self.servers):
             if server.drafted or server.flight is not None:

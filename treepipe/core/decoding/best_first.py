@@ -7,6 +7,7 @@ of its tokens' shares (DDTree, arXiv 2604.12989).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from math import inf
 from typing import TypeAlias
@@ -62,7 +63,8 @@ class BlockTreeDraft(TreeDraft):
         behind: int = 0,
         held: tuple[int, ...] = (),
     ) -> None:
-        super().__init__(root_token, unread, growth.along_the_best, behind, held)
+        # Only the best node of each level asks for the next one.
+        super().__init__(root_token, unread, replace(growth, frontier=1), behind, held)
         self._levels: list[Level] = []
 
     def absorb(self, drafted: Drafted) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, repeat
 from math import inf
 from typing import TypeAlias
@@ -39,11 +39,6 @@ class Growth:
         root's ``top_k`` children, then each of ``depth`` passes gives the ``top_k`` best of the
         last layer ``top_k`` children."""
         return cls((top_k,) * (depth + 1), top_k)
-
-    @property
-    def along_the_best(self) -> Growth:
-        """The growth of as many levels that asks for the best node of each alone."""
-        return replace(self, frontier=1)
 
     @property
     def nodes(self) -> int:

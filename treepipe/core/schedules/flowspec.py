@@ -66,7 +66,8 @@ class Continuous(TreeSchedule):
         walk = flying.walk()
         if walk is None:
             flying.nothing_committed()
-            return [*self._go_on_word(), *self._refill([])]
+            go_on = [flying.announce(None, 0, lock_step=True)] if self.lock_step else []
+            return [*go_on, *self._refill([])]
         if walk.next_node is None:
             return self._end_round(walk)
         commands = flying.commit(walk)
@@ -77,9 +78,6 @@ class Continuous(TreeSchedule):
         kept = flying.tree.subtree(walk.next_node)
         word = flying.prune(walk, kept, lock_step=self.lock_step)
         return [word, *commands, *self._refill(tokens)]
-
-    def _go_on_word(self) -> list[Command]:
-        return [self._flying.announce(None, 0, lock_step=True)] if self.lock_step else []
 
     def _refill(self, committed: list[int]) -> list[Command]:
         """Expand the tree below ``committed`` tokens if the schedule does, then feed the rest."""

@@ -11,7 +11,6 @@ from treepipe.core.barrier import Groups
 from treepipe.core.cache_room import DRAFT, CacheRoom
 from treepipe.core.protocol import Started
 from treepipe.core.system import Parameters, ScheduleContext, System
-from treepipe.scenario.deployment import Bounds
 from treepipe.testing.case import TrialCase
 from treepipe.testing.hashed_lm import DRAFTS, VOCABULARY, greedy, target
 from treepipe.testing.law import hold
@@ -50,24 +49,14 @@ def drawn_parameters(system: System, case: TrialCase, groups: Groups = 1) -> Par
     return system.parameters(**values)
 
 
-def bounds_of(system: System, parameters: Parameters, stages: int) -> Bounds:
-    """Return the bounds that the record states."""
-    return Bounds(
-        system.most_pass_tokens(parameters, stages),
-        system.segment_tokens(parameters, stages),
-        system.tree_tokens(parameters, stages),
-        system.most_scratch_tokens(parameters, stages),
-    )
-
-
 def least_room(
     system: System, parameters: Parameters, stages: int, tokens: int, *, paged: bool = True
 ) -> CacheRoom:
     """Return the room for one request of so many tokens, at the stages and at the draft."""
-    tree = system.tree_tokens(parameters, stages)
-    scratch = system.most_scratch_tokens(parameters, stages)
-    of = CacheRoom((), 0.0, tree, scratch, paged)
-    return CacheRoom((of.held(0, tokens),), of.held(DRAFT, tokens), tree, scratch, paged)
+    bounds = system.bounds(parameters, stages)
+    held = bounds.tree_tokens, bounds.scratch_tokens, paged
+    of = CacheRoom((), 0.0, *held)
+    return CacheRoom((of.held(0, tokens),), of.held(DRAFT, tokens), *held)
 
 
 def decode(
@@ -92,7 +81,7 @@ def decode(
         draft,
         case.choose,
         replace(sharing, in_phases=not parameters.overlapped_pruning),
-        bounds=bounds_of(system, parameters, stages) if fitting else None,
+        bounds=system.bounds(parameters, stages) if fitting else None,
         story=case.story,
     )
 

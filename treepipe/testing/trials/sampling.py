@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -34,7 +35,7 @@ PROMPT, HORIZON = (3, 1, 4), 2
 TEXTS, LEAST_P = 1600, 1e-7
 WARM = Sampling(1.0)
 DRAFT = noisy(2.0)
-"""It differs so much from the target that a wrong rule is seen in so many texts."""
+"""A draft so unlike the target that ``TEXTS`` texts show a wrong rule."""
 
 
 @lru_cache(50_000)
@@ -91,12 +92,8 @@ class SamplingWorld(TimelessWorld):
         )
 
 
-def p_value(counts: Counter[tuple[int, ...]]) -> float:
-    """Return the chi-square p-value of the texts; rare ones share a cell."""
-    shares = {}
-    for text in product(range(VOCABULARY), repeat=HORIZON):
-        steps = [distribution(target, (*PROMPT, *text[:i]))[t] for i, t in enumerate(text)]
-        shares[text] = float(np.prod(steps))
+def chi_square(counts: Counter[tuple[int, ...]], shares: Mapping[tuple[int, ...], float]) -> float:
+    """Return the p-value of counted texts against their probabilities; rare ones share a cell."""
     total = counts.total()
     common = [text for text, share in shares.items() if share * total >= 5]
     expected = np.array([shares[text] * total for text in common])
@@ -104,6 +101,12 @@ def p_value(counts: Counter[tuple[int, ...]]) -> float:
     expected = np.append(expected, max(total - expected.sum(), 1e-9))
     seen = np.append(seen, total - seen.sum())
     return float(stats.chisquare(seen, expected * (total / expected.sum())).pvalue)
+
+
+def probability(text: tuple[int, ...]) -> float:
+    """Return the target's probability of a text behind the prompt."""
+    steps = [distribution(target, (*PROMPT, *text[:i]))[t] for i, t in enumerate(text)]
+    return float(np.prod(steps))
 
 
 def sampled_texts(system: System, case: TrialCase) -> None:
@@ -119,7 +122,8 @@ def sampled_texts(system: System, case: TrialCase) -> None:
         world.open(session, schedule, Started(PROMPT, HORIZON))
         world.run()
         counts[tuple(world.text(session))] += 1
-    found = p_value(counts)
+    shares = {text: probability(text) for text in product(range(VOCABULARY), repeat=HORIZON)}
+    found = chi_square(counts, shares)
     hold(found > LEAST_P, "sampling", f"p = {found:.1e} that {TEXTS} texts are the target's")
 
 
