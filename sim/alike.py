@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import fields, is_dataclass, replace
@@ -15,10 +15,10 @@ import numpy as np
 from treepipe.core.draft_work import Turn
 from treepipe.core.errors import RunError
 from treepipe.physics.timing import TimeTable
-from treepipe.results.trace import Span, Trace
+from treepipe.results.trace import SpanColumns, Spans, Trace
 from treepipe.scenario.deployment import Deployment
 from treepipe.sim.acceptance import AcceptanceSource
-from treepipe.sim.lanes import Flags, Floats, Kept, LaneClock, Times
+from treepipe.sim.lanes import Floats, Kept, LaneClock, Times
 from treepipe.sim.world import Simulation, simulate
 
 FEWEST = 3
@@ -192,60 +192,34 @@ def _traces(
 ) -> list[LaneTrace | None]:
     """Return functions that make the kept lanes' traces."""
     assert clock.end is not None
-    inside, times = clock.before_end(clock.spans.steps), _times(trace)
-    table = np.empty((len(times), len(deployments)))
-    for row, each in enumerate(times):
-        table[row] = each.of if type(each) is Times else each
-    fixed = [(span.device, span.kind, span.session, span.tokens) for span in trace.spans]
-    columns = list(zip(*fixed, strict=True)) or [()] * 4
+    inside = clock.before_end(clock.spans.steps).T
+    spans = _table([[each.start_ms, each.end_ms] for each in clock.spans], len(deployments))
+    others = _table([[each] for each in _times(trace)], len(deployments))
+    what = [(each.device, each.kind, each.session, each.tokens) for each in clock.spans]
+    columns = dict[bytes, SpanColumns]()  # by which spans they are
     found: list[LaneTrace | None] = [None] * len(deployments)
     for lane in np.flatnonzero(clock.kept.lanes).tolist():
-        end_ms = float(clock.end.due[lane])
-        at = table[:, lane], inside[:, lane], end_ms
-        found[lane] = partial(_lane, trace, columns, deployments[lane], at)
+        own = inside[lane]
+        if (known := columns.get(own.tobytes())) is None:
+            known = columns[own.tobytes()] = SpanColumns(compress(what, own.tolist()))
+        made = Spans(known, spans[lane][:, own])
+        times = others[lane, 0], float(clock.end.due[lane])
+        found[lane] = partial(_lane, trace, made, deployments[lane], times)
     return found
 
 
-def _lane(
-    trace: Trace,
-    columns: Sequence[Sequence[Any]],
-    deployment: Deployment,
-    at: tuple[Floats, Flags, float],
-) -> Trace:
-    """Return the trace of one lane.
-
-    Args:
-        at: its times, which spans are noted before its end, and its end.
-    """
-    times, inside, end_ms = at
-    own = _at(trace, columns, iter(times.tolist()))
-    return replace(
-        own,
-        spans=list(compress(own.spans, inside.tolist())),
-        turns=[turn for turn in own.turns if turn.ended_ms <= end_ms],
-        warnings=list(trace.warnings),
-        machines=deployment.roles.machines,
-        slo=deployment.service.slo,
-    )
+def _table(times: Sequence[Sequence[Any]], lanes: int) -> Floats:
+    """Return times per lane: [lanes, columns, rows]."""
+    found = np.empty((len(times), len(times[0]) if times else 2, lanes))
+    for row, of in zip(found, times, strict=True):
+        for column, each in zip(row, of, strict=True):
+            column[:] = each.of if type(each) is Times else each
+    return np.ascontiguousarray(found.T)
 
 
-def _times(trace: Trace) -> list[Any]:
-    """Return all times of a trace, in the order of ``_at``."""
-    found: list[Any] = [span.start_ms for span in trace.spans]
-    found += [span.end_ms for span in trace.spans]
-    for request in trace.requests:
-        found += [request.started_ms, request.finished_ms, *[at for at, _ in request.emitted]]
-    for turn in trace.turns:
-        found += [turn.arrived_ms, turn.started_ms, turn.ended_ms]
-    return found
-
-
-def _at(trace: Trace, columns: Sequence[Sequence[Any]], times: Iterator[float]) -> Trace:
-    """Return the trace with other times. Args: ``columns``: devices, kinds, sessions and tokens of
-    its spans."""
-    devices, kinds, sessions, tokens = columns
-    starts, ends = (list(islice(times, len(devices))) for _ in range(2))
-    spans = list(map(Span, devices, kinds, starts, ends, sessions, tokens))
+def _lane(trace: Trace, spans: Spans, deployment: Deployment, at: tuple[Floats, float]) -> Trace:
+    """Return the trace of one lane. Args: ``at``: its times (``_times``), and its end."""
+    times, end_ms = iter(at[0].tolist()), at[1]
     requests = []
     for request in trace.requests:
         started, finished = next(times), next(times)
@@ -253,4 +227,22 @@ def _at(trace: Trace, columns: Sequence[Sequence[Any]], times: Iterator[float]) 
         found = replace(request, started_ms=started, finished_ms=finished, emitted=emitted)
         requests.append(found)
     turns = [Turn(turn.draft, turn.pipeline, *islice(times, 3)) for turn in trace.turns]
-    return replace(trace, spans=spans, requests=requests, turns=turns)
+    return replace(
+        trace,
+        spans=spans,
+        requests=requests,
+        turns=[turn for turn in turns if turn.ended_ms <= end_ms],
+        warnings=list(trace.warnings),
+        machines=deployment.roles.machines,
+        slo=deployment.service.slo,
+    )
+
+
+def _times(trace: Trace) -> list[Any]:
+    """Return all times of a trace's requests and turns, in the order of ``_lane``."""
+    found = list[Any]()
+    for request in trace.requests:
+        found += [request.started_ms, request.finished_ms, *[at for at, _ in request.emitted]]
+    for turn in trace.turns:
+        found += [turn.arrived_ms, turn.started_ms, turn.ended_ms]
+    return found

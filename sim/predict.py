@@ -11,7 +11,7 @@ from treepipe.core.errors import RunError, UserError
 from treepipe.physics.timing import TimeTable
 from treepipe.results.load import overload_warnings
 from treepipe.results.recording import Recording
-from treepipe.results.trace import Trace
+from treepipe.results.trace import Kind, Spans, Trace
 from treepipe.scenario.deployment import Deployment, RequestSpec
 from treepipe.scenario.fitting import fit_to_memory
 from treepipe.scenario.memory import cache_entries
@@ -235,13 +235,13 @@ def _beyond_tables(deployment: Deployment, trace: Trace) -> Iterator[tuple[str, 
 
 def _asked(deployment: Deployment, trace: Trace) -> Iterator[tuple[str, TimeTable, int]]:
     """Yield every device's tables, with a description and the largest token count asked of it."""
-    largest: dict[tuple[str, str], int] = {}
-    for span in trace.spans:
-        if span.kind in ("compute", "draft", "evaluate"):
-            key = (span.device, span.kind)
-            largest[key] = max(largest.get(key, 0), span.tokens)
+    largest = Spans.of(trace.spans).columns.largest
     for placed in deployment.roles.placed:
         times = placed.times
-        tables = {"compute": times.stage, "draft": times.draft, "evaluate": times.evaluate}
+        tables: dict[Kind, TimeTable] = {
+            "compute": times.stage,
+            "draft": times.draft,
+            "evaluate": times.evaluate,
+        }
         for kind, table in tables.items():
             yield f"{placed.name}: {kind} times", table, largest.get((placed.name, kind), 0)

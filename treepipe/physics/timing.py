@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import log1p, pi, sqrt
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -47,7 +48,7 @@ class TimeTable:
         self.points = dict(sorted(points.items()))
         self._tokens = list(self.points)
         self._times = list(self.points.values())
-        self._cached = self._first_times(1025)
+        self._cached = _first_times(tuple(self._tokens), tuple(self._times))
 
     def __call__(self, tokens: int, context: int = 0) -> float:
         """Return the time of a pass over ``tokens`` behind ``context`` cached ones (0: 0 ms)."""
@@ -85,23 +86,28 @@ class TimeTable:
         between = {each for each in knots if min(self.points) < each < max(self.points)}
         return TimeTable({n: self(n) * factor(n) for n in {*self.points, *between}})
 
-    def _first_times(self, count: int) -> list[float]:
-        """Return the times of 0, 1, ... tokens: the operations of ``_time`` on all at once."""
-        known, values, at = np.array(self._tokens), np.array(self._times), np.arange(count)
-        if len(known) == 1:
-            return [0.0, *[self._times[0]] * (count - 1)]
-        high = np.clip(np.searchsorted(known, at), 1, len(known) - 1)
-        slopes = np.diff(values) / np.diff(known)
-        times = values[high - 1] + slopes[high - 1] * (at - known[high - 1])
-        times[at <= known[0]] = values[0]
-        if slopes[-1] < 0:
-            times[at > known[-1]] = values[-1]
-        times[0] = 0.0
-        found: list[float] = np.maximum(times, 0.0).tolist()  # a fall to 0 is rounded
-        return found
-
     def _time(self, tokens: int) -> float:
         return max(0.0, _between(self._tokens, self._times, tokens)) if tokens > 0 else 0.0
+
+
+@lru_cache(maxsize=256)
+def _first_times(tokens: tuple[int, ...], known_ms: tuple[float, ...]) -> list[float]:
+    """Return the times of 0 to 1024 tokens: the operations of ``TimeTable._time`` on all at once.
+
+    Roles and variants of a deployment have many equal tables.
+    """
+    known, values, at = np.array(tokens), np.array(known_ms), np.arange(1025)
+    if len(known) == 1:
+        return [0.0, *[float(known_ms[0])] * 1024]
+    high = np.clip(np.searchsorted(known, at), 1, len(known) - 1)
+    slopes = np.diff(values) / np.diff(known)
+    times = values[high - 1] + slopes[high - 1] * (at - known[high - 1])
+    times[at <= known[0]] = values[0]
+    if slopes[-1] < 0:
+        times[at > known[-1]] = values[-1]
+    times[0] = 0.0
+    found: list[float] = np.maximum(times, 0.0).tolist()  # a fall to 0 is rounded
+    return found
 
 
 def _between(known: Sequence[float], values: Sequence[float], at: float) -> float:

@@ -115,7 +115,7 @@ class Estimates:
                 f"no time passes (all times are 0), so these have no value: "
                 f"{', '.join(self.timeless)}"
             )
-        intervals = self.intervals[0]
+        intervals = {} if self.over is None else self.intervals[0]
         rough = [name for name, each in intervals.items() if _is_rough(each)]
         if rough:
             others = f" and {len(rough) - 1} others" if rough[1:] else ""
@@ -188,7 +188,8 @@ def observe(
         percentiles = _percentiles(percentile, windows, of_batches=len(traces) == 1)
         if len(percentiles):
             metrics[name] = percentiles
-    of_runs = [metrics_of_run(Windows.of(trace, 1, warmup)) for trace in traces]
+    whole = windows if count == 1 or len(traces) > 1 else [Windows.of(traces[0], 1, warmup)]
+    of_runs = [metrics_of_run(each) for each in whole]
     for name in dict.fromkeys(name for each in of_runs for name in each):
         metrics[name] = np.array([each[name] for each in of_runs if name in each])
     return Estimates(
@@ -288,6 +289,9 @@ def _observations(parts: Sequence[Mapping[str, Ratio]]) -> dict[str, Floats]:
     found = {}
     for name in dict.fromkeys(name for part in parts for name in part):
         ratios = [part[name] for part in parts if name in part]
+        if len(ratios) == 1 and len(ratios[0][0]) == 1:
+            found[name] = ratios[0][0] / ratios[0][1]
+            continue
         above, below = (np.concatenate(column) for column in zip(*ratios, strict=True))
         values = ratio_observations(above, below)
         found[name] = values if np.count_nonzero(below) > 1 else np.array([values.mean()])
@@ -314,6 +318,8 @@ def _percentiles(percentile: Percentile, windows: Sequence[Windows], *, of_batch
     if not of_batches and not percentile.of_requests:
         return own(given)
     whole = float(np.percentile(np.concatenate(given), percentile.share))
+    if len(found) == 1:
+        return np.array([whole])
     if of_batches:
         least = percentile.least if percentile.of_requests else LEAST_GAPS
         if min(map(len, found)) < least and len(found) >= 2 * LEAST_BATCHES:

@@ -16,11 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from treepipe.core.draft_work import Turn
-from treepipe.core.protocol import RoundRecord
 from treepipe.core.registry import NoKeys
 from treepipe.core.requests import RequestTrace
 from treepipe.results.statistics import POSITIVE, Range
-from treepipe.results.trace import BUSY, Trace
+from treepipe.results.trace import Spans, Trace
 from treepipe.scenario.machines import Machine
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -97,23 +96,20 @@ class Sums:
         self.new_tokens = self.over_requests(lambda request: len(request.tokens) - 1)
         decoding = self.over_requests(lambda request: request.finished_ms - request.first_token_ms)
         self.decoding_ms = decoding * bool(self.new_tokens.sum())
-        self.committed = self._over_rounds(lambda each: each.tokens)
-        any_token = bool(self.committed.sum())
-        self.rounds = self._over_rounds(lambda each: 1) * any_token
-        self.steps = self._over_rounds(lambda each: each.steps) * any_token
-        self.fed = self._over_rounds(lambda each: each.fed) * any_token
-        self.accepted = self._over_rounds(lambda each: each.accepted) * any_token
+        rounds = np.array([_added(each) for each in windows.requests], float)
+        rounds *= bool(rounds[:, 0].sum())
+        self.committed, self.rounds, self.steps, self.fed, self.accepted = rounds.T
         edges = windows.edges.copy()  # a whole run has nothing outside its edges
         edges[0], edges[-1] = (-np.inf if windows.whole else edges[0]), np.inf
         emissions = [each for request in trace.requests for each in request.emitted]
         times, counts = np.array(emissions, float).reshape(-1, 2).T
         self.emitted = _counts(times, edges, counts)
         self._add_turns([turn for turn in trace.turns if turn.pipeline is not None], edges)
-        spans: dict[str, list[tuple[float, float]]] = {name: [] for name in trace.devices}
-        for span in trace.spans:
-            if span.kind in BUSY and span.device in spans:
-                spans[span.device].append((span.start_ms, span.end_ms))
-        self.busy_ms = {name: _covered(each, windows.edges) for name, each in spans.items()}
+        spans = Spans.of(trace.spans)
+        busy = {name: spans.columns.busy.get(name, []) for name in trace.devices}
+        self.busy_ms = {
+            name: _covered(spans.times[:, places].T, windows.edges) for name, places in busy.items()
+        }
 
     def over_requests(self, figure: Callable[[RequestTrace], float]) -> Floats:
         """Sum a figure over the requests that have a token."""
@@ -123,9 +119,6 @@ class Sums:
     def busy_together_ms(self, machine: Machine) -> Floats:
         """Add up the busy times of all roles on a machine, whatever its name."""
         return np.asarray(np.sum([self.busy_ms[role] for role in machine.roles], axis=0), float)
-
-    def _over_rounds(self, figure: Callable[[RoundRecord], float]) -> Floats:
-        return self.over_requests(lambda request: sum([figure(each) for each in request.rounds]))
 
     def _add_turns(self, turns: Sequence[Turn], edges: Floats) -> None:
         times = np.array([(t.arrived_ms, t.started_ms, t.ended_ms) for t in turns], float)
@@ -202,6 +195,12 @@ class Metric:
         ('hit rate', 'kept')
         """
         return self.words or self.name.removesuffix("_ms").replace("_", " ")
+
+
+def _added(requests: Iterable[RequestTrace]) -> list[int]:
+    """Add up the requests' rounds: tokens, rounds, steps, nodes fed and accepted."""
+    rounds = [(r.tokens, 1, r.steps, r.fed, r.accepted) for each in requests for r in each.rounds]
+    return [sum(column) for column in zip(*rounds, strict=True)] or [0] * 5
 
 
 def _counts(times: Floats, edges: Floats, weights: Floats) -> Floats:

@@ -9,11 +9,15 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from statistics import harmonic_mean
 from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from treepipe.core.draft_work import Turn
 from treepipe.core.losses import Fault
@@ -69,6 +73,62 @@ class Span:
         return replace(self, start_ms=self.start_ms + by_ms, end_ms=self.end_ms + by_ms)
 
 
+class SpanColumns:
+    """What spans are, in columns; simulations in lanes differ in their times alone.
+
+    Args:
+        what: device, kind, session and tokens of each.
+    """
+
+    def __init__(self, what: Iterable[tuple[str, Kind, int, int]]) -> None:
+        columns = list(zip(*what, strict=True)) or [()] * 4
+        self.devices, self.kinds, self.sessions, self.tokens = columns
+
+    @cached_property
+    def busy(self) -> dict[str, list[int]]:
+        """Places of the spans of work with the models, by device."""
+        found: dict[str, list[int]] = {}
+        for place, kind in enumerate(self.kinds):
+            if kind in BUSY:
+                found.setdefault(self.devices[place], []).append(place)
+        return found
+
+    @cached_property
+    def largest(self) -> dict[tuple[str, Kind], int]:
+        """Most tokens of a span, by device and kind."""
+        found: dict[tuple[str, Kind], int] = {}
+        for device, kind, tokens in zip(self.devices, self.kinds, self.tokens, strict=True):
+            if tokens > found.get((device, kind), 0):
+                found[device, kind] = tokens
+        return found
+
+
+class Spans(Sequence[Span]):
+    """Spans whose times are an array: [2, spans] starts and ends (ms)."""
+
+    def __init__(self, columns: SpanColumns, times: npt.NDArray[np.float64]) -> None:
+        self.columns, self.times = columns, times
+
+    @classmethod
+    def of(cls, spans: Sequence[Span]) -> Spans:
+        """Return spans in columns."""
+        if isinstance(spans, Spans):
+            return spans
+        times = np.array([(each.start_ms, each.end_ms) for each in spans], float).reshape(-1, 2).T
+        what = ((each.device, each.kind, each.session, each.tokens) for each in spans)
+        return cls(SpanColumns(what), times)
+
+    def __len__(self) -> int:
+        return len(self.columns.kinds)
+
+    def __getitem__(self, place: Any) -> Any:
+        return list(self)[place]
+
+    def __iter__(self) -> Iterator[Span]:
+        of = self.columns
+        return map(Span, of.devices, of.kinds, *self.times.tolist(), of.sessions, of.tokens)
+
+
 @dataclass(slots=True)
 class Trace:
     """One run: devices in the order of display, spans, requests, turns, warnings.
@@ -83,7 +143,7 @@ class Trace:
     """
 
     devices: tuple[str, ...]
-    spans: list[Span] = field(default_factory=list)
+    spans: Sequence[Span] = field(default_factory=list)
     requests: list[RequestTrace] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)

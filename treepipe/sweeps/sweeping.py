@@ -167,9 +167,9 @@ def _refused(error: Exception, path: Path) -> list[dict[str, Any]]:
 def _row(trace: Trace, warmup: int) -> dict[str, Any]:
     """Make the row of one replication."""
     estimates = observe([trace], warmup, batches=1)
-    shares = {name: float(values.mean()) for name, values in estimates.utilization.items()}
+    shares = {name: float(values.item()) for name, values in estimates.utilization.items()}
     return {
-        **{name: float(values.mean()) for name, values in estimates.metrics.items()},
+        **{name: float(values.item()) for name, values in estimates.metrics.items()},
         "utilization": sorted(shares.items()),
         "warnings": sorted({*trace.warnings, *estimates.warnings}),
     }
