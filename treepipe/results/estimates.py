@@ -31,6 +31,7 @@ from treepipe.results.statistics import (
     Range,
     batch_count,
     mser5,
+    percentile,
     ratio_observations,
     stays_correlated,
 )
@@ -184,8 +185,12 @@ def observe(
     metrics = _observations([metric_ratios(each) for each in answered])
     utilization = _observations([utilization_ratios(each) for each in sums])
     lacking = set[str]().union(*map(timeless, answered))
-    for name, percentile in PERCENTILES.items():
-        percentiles = _percentiles(percentile, windows, of_batches=len(traces) == 1)
+    figures = {
+        of: [of(requests) for each in windows for requests in each.requests]
+        for of in {asked.figures for asked in PERCENTILES.values()}
+    }
+    for name, asked in PERCENTILES.items():
+        percentiles = _percentiles(asked, figures[asked.figures], of_batches=len(traces) == 1)
         if len(percentiles):
             metrics[name] = percentiles
     whole = windows if count == 1 or len(traces) > 1 else [Windows.of(traces[0], 1, warmup)]
@@ -298,30 +303,29 @@ def _observations(parts: Sequence[Mapping[str, Ratio]]) -> dict[str, Floats]:
     return found
 
 
-def _percentiles(percentile: Percentile, windows: Sequence[Windows], *, of_batches: bool) -> Floats:
-    """Return a percentile's observations, per run or per batch; empty where there are too few
-    figures.
+def _percentiles(asked: Percentile, found: Sequence[Floats], *, of_batches: bool) -> Floats:
+    """Return a percentile's observations, per run or per batch, of its figures in each; empty where
+    there are too few figures.
 
     A percentile is no ratio of sums. Batches' own percentiles, shifted so that their mean is the
     whole run's, give its spread; batches that are too short are merged in pairs (sectioning:
     Asmussen and Glynn, Stochastic Simulation (2007), section III.5). Runs have few requests, so
     percentiles of requests' figures are shifted in the same way, to that of all runs together.
     """
-    found = [percentile.figures(requests) for each in windows for requests in each.requests]
     given = [each for each in found if len(each)]
-    if sum(map(len, given)) < percentile.least:
+    if sum(map(len, given)) < asked.least:
         return np.array([])
 
     def own(figures: Sequence[Floats]) -> Floats:
-        return np.array([np.percentile(each, percentile.share) for each in figures])
+        return np.array([percentile(each, asked.share) for each in figures])
 
-    if not of_batches and not percentile.of_requests:
+    if not of_batches and not asked.of_requests:
         return own(given)
-    whole = float(np.percentile(np.concatenate(given), percentile.share))
+    whole = percentile(np.concatenate(given), asked.share)
     if len(found) == 1:
         return np.array([whole])
     if of_batches:
-        least = percentile.least if percentile.of_requests else LEAST_GAPS
+        least = asked.least if asked.of_requests else LEAST_GAPS
         if min(map(len, found)) < least and len(found) >= 2 * LEAST_BATCHES:
             found = [np.concatenate(pair) for pair in zip(found[::2], found[1::2], strict=True)]
         if min(map(len, found)) < least:

@@ -19,7 +19,7 @@ from treepipe.core.draft_work import Turn
 from treepipe.core.registry import NoKeys
 from treepipe.core.requests import RequestTrace
 from treepipe.results.statistics import POSITIVE, Range
-from treepipe.results.trace import Spans, Trace
+from treepipe.results.trace import Numbers, Spans, Trace
 from treepipe.scenario.machines import Machine
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -106,10 +106,10 @@ class Sums:
         self.emitted = _counts(times, edges, counts)
         self._add_turns([turn for turn in trace.turns if turn.pipeline is not None], edges)
         spans = Spans.of(trace.spans)
-        busy = {name: spans.columns.busy.get(name, []) for name in trace.devices}
-        self.busy_ms = {
-            name: _covered(spans.times[:, places].T, windows.edges) for name, places in busy.items()
-        }
+        places, groups, names = spans.columns.busy
+        busy_ms = _covered(spans.times[:, places], windows.edges, groups, len(names))
+        found, idle = dict(zip(names, busy_ms, strict=True)), np.zeros_like(self.time_ms)
+        self.busy_ms = {name: found.get(name, idle) for name in trace.devices}
 
     def over_requests(self, figure: Callable[[RequestTrace], float]) -> Floats:
         """Sum a figure over the requests that have a token."""
@@ -122,16 +122,16 @@ class Sums:
 
     def _add_turns(self, turns: Sequence[Turn], edges: Floats) -> None:
         times = np.array([(t.arrived_ms, t.started_ms, t.ended_ms) for t in turns], float)
-        arrived, started, ended = times.reshape(-1, 3).T
+        times = times.reshape(-1, 3)
+        arrived, started, ended = times.T
         self.turns = _counts(ended, edges, np.ones(len(turns)))
         self.turn_ms = _counts(ended, edges, ended - started)
         self.wait_ms = _counts(ended, edges, started - arrived)
-        ends: dict[int, tuple[float, float]] = {}
-        for turn in turns:
-            first, _ = ends.get(turn.draft, (turn.started_ms, 0.0))
-            ends[turn.draft] = first, turn.ended_ms
-        served_ms = _covered([*ends.values()], edges)
-        busy_ms = _covered(times.reshape(-1, 3)[:, 1:], edges)
+        firsts, lasts = {t.draft: t for t in reversed(turns)}, {t.draft: t for t in turns}
+        ends = [(first.started_ms, lasts[draft].ended_ms) for draft, first in firsts.items()]
+        servers = np.array(ends, float).reshape(-1, 2).T
+        served_ms = _covered(servers, edges, np.zeros(len(ends), int), 1)[0]
+        busy_ms = _covered(times.T[1:], edges, np.zeros(len(turns), int), 1)[0]
         self.idle_ms = np.maximum(served_ms - busy_ms, 0.0)  # not below 0 by rounding
         self.server_s = served_ms / max(1, len(ends)) / 1e3
         self.pipelines = len({turn.pipeline for turn in turns})
@@ -210,9 +210,15 @@ def _counts(times: Floats, edges: Floats, weights: Floats) -> Floats:
     return np.bincount(place[inside], weights[inside], len(edges) - 1).astype(float)
 
 
-def _covered(spans: Sequence[tuple[float, float]] | Floats, edges: Floats) -> Floats:
-    """Measure how much of the spans (start, end) lies in every (edge, next edge]."""
-    starts, ends = np.array(spans, float).reshape(-1, 2).T
+def _covered(spans: Floats, edges: Floats, groups: Numbers, count: int) -> Floats:
+    """Measure how much of the spans of each group lies in every (edge, next edge]: [groups,
+    windows].
+
+    Args:
+        spans: [2, spans] starts and ends.
+        groups: the number of each span's group, of ``count``.
+    """
+    starts, ends = spans
     lengths = np.maximum(ends - starts, 0.0)
-    until = [float(np.clip(edge - starts, 0.0, lengths).sum()) for edge in edges]
-    return np.diff(until)
+    inside = [np.minimum(np.maximum(edge - starts, 0.0), lengths) for edge in edges]
+    return np.diff([np.bincount(groups, each, count) for each in inside], axis=0).T

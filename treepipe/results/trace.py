@@ -27,6 +27,8 @@ from treepipe.files.outputs import write_file
 from treepipe.results.critical_path import PathPart
 from treepipe.scenario.machines import Machine
 
+Floats: TypeAlias = npt.NDArray[np.float64]
+Numbers: TypeAlias = npt.NDArray[np.int_]
 Kind: TypeAlias = Literal[
     "compute",
     "draft",
@@ -85,13 +87,13 @@ class SpanColumns:
         self.devices, self.kinds, self.sessions, self.tokens = columns
 
     @cached_property
-    def busy(self) -> dict[str, list[int]]:
-        """Places of the spans of work with the models, by device."""
-        found: dict[str, list[int]] = {}
-        for place, kind in enumerate(self.kinds):
-            if kind in BUSY:
-                found.setdefault(self.devices[place], []).append(place)
-        return found
+    def busy(self) -> tuple[Numbers, Numbers, list[str]]:
+        """Places of the spans of work with the models, the number of each one's device, and the
+        devices."""
+        places = [place for place, kind in enumerate(self.kinds) if kind in BUSY]
+        of = [self.devices[place] for place in places]
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(of))}
+        return np.array(places, int), np.array([numbers[name] for name in of], int), [*numbers]
 
     @cached_property
     def largest(self) -> dict[tuple[str, Kind], int]:
@@ -106,7 +108,7 @@ class SpanColumns:
 class Spans(Sequence[Span]):
     """Spans whose times are an array: [2, spans] starts and ends (ms)."""
 
-    def __init__(self, columns: SpanColumns, times: npt.NDArray[np.float64]) -> None:
+    def __init__(self, columns: SpanColumns, times: Floats) -> None:
         self.columns, self.times = columns, times
 
     @classmethod
