@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from functools import partial
-from itertools import compress, islice
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from treepipe.core.draft_work import Turn
 from treepipe.core.errors import RunError
 from treepipe.physics.timing import TimeTable
-from treepipe.results.trace import SpanColumns, Spans, Trace
+from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment
 from treepipe.sim.acceptance import AcceptanceSource
-from treepipe.sim.lanes import Floats, Kept, LaneClock, Times
+from treepipe.sim.lane_results import LaneResults
+from treepipe.sim.lanes import Kept, LaneClock, NotAlikeError, Times
 from treepipe.sim.world import Simulation, simulate
 
 FEWEST = 3
@@ -29,10 +28,6 @@ caller compares."""
 
 
 LaneTrace: TypeAlias = Callable[[], Trace]
-
-
-class NotAlikeError(Exception):
-    """Deployments differ in more than numbers."""
 
 
 class LaneTable(TimeTable):
@@ -165,9 +160,11 @@ def _in_lanes(
         except NotAlikeError:
             return _with_the_first(deployments, source)
         trace = Simulation(together, source, record_spans=True, lanes=clock).run()
-    except RunError:  # the error is told by the deployment's own simulation
+    except (NotAlikeError, RunError):  # its own simulation has the number, or tells the error
         return [None] * len(deployments)
-    return _traces(trace, clock, deployments)
+    results = LaneResults(trace, clock, deployments)
+    each = enumerate(kept.lanes.tolist())
+    return [partial(results.trace, lane) if answered else None for lane, answered in each]
 
 
 def _with_the_first(
@@ -184,65 +181,4 @@ def _with_the_first(
         traces = _in_lanes([deployments[number] for number in like], source)
         for number, trace in zip(like, traces, strict=True):
             found[number] = trace
-    return found
-
-
-def _traces(
-    trace: Trace, clock: LaneClock, deployments: Sequence[Deployment]
-) -> list[LaneTrace | None]:
-    """Return functions that make the kept lanes' traces."""
-    assert clock.end is not None
-    inside = clock.before_end(clock.spans.steps).T
-    spans = _table([[each.start_ms, each.end_ms] for each in clock.spans], len(deployments))
-    others = _table([[each] for each in _times(trace)], len(deployments))
-    what = [(each.device, each.kind, each.session, each.tokens) for each in clock.spans]
-    columns = dict[bytes, SpanColumns]()  # by which spans they are
-    found: list[LaneTrace | None] = [None] * len(deployments)
-    for lane in np.flatnonzero(clock.kept.lanes).tolist():
-        own = inside[lane]
-        if (known := columns.get(own.tobytes())) is None:
-            known = columns[own.tobytes()] = SpanColumns(compress(what, own.tolist()))
-        made = Spans(known, spans[lane][:, own])
-        times = others[lane, 0], float(clock.end.due[lane])
-        found[lane] = partial(_lane, trace, made, deployments[lane], times)
-    return found
-
-
-def _table(times: Sequence[Sequence[Any]], lanes: int) -> Floats:
-    """Return times per lane: [lanes, columns, rows]."""
-    found = np.empty((len(times), len(times[0]) if times else 2, lanes))
-    for row, of in zip(found, times, strict=True):
-        for column, each in zip(row, of, strict=True):
-            column[:] = each.of if type(each) is Times else each
-    return np.ascontiguousarray(found.T)
-
-
-def _lane(trace: Trace, spans: Spans, deployment: Deployment, at: tuple[Floats, float]) -> Trace:
-    """Return the trace of one lane. Args: ``at``: its times (``_times``), and its end."""
-    times, end_ms = iter(at[0].tolist()), at[1]
-    requests = []
-    for request in trace.requests:
-        started, finished = next(times), next(times)
-        emitted = tuple([(next(times), count) for _, count in request.emitted])
-        found = replace(request, started_ms=started, finished_ms=finished, emitted=emitted)
-        requests.append(found)
-    turns = [Turn(turn.draft, turn.pipeline, *islice(times, 3)) for turn in trace.turns]
-    return replace(
-        trace,
-        spans=spans,
-        requests=requests,
-        turns=[turn for turn in turns if turn.ended_ms <= end_ms],
-        warnings=list(trace.warnings),
-        machines=deployment.roles.machines,
-        slo=deployment.service.slo,
-    )
-
-
-def _times(trace: Trace) -> list[Any]:
-    """Return all times of a trace's requests and turns, in the order of ``_lane``."""
-    found = list[Any]()
-    for request in trace.requests:
-        found += [request.started_ms, request.finished_ms, *[at for at, _ in request.emitted]]
-    for turn in trace.turns:
-        found += [turn.arrived_ms, turn.started_ms, turn.ended_ms]
     return found

@@ -36,6 +36,10 @@ REMEMBERED = 2048
 """Steps, at least, whose requests are remembered to tell the order of steps due together."""
 
 
+class NotAlikeError(Exception):
+    """Deployments differ in more than numbers, or something needs a single number of all lanes."""
+
+
 class Kept:
     """The lanes that have decided as lane 0 so far.
 
@@ -99,6 +103,9 @@ class Times:
 
     def __bool__(self) -> bool:
         return self.kept.decide(self.of != 0)
+
+    def __float__(self) -> float:
+        raise NotAlikeError
 
     def __format__(self, spec: str) -> str:
         return format(self.first, spec)

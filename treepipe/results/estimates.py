@@ -321,7 +321,7 @@ def _percentiles(asked: Percentile, found: Sequence[Floats], *, of_batches: bool
 
     if not of_batches and not asked.of_requests:
         return own(given)
-    whole = percentile(np.concatenate(given), asked.share)
+    whole = float(percentile(np.concatenate(given), asked.share))
     if len(found) == 1:
         return np.array([whole])
     if of_batches:

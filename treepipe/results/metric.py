@@ -89,7 +89,7 @@ class Sums:
 
     def __init__(self, trace: Trace, windows: Windows) -> None:
         self.trace, self.windows = trace, windows
-        self.time_ms: Floats = np.diff(windows.edges)
+        self.time_ms: Floats = np.diff(windows.edges, axis=0)
         self.time_s = self.time_ms / 1e3
         self.asked = np.array([len(each) for each in windows.asked], float)
         self.answered = self.over_requests(lambda request: 1)
@@ -102,39 +102,63 @@ class Sums:
         edges = windows.edges.copy()  # a whole run has nothing outside its edges
         edges[0], edges[-1] = (-np.inf if windows.whole else edges[0]), np.inf
         emissions = [each for request in trace.requests for each in request.emitted]
-        times, counts = np.array(emissions, float).reshape(-1, 2).T
-        self.emitted = _counts(times, edges, counts)
+        counts = np.array([count for _, count in emissions], float)
+        self.emitted = self._counts(self._array([at for at, _ in emissions]), edges, counts)
         self._add_turns([turn for turn in trace.turns if turn.pipeline is not None], edges)
         spans = Spans.of(trace.spans)
         places, groups, names = spans.columns.busy
-        busy_ms = _covered(spans.times[:, places], windows.edges, groups, len(names))
+        busy_ms = self._covered(*spans.times[:, places], windows.edges, groups)
         found, idle = dict(zip(names, busy_ms, strict=True)), np.zeros_like(self.time_ms)
         self.busy_ms = {name: found.get(name, idle) for name in trace.devices}
 
     def over_requests(self, figure: Callable[[RequestTrace], float]) -> Floats:
         """Sum a figure over the requests that have a token."""
         groups = self.windows.requests
-        return np.array([sum([figure(request) for request in each]) for each in groups], float)
+        return self._array([sum([figure(request) for request in each]) for each in groups])
 
     def busy_together_ms(self, machine: Machine) -> Floats:
         """Add up the busy times of all roles on a machine, whatever its name."""
         return np.asarray(np.sum([self.busy_ms[role] for role in machine.roles], axis=0), float)
 
     def _add_turns(self, turns: Sequence[Turn], edges: Floats) -> None:
-        times = np.array([(t.arrived_ms, t.started_ms, t.ended_ms) for t in turns], float)
-        times = times.reshape(-1, 3)
-        arrived, started, ended = times.T
-        self.turns = _counts(ended, edges, np.ones(len(turns)))
-        self.turn_ms = _counts(ended, edges, ended - started)
-        self.wait_ms = _counts(ended, edges, started - arrived)
+        arrived, started, ended = (
+            self._array([getattr(turn, name) for turn in turns])
+            for name in ("arrived_ms", "started_ms", "ended_ms")
+        )
+        self.turns = self._counts(ended, edges, np.ones(len(turns)))
+        self.turn_ms = self._counts(ended, edges, ended - started)
+        self.wait_ms = self._counts(ended, edges, started - arrived)
         firsts, lasts = {t.draft: t for t in reversed(turns)}, {t.draft: t for t in turns}
-        ends = [(first.started_ms, lasts[draft].ended_ms) for draft, first in firsts.items()]
-        servers = np.array(ends, float).reshape(-1, 2).T
-        served_ms = _covered(servers, edges, np.zeros(len(ends), int), 1)[0]
-        busy_ms = _covered(times.T[1:], edges, np.zeros(len(turns), int), 1)[0]
+        begun = self._array([firsts[draft].started_ms for draft in lasts])
+        left = self._array([last.ended_ms for last in lasts.values()])
+        served_ms = self._covered(begun, left, edges, np.zeros(len(lasts), int))[0]
+        busy_ms = self._covered(started, ended, edges, np.zeros(len(turns), int))[0]
         self.idle_ms = np.maximum(served_ms - busy_ms, 0.0)  # not below 0 by rounding
-        self.server_s = served_ms / max(1, len(ends)) / 1e3
+        self.server_s = served_ms / max(1, len(lasts)) / 1e3
         self.pipelines = len({turn.pipeline for turn in turns})
+
+    def _covered(self, starts: Floats, ends: Floats, edges: Floats, groups: Numbers) -> Floats:
+        """Measure how much of the spans of each group (from 0) lies in every (edge, next edge]:
+        [groups, windows]."""
+        lengths, count = np.maximum(ends - starts, 0.0), max(groups, default=0) + 1
+        inside = [np.minimum(np.maximum(edge - starts, 0.0), lengths) for edge in edges]
+        until = [self._by_group(groups, each, count) for each in inside]
+        return np.diff(until, axis=0).swapaxes(0, 1)
+
+    # What ``LaneSums`` (``sim/lane_results.py``) does for all lanes at once.
+
+    def _array(self, values: Sequence[float]) -> Floats:
+        return np.array(values, float)
+
+    def _by_group(self, groups: Numbers, values: Floats, count: int) -> Floats:
+        """Sum the values of every group."""
+        return np.bincount(groups, values, count).astype(float)
+
+    def _counts(self, times: Floats, edges: Floats, weights: Floats) -> Floats:
+        """Sum the weights of the times in every (edge, next edge]."""
+        place = np.searchsorted(edges, times, side="left") - 1
+        inside = (place >= 0) & (place < len(edges) - 1)
+        return self._by_group(place[inside], weights[inside], len(edges) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,24 +225,3 @@ def _added(requests: Iterable[RequestTrace]) -> list[int]:
     """Add up the requests' rounds: tokens, rounds, steps, nodes fed and accepted."""
     rounds = [(r.tokens, 1, r.steps, r.fed, r.accepted) for each in requests for r in each.rounds]
     return [sum(column) for column in zip(*rounds, strict=True)] or [0] * 5
-
-
-def _counts(times: Floats, edges: Floats, weights: Floats) -> Floats:
-    """Sum the weights of the times in every (edge, next edge]."""
-    place = np.searchsorted(edges, times, side="left") - 1
-    inside = (place >= 0) & (place < len(edges) - 1)
-    return np.bincount(place[inside], weights[inside], len(edges) - 1).astype(float)
-
-
-def _covered(spans: Floats, edges: Floats, groups: Numbers, count: int) -> Floats:
-    """Measure how much of the spans of each group lies in every (edge, next edge]: [groups,
-    windows].
-
-    Args:
-        spans: [2, spans] starts and ends.
-        groups: the number of each span's group, of ``count``.
-    """
-    starts, ends = spans
-    lengths = np.maximum(ends - starts, 0.0)
-    inside = [np.minimum(np.maximum(edge - starts, 0.0), lengths) for edge in edges]
-    return np.diff([np.bincount(groups, each, count) for each in inside], axis=0).T

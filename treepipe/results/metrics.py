@@ -40,8 +40,10 @@ def fairness(windows: Windows) -> float | None:
     served: dict[int, list[RequestTrace]] = {}
     for request in itertools.chain.from_iterable(windows.requests):
         served.setdefault(request.pipeline, []).append(request)
+    if len(served) < 2:
+        return None
     times = [max(r.finished_ms for r in s) - min(r.started_ms for r in s) for s in served.values()]
-    if len(served) < 2 or not all(times):
+    if not all(times):
         return None
     tokens = [sum(len(request.tokens) for request in each) for each in served.values()]
     rates = np.array(tokens) / np.array(times)
@@ -200,7 +202,7 @@ def run_metrics(trace: Trace) -> dict[str, float]:
     for name, asked in PERCENTILES.items():
         figures = asked.figures(windows.requests[0])
         if len(figures) >= asked.least:
-            values[name] = percentile(figures, asked.share)
+            values[name] = float(percentile(figures, asked.share))
     return values | metrics_of_run(windows)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,8 @@ from treepipe.scenario.machines import Machine
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Numbers: TypeAlias = npt.NDArray[np.int_]
+Figures: TypeAlias = tuple[dict[str, float], dict[str, float]]
+"""Metrics and utilization, by name."""
 Kind: TypeAlias = Literal[
     "compute",
     "draft",
@@ -142,6 +144,8 @@ class Trace:
     acceptance was drawn as, over the number of recorded texts behind them; 0 without recorded
     texts. ``faults`` of its workers are in the order of time. ``company`` is how many processors'
     worth of work other programs did beside a run, on its coordinator's host; None if unknown.
+    ``figures`` returns all metrics and the utilization of the run, if its simulation had to compute
+    those of many lanes; a changed copy has none.
     """
 
     devices: tuple[str, ...]
@@ -157,6 +161,9 @@ class Trace:
     slo: Objectives | None = None
     redrawn: float = 0.0
     company: float | None = None
+    figures: Callable[[], Figures | None] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
 
     @property
     def gauge_ms(self) -> float | None:

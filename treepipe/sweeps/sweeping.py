@@ -166,10 +166,11 @@ def _refused(error: Exception, path: Path) -> list[dict[str, Any]]:
 
 def _row(trace: Trace, warmup: int) -> dict[str, Any]:
     """Make the row of one replication."""
-    estimates = observe([trace], warmup, batches=1)
-    shares = {name: float(values.item()) for name, values in estimates.utilization.items()}
-    return {
-        **{name: float(values.item()) for name, values in estimates.metrics.items()},
-        "utilization": sorted(shares.items()),
-        "warnings": sorted({*trace.warnings, *estimates.warnings}),
-    }
+    figures = trace.figures() if trace.figures is not None and not warmup else None
+    if figures is None:
+        estimates = observe([trace], warmup, batches=1)
+        each = (estimates.metrics, estimates.utilization)
+        figures = tuple({name: v.item() for name, v in of.items()} for of in each)
+        trace.warnings += estimates.warnings
+    metrics, shares = figures
+    return {**metrics, "utilization": sorted(shares.items()), "warnings": sorted({*trace.warnings})}
