@@ -7,7 +7,7 @@ comparison of times turns out otherwise than in lane 0 has none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import compress
@@ -20,9 +20,12 @@ from treepipe.core.requests import RequestTrace
 from treepipe.results.metric import Numbers, Ratio, Sums, Windows
 from treepipe.results.metrics import PERCENTILES, metric_ratios, metrics_of_run, utilization_ratios
 from treepipe.results.statistics import percentile
-from treepipe.results.trace import Figures, SpanColumns, Spans, Trace
+from treepipe.results.trace import Figures, Made, SpanColumns, Spans, Trace
 from treepipe.scenario.deployment import Deployment
 from treepipe.sim.lanes import Flags, Floats, LaneClock, NotAlikeError, Times
+
+TURN = ("arrived_ms", "started_ms", "ended_ms")
+"""Times of a ``Turn``."""
 
 
 class LaneResults:
@@ -38,33 +41,32 @@ class LaneResults:
         starts, ends = [s.start_ms for s in trace.spans], [s.end_ms for s in trace.spans]
         self._spans = np.array([stacked(starts, lanes), stacked(ends, lanes)])
         self._requests = [stacked(_times(each), lanes) for each in trace.requests]
-        self._turns = [
-            stacked((each.arrived_ms, each.started_ms, each.ended_ms), lanes)
-            for each in trace.turns
-        ]
-        ends = [each.ended_ms for each in trace.turns]
-        self._ended = stacked(ends, lanes) <= clock.end.due  # which turns: [turns, lanes]
+        self._turned = [t.draft for t in trace.turns], [t.pipeline for t in trace.turns]
+        columns = ([getattr(turn, name) for turn in trace.turns] for name in TURN)
+        self._turns = np.array([stacked(each, lanes) for each in columns])
+        self._ended = self._turns[2] <= clock.end.due  # which turns: [turns, lanes]
 
     def trace(self, lane: int) -> Trace:
         """Return the trace of a lane that kept together."""
         whole, deployment = self._whole, self._deployments[lane]
         columns, inside = self._columns_of(lane)
         requests = zip(whole.requests, self._requests, strict=True)
-        turns = zip(whole.turns, self._turns, strict=True)
+        turns = Made(partial(self._turns_of, lane))
         found = replace(
             whole,
             spans=Spans(columns, self._spans[:, inside, lane]),
             requests=[_at(request, times[:, lane].tolist()) for request, times in requests],
-            turns=[
-                Turn(turn.draft, turn.pipeline, *times[:, lane].tolist())
-                for turn, times in compress(turns, self._ended[:, lane])
-            ],
+            turns=turns,
             warnings=list(whole.warnings),
             machines=deployment.roles.machines,
             slo=deployment.service.slo,
         )
         found.figures = partial(self._figures_of, lane)
         return found
+
+    def _turns_of(self, lane: int) -> Iterator[Turn]:
+        turns = map(Turn, *self._turned, *self._turns[:, :, lane].tolist())
+        return compress(turns, self._ended[:, lane])
 
     def _columns_of(self, lane: int) -> tuple[SpanColumns, Flags]:
         """Return which spans a lane has; many lanes have the same."""

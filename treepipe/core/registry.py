@@ -11,6 +11,7 @@ import pkgutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -154,6 +155,7 @@ def load_file(file: Path) -> ModuleType:
     return module
 
 
+@cache
 def names_of(parameters: type) -> frozenset[str]:
     return frozenset(each.name for each in dataclasses.fields(parameters))
 

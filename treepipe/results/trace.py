@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import harmonic_mean
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from treepipe.files.outputs import write_file
 from treepipe.results.critical_path import PathPart
 from treepipe.scenario.machines import Machine
 
+Record = TypeVar("Record")
 Floats: TypeAlias = npt.NDArray[np.float64]
 Numbers: TypeAlias = npt.NDArray[np.int_]
 Figures: TypeAlias = tuple[dict[str, float], dict[str, float]]
@@ -107,11 +108,33 @@ class SpanColumns:
         return found
 
 
-class Spans(Sequence[Span]):
+class Made(Sequence[Record]):
+    """Records that are made when they are first read."""
+
+    def __init__(self, make: Callable[[], Iterable[Record]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _made(self) -> list[Record]:
+        return list(self._make())
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._made[place]
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._made)
+
+
+class Spans(Made[Span]):
     """Spans whose times are an array: [2, spans] starts and ends (ms)."""
 
-    def __init__(self, columns: SpanColumns, times: Floats) -> None:
-        self.columns, self.times = columns, times
+    def __init__(self, of: SpanColumns, times: Floats) -> None:
+        self.columns, self.times = of, times
+        also = of.sessions, of.tokens
+        super().__init__(lambda: map(Span, of.devices, of.kinds, *times.tolist(), *also))
 
     @classmethod
     def of(cls, spans: Sequence[Span]) -> Spans:
@@ -121,16 +144,6 @@ class Spans(Sequence[Span]):
         times = np.array([(each.start_ms, each.end_ms) for each in spans], float).reshape(-1, 2).T
         what = ((each.device, each.kind, each.session, each.tokens) for each in spans)
         return cls(SpanColumns(what), times)
-
-    def __len__(self) -> int:
-        return len(self.columns.kinds)
-
-    def __getitem__(self, place: Any) -> Any:
-        return list(self)[place]
-
-    def __iter__(self) -> Iterator[Span]:
-        of = self.columns
-        return map(Span, of.devices, of.kinds, *self.times.tolist(), of.sessions, of.tokens)
 
 
 @dataclass(slots=True)
@@ -151,7 +164,7 @@ class Trace:
     devices: tuple[str, ...]
     spans: Sequence[Span] = field(default_factory=list)
     requests: list[RequestTrace] = field(default_factory=list)
-    turns: list[Turn] = field(default_factory=list)
+    turns: Sequence[Turn] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     machines: tuple[Machine, ...] = ()
     complete: bool = True

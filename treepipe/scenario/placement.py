@@ -79,6 +79,10 @@ def _copies(sections: Sequence[Counted]) -> Iterator[tuple[int, Counted]]:
     return ((index, each) for index, each in enumerate(sections) for _ in range(each.count))
 
 
+READ = ("target", "drafts", "pipelines", "hosts", "sampling", "schedule", "scale", "emulate")
+"""All keys of a scenario that ``place`` reads."""
+
+
 def place(scenario: Scenario, ends: Ends, layers: int | None = None) -> Placement:
     """Place a scenario's roles on their devices.
 

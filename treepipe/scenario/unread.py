@@ -368,9 +368,9 @@ def lacking_warnings(scenario: Scenario) -> list[str]:
 
 def _unread(around: Key, table: Section, path: tuple[str | int, ...]) -> Iterator[tuple[str, str]]:
     """Yield the unread keys of a table and of its subtables, each with the condition to read it."""
+    given = table.model_fields_set
     for name, (default, own) in _conditions(type(table)).items():
-        value = getattr(table, name)
-        if name not in table.model_fields_set or value == default:
+        if name not in given or (value := getattr(table, name)) == default:
             continue
         key = Key(around.scenario, around.deployment, around.run, (*path, name), table)
         for each in own:

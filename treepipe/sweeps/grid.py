@@ -7,7 +7,6 @@ fields' descriptions and in ``docs/sweeps.md``.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import itertools
 import json
@@ -23,7 +22,7 @@ from pydantic import Field, field_validator, model_validator
 
 from treepipe.core.errors import UnknownKeyError, UserError
 from treepipe.files.section import Section, Seed, Several
-from treepipe.files.toml_file import DottedGrid, flattened, read_toml, validated
+from treepipe.files.toml_file import DottedGrid, copied, flattened, read_toml, validated
 from treepipe.results.metric import Floats
 from treepipe.scenario.scenario import (
     Scenario,
@@ -146,7 +145,7 @@ class Sweep:
 
         Raises ``UserError``: a key is unknown, or no scenario of the sweep is valid.
         """
-        path, base = Path(path), copy.deepcopy(dict(content))
+        path, base = Path(path), copied(dict(content))
         refuse_other_files(base, path, "search")
         if "sweep" not in base:
             raise UserError(f"{path}: has no table [sweep], which says what is varied")
@@ -234,9 +233,9 @@ class _Whole(Section):
 
 def changed(base: Mapping[str, Any], changes: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return a scenario's content with other values at dotted keys; raises ``UserError``."""
-    content = copy.deepcopy(dict(base))
+    content = copied(dict(base))
     for key, value in changes.items():
-        assign_key(content, key, copy.deepcopy(value), f"{path}: sweep: {key}")
+        assign_key(content, key, copied(value), f"{path}: sweep: {key}")
     return content
 
 
