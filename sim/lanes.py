@@ -188,6 +188,18 @@ class LaneClock(Clock):
         self._pending.discard(step)
         callback(event)
 
+    in_lanes = True
+
+    def advance(self, *times_ms: Any) -> None:
+        moment = self._moment
+        for each in times_ms:
+            moment = moment.later(each)
+        if (moment.of > self._moment.of).any():
+            self.events += 1
+            self.acting = LaneStep(moment.of, self.acting, self.events)
+            self._young.append(self.acting)
+            self._moment = moment
+
     def touch(self, place: object, part: str | None = None) -> None:
         step, last = self.acting, self._last.get(place)
         if step is None:
