@@ -27,7 +27,7 @@ from treepipe.sim.replay import ReplaySource
 from treepipe.sim.theory.admission import resolve_admission
 from treepipe.sim.world import simulate
 
-MOST = 64
+MOST = 256
 """Scenarios simulated together: more lanes cost as much for each."""
 FAR = 64
 """Factor on a table's end up to which the table is extrapolated; larger requests are refused."""

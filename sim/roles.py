@@ -240,7 +240,8 @@ class StageRole(Role):
         elif word_is_due or not self._resumed:
             clock.touch(self, "segments")
         clock.touch(self, "words")
-        clock.touch(self, "work")
+        if not self._resumed:
+            clock.touch(self, "work")
 
     def _serve(self) -> Work:
         while True:

@@ -30,6 +30,7 @@ from treepipe.scenario.scenario import (
     override_key,
     refuse_other_files,
 )
+from treepipe.sim.predict import likeness
 
 
 class Dimension(Section):
@@ -170,6 +171,16 @@ class Sweep:
             left, place = divmod(left, len(values))
             found[key] = values[place]
         return dict(reversed(found.items()))
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether its scenarios differ in durations alone: the last one has another value of every
+        varied key than the first one."""
+        ends = [changed(self.base, self.changes(each), self.path) for each in (0, len(self) - 1)]
+        try:
+            return len({likeness(Scenario.of(content, self.path)) for content in ends}) == 1
+        except UserError:
+            return False
 
     @cached_property
     def hypercube(self) -> dict[str, list[Any]]:
