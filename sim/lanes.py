@@ -177,7 +177,7 @@ class LaneClock(Clock):
         self.events += 1
         step = LaneStep(moment.of, self.acting, self.events)
         self._young.append(step)
-        if len(self._young) == REMEMBERED:
+        if len(self._young) >= REMEMBERED:
             self._forget()
         self._pending.add(step)
         timeout = simpy.Timeout(self, delay_ms.first if lanes else delay_ms)

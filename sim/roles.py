@@ -212,10 +212,11 @@ class StageRole(Role):
             self._wake()
 
     def _inlet(self, message: Message) -> str | None:
-        """Return the queue that a message joins, where the order of queues is of no matter: at a
-        stage that is busy (the index law) or looks into them one by one (``_look``)."""
-        busy = self._serving is not None and self._alone
-        if isinstance(message, Close) or not (busy or (self._looks and self._desk.queue)):
+        """Return the queue that a message joins, where the order of queues is of no matter: of a
+        single request, at a stage that looks into each (``_look``) or is busy (the index law)."""
+        queue = self._desk.queue if self._looks else None
+        known = self._serving is not None if queue is None else queue[0] == message.session
+        if isinstance(message, Close) or not (known and self._alone):
             return None
         return "words" if isinstance(message, Beat) else "segments"
 
@@ -231,7 +232,7 @@ class StageRole(Role):
         if queue is None:
             clock.touch(self)
             return
-        word_is_due, since_ms = queue
+        _, word_is_due, since_ms = queue
         if since_ms is not None:
             if word_is_due:
                 _ = later(since_ms, self._idle_ms) <= clock.now  # gives up lanes

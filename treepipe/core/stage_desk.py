@@ -175,17 +175,16 @@ class StageDesk:
         return not self._idle
 
     @property
-    def queue(self) -> tuple[bool, Any] | None:
-        """Whether a word is due that waits for no segment, and the payload of the first waiting
-        segment (None: none waits); None if there is not one session, or flights are in
-        lock-step."""
+    def queue(self) -> tuple[int, bool, Any] | None:
+        """Its only session, whether a word is due that waits for no segment, and the payload of the
+        first waiting segment (None: none waits); None if there is not one session, or flights are
+        in lock-step."""
         if self._lanes or len(self._sessions) != 1:
             return None
         ((number, state),) = self._sessions.items()
         first = state.first
-        if first is None:
-            return state.word_is_due, None
-        return state.word_is_due, self._waiting[number][first.ticket].payloads[number]
+        held = None if first is None else self._waiting[number][first.ticket].payloads[number]
+        return number, state.word_is_due, held
 
     @property
     def state(self) -> str:

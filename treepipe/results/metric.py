@@ -107,7 +107,7 @@ class Sums:
         self._add_turns([turn for turn in trace.turns if turn.pipeline is not None], edges)
         spans = Spans.of(trace.spans)
         places, groups, names = spans.columns.busy
-        busy_ms = self._covered(*spans.times[:, places], windows.edges, groups)
+        busy_ms = self._covered(*spans.times[:, places], windows.edges, groups, len(names))
         found, idle = dict(zip(names, busy_ms, strict=True)), np.zeros_like(self.time_ms)
         self.busy_ms = {name: found.get(name, idle) for name in trace.devices}
 
@@ -131,18 +131,22 @@ class Sums:
         firsts, lasts = {t.draft: t for t in reversed(turns)}, {t.draft: t for t in turns}
         begun = self._array([firsts[draft].started_ms for draft in lasts])
         left = self._array([last.ended_ms for last in lasts.values()])
-        served_ms = self._covered(begun, left, edges, np.zeros(len(lasts), int))[0]
-        busy_ms = self._covered(started, ended, edges, np.zeros(len(turns), int))[0]
+        (served_ms,) = self._covered(begun, left, edges, np.zeros(len(lasts), int), 1)
+        (busy_ms,) = self._covered(started, ended, edges, np.zeros(len(turns), int), 1)
         self.idle_ms = np.maximum(served_ms - busy_ms, 0.0)  # not below 0 by rounding
         self.server_s = served_ms / max(1, len(lasts)) / 1e3
         self.pipelines = len({turn.pipeline for turn in turns})
 
-    def _covered(self, starts: Floats, ends: Floats, edges: Floats, groups: Numbers) -> Floats:
-        """Measure how much of the spans of each group (from 0) lies in every (edge, next edge]:
-        [groups, windows]."""
-        lengths, count = np.maximum(ends - starts, 0.0), max(groups, default=0) + 1
-        inside = [np.minimum(np.maximum(edge - starts, 0.0), lengths) for edge in edges]
-        until = [self._by_group(groups, each, count) for each in inside]
+    def _covered(
+        self, starts: Floats, ends: Floats, edges: Floats, groups: Numbers, count: int
+    ) -> Floats:
+        """Measure how much of the spans of each of ``count`` groups lies in every (edge, next
+        edge]: [groups, windows]."""
+        lengths = np.maximum(ends - starts, 0.0)
+        until = [
+            self._by_group(groups, np.minimum(np.maximum(edge - starts, 0.0), lengths), count)
+            for edge in edges
+        ]
         return np.diff(until, axis=0).swapaxes(0, 1)
 
     # What ``LaneSums`` (``sim/lane_results.py``) does for all lanes at once.

@@ -158,8 +158,8 @@ class Scenario(Section):
         return copied(self._content)
 
     def said(self, *keys: str) -> str:
-        """Return a text of what the file says at these keys of its top level."""
-        return repr([self._content.get(key) for key in keys])
+        """Return a text of what is given at these keys of the top level."""
+        return self.model_dump_json(include={*keys}, exclude_unset=True)
 
     def with_(self, **changes: Any) -> Self:
         """Return a copy with other values by dotted key: ``with_(**{"schedule.tree_size": 40})``.
