@@ -47,8 +47,8 @@ OTHER_FILES = {
 }
 """Kinds of other files by the table that marks them, with their purpose."""
 
-_VALID = dict[tuple[str, str], Any]()
-"""Values of the newest scenarios' keys by the text of what was given, as variants of a scenario
+_VALID = dict[tuple[type, str, str], Any]()
+"""Values of the newest scenarios' keys by the text of what was given, since variants of a scenario
 have most of them in common. They do not change."""
 MOST_VALID = 1000
 
@@ -138,7 +138,7 @@ class Scenario(Section):
         if isinstance(faults := data.get("faults"), list | tuple):
             resolved["faults"] = {"inject": faults}  # what the list is short for
         take_acceptance(resolved, path)
-        texts = {key: (key, repr(value)) for key, value in resolved.items()}
+        texts = {key: (cls, key, repr(value)) for key, value in resolved.items()}
         known = {key: _VALID[text] for key, text in texts.items() if text in _VALID}
         made = validated(cls, {**resolved, **known}, path)
         if len(_VALID) > MOST_VALID:
