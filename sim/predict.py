@@ -182,7 +182,7 @@ def _asked_runs(
         if not shared.sources:
             shared.sources.update(_sources(scenario))
         for seed, source in shared.sources.items():
-            said = seed, scenario.said("workload")
+            said = seed, scenario.said({"workload": True})
             if said not in shared.requests:
                 shared.requests[said] = requests or draw_requests(scenario, seed)
             deployment = fit_to_memory(deployment.asked(shared.requests[said], seed))

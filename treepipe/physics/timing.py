@@ -8,13 +8,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import log1p, pi, sqrt
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 JitterKind: TypeAlias = Literal["half_normal", "exponential", "lognormal", "uniform"]
+
+REMEMBERED = 1024
+"""Most tokens of a pass whose time a table computes once."""
 
 
 def later(one: Any, other: Any) -> Any:
@@ -48,11 +50,16 @@ class TimeTable:
         self.points = dict(sorted(points.items()))
         self._tokens = list(self.points)
         self._times = list(self.points.values())
-        self._cached = _first_times(tuple(self._tokens), tuple(self._times))
+        self._known = dict[int, float]()
 
     def __call__(self, tokens: int, context: int = 0) -> float:
         """Return the time of a pass over ``tokens`` behind ``context`` cached ones (0: 0 ms)."""
-        return self._cached[tokens] if tokens <= 1024 else self._time(tokens)
+        known = self._known.get(tokens)
+        if known is None:
+            known = self._time(tokens)
+            if tokens <= REMEMBERED:
+                self._known[tokens] = known
+        return known
 
     @property
     def last_context(self) -> int | None:
@@ -88,26 +95,6 @@ class TimeTable:
 
     def _time(self, tokens: int) -> float:
         return max(0.0, _between(self._tokens, self._times, tokens)) if tokens > 0 else 0.0
-
-
-@lru_cache(maxsize=256)
-def _first_times(tokens: tuple[int, ...], known_ms: tuple[float, ...]) -> list[float]:
-    """Return the times of 0 to 1024 tokens: the operations of ``TimeTable._time`` on all at once.
-
-    Roles and variants of a deployment have many equal tables.
-    """
-    known, values, at = np.array(tokens), np.array(known_ms), np.arange(1025)
-    if len(known) == 1:
-        return [0.0, *[float(known_ms[0])] * 1024]
-    high = np.clip(np.searchsorted(known, at), 1, len(known) - 1)
-    slopes = np.diff(values) / np.diff(known)
-    times = values[high - 1] + slopes[high - 1] * (at - known[high - 1])
-    times[at <= known[0]] = values[0]
-    if slopes[-1] < 0:
-        times[at > known[-1]] = values[-1]
-    times[0] = 0.0
-    found: list[float] = np.maximum(times, 0.0).tolist()  # a fall to 0 is rounded
-    return found
 
 
 def _between(known: Sequence[float], values: Sequence[float], at: float) -> float:

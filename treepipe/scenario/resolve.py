@@ -69,7 +69,7 @@ def resolve(
     Raises ``UserError``: something the scenario names is wrong.
     """
     check_schedule(scenario)
-    said, placed = scenario.said(*READ), {} if placed is None else placed
+    said, placed = scenario.said(READ), {} if placed is None else placed
     if said not in placed:
         layers = None if opened is None else opened.layers
         placed[said] = place(scenario, ends_of(scenario), layers)

@@ -157,9 +157,9 @@ class Scenario(Section):
         """The content of its file: the given keys, unchanged."""
         return copied(self._content)
 
-    def said(self, *keys: str) -> str:
-        """Return a text of what is given at these keys of the top level."""
-        return self.model_dump_json(include={*keys}, exclude_unset=True)
+    def said(self, keys: Mapping[str, Any]) -> str:
+        """Return a text of what is given at these keys; a value other than True: keys inside."""
+        return self.model_dump_json(include={**keys}, exclude_unset=True)
 
     def with_(self, **changes: Any) -> Self:
         """Return a copy with other values by dotted key: ``with_(**{"schedule.tree_size": 40})``.
