@@ -17,10 +17,10 @@ import numpy as np
 
 from treepipe.core.draft_work import Turn
 from treepipe.core.requests import RequestTrace
-from treepipe.results.metric import Numbers, Ratio, Sums, Windows
+from treepipe.results.metric import Ratio, Sums, Windows
 from treepipe.results.metrics import PERCENTILES, metric_ratios, metrics_of_run, utilization_ratios
 from treepipe.results.statistics import percentile
-from treepipe.results.trace import Figures, Made, SpanColumns, Spans, Trace
+from treepipe.results.trace import Figures, Made, Numbers, SpanColumns, Spans, Trace
 from treepipe.scenario.deployment import Deployment
 from treepipe.sim.lanes import Flags, Floats, LaneClock, NotAlikeError, Times
 
@@ -130,7 +130,7 @@ class LaneSums(Sums):
         for name, asked in PERCENTILES.items():
             figures = asked.figures(served)
             if len(figures) >= asked.least:
-                found[name] = percentile(self._array(figures).T, asked.share)
+                found[name] = percentile(self._array([*figures]).T, asked.share)
         return found | {
             name: self._array([v])[0] for name, v in metrics_of_run(self.windows).items()
         }
@@ -149,7 +149,8 @@ class LaneSums(Sums):
         return np.array([values[groups == group].sum(axis=0) for group in range(count)])
 
     def _counts(self, times: Floats, edges: Floats, weights: Floats) -> Floats:
-        return weights.sum(axis=0, keepdims=True)  # a whole run has them all
+        whole: Floats = weights.sum(axis=0, keepdims=True)  # a whole run has them all
+        return whole
 
 
 def stacked(values: Sequence[Any], lanes: int) -> Floats:

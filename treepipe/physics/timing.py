@@ -50,15 +50,15 @@ class TimeTable:
         self.points = dict(sorted(points.items()))
         self._tokens = list(self.points)
         self._times = list(self.points.values())
-        self._known = dict[int, float]()
+        self._found = dict[int, float]()
 
     def __call__(self, tokens: int, context: int = 0) -> float:
         """Return the time of a pass over ``tokens`` behind ``context`` cached ones (0: 0 ms)."""
-        known = self._known.get(tokens)
+        known = self._found.get(tokens)
         if known is None:
             known = self._time(tokens)
             if tokens <= REMEMBERED:
-                self._known[tokens] = known
+                self._found[tokens] = known
         return known
 
     @property

@@ -303,7 +303,7 @@ def _observations(parts: Sequence[Mapping[str, Ratio]]) -> dict[str, Floats]:
     return found
 
 
-def _percentiles(asked: Percentile, found: Sequence[Floats], *, of_batches: bool) -> Floats:
+def _percentiles(asked: Percentile, found: list[Floats], *, of_batches: bool) -> Floats:
     """Return a percentile's observations, per run or per batch, of its figures in each; empty where
     there are too few figures.
 

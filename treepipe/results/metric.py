@@ -147,7 +147,8 @@ class Sums:
             self._by_group(groups, np.minimum(np.maximum(edge - starts, 0.0), lengths), count)
             for edge in edges
         ]
-        return np.diff(until, axis=0).swapaxes(0, 1)
+        found: Floats = np.diff(until, axis=0).swapaxes(0, 1)
+        return found
 
     # What ``LaneSums`` (``sim/lane_results.py``) does for all lanes at once.
 
@@ -156,7 +157,8 @@ class Sums:
 
     def _by_group(self, groups: Numbers, values: Floats, count: int) -> Floats:
         """Sum the values of every group."""
-        return np.bincount(groups, values, count).astype(float)
+        found: Floats = np.bincount(groups, values, count).astype(float)
+        return found
 
     def _counts(self, times: Floats, edges: Floats, weights: Floats) -> Floats:
         """Sum the weights of the times in every (edge, next edge]."""

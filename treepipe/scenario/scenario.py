@@ -155,7 +155,8 @@ class Scenario(Section):
     @property
     def content(self) -> dict[str, Any]:
         """The content of its file: the given keys, unchanged."""
-        return copied(self._content)
+        own: dict[str, Any] = copied(self._content)
+        return own
 
     def said(self, keys: Mapping[str, Any]) -> str:
         """Return a text of what is given at these keys; a value other than True: keys inside."""

@@ -244,7 +244,7 @@ class _Whole(Section):
 
 def changed(base: Mapping[str, Any], changes: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return a scenario's content with other values at dotted keys; raises ``UserError``."""
-    content = copied(dict(base))
+    content: dict[str, Any] = copied(dict(base))
     for key, value in changes.items():
         assign_key(content, key, copied(value), f"{path}: sweep: {key}")
     return content
