@@ -61,7 +61,7 @@ class LaneResults:
             machines=deployment.roles.machines,
             slo=deployment.service.slo,
         )
-        found.figures = partial(self._figures_of, lane)
+        found.figures = partial(self._figures_of, lane, found)
         return found
 
     def _turns_of(self, lane: int) -> Iterator[Turn]:
@@ -76,14 +76,14 @@ class LaneResults:
             self._columns[key] = SpanColumns(compress(self._what, inside))
         return self._columns[key], inside
 
-    def _figures_of(self, lane: int) -> Figures | None:
+    def _figures_of(self, lane: int, trace: Trace) -> Figures | None:
         *figures, right = self._figures
         if not right[lane]:
             return None
         metrics, shares = (
             {name: float(values[lane]) for name, values in each.items()} for each in figures
         )
-        return metrics, shares
+        return metrics | metrics_of_run(Windows.of(trace)), shares
 
     @cached_property
     def _figures(self) -> tuple[dict[str, Floats], dict[str, Floats], Flags]:
@@ -124,16 +124,15 @@ class LaneSums(Sums):
 
     @property
     def metrics(self) -> dict[str, Floats]:
-        """All metrics, [lanes] each. Raises ``NotAlikeError``: one of them needs single numbers."""
+        """Ratios and percentiles, [lanes] each. Raises ``NotAlikeError``: one of them needs single
+        numbers."""
         (served,) = self.windows.requests
         found = self.values(metric_ratios(self)) if served else {}
         for name, asked in PERCENTILES.items():
             figures = asked.figures(served)
             if len(figures) >= asked.least:
                 found[name] = percentile(self._array([*figures]).T, asked.share)
-        return found | {
-            name: self._array([v])[0] for name, v in metrics_of_run(self.windows).items()
-        }
+        return found
 
     def values(self, ratios: Mapping[str, Ratio]) -> dict[str, Floats]:
         """Divide sums, [lanes] each."""

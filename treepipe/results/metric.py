@@ -107,7 +107,8 @@ class Sums:
         self._add_turns([turn for turn in trace.turns if turn.pipeline is not None], edges)
         spans = Spans.of(trace.spans)
         places, groups, names = spans.columns.busy
-        busy_ms = self._covered(*spans.times[:, places], windows.edges, groups, len(names))
+        starts, ends = spans.times[:, places]
+        busy_ms = self._covered(starts, ends, windows.edges, groups, len(names))
         found, idle = dict(zip(names, busy_ms, strict=True)), np.zeros_like(self.time_ms)
         self.busy_ms = {name: found.get(name, idle) for name in trace.devices}
 

@@ -40,10 +40,8 @@ def fairness(windows: Windows) -> float | None:
     served: dict[int, list[RequestTrace]] = {}
     for request in itertools.chain.from_iterable(windows.requests):
         served.setdefault(request.pipeline, []).append(request)
-    if len(served) < 2:
-        return None
     times = [max(r.finished_ms for r in s) - min(r.started_ms for r in s) for s in served.values()]
-    if not all(times):
+    if len(served) < 2 or not all(times):
         return None
     tokens = [sum(len(request.tokens) for request in each) for each in served.values()]
     rates = np.array(tokens) / np.array(times)
