@@ -105,7 +105,7 @@ requests_alone = st.builds(
     one_at_a_time,
     pipeline,
     sections,
-    st.sampled_from(SCHEDULES),
+    st.sampled_from(["flowspec", "flowspec_free", "pruned_pp"]) | st.sampled_from(SCHEDULES),
     st.sampled_from([{"latency_ms": 1.0}, LINK]),
 )
 near = st.sampled_from([0.5, 0.9, 0.999, 1.0, 1.001, 1.1, 3.0])
