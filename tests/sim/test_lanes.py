@@ -93,10 +93,13 @@ def one_at_a_time(stages: Any, section: Any, name: str, link: Any) -> Scenario:
             "target": {"layers": 8, "hidden_size": 4096},
             "drafts": [{"device": {"draft_ms": {1: 6.0, 64: 8.0}}}],
             "pipelines": [{"stages": [stages]}],
-            "links": {"default": link},
+            "links": {
+                "default": link,
+                "pairs": [{"ends": ["draft0", "pipeline0.stage2"], "latency_ms": 1.0}],
+            },
             "schedule": {"name": name, **section},
-            "acceptance": {"source": "bernoulli", "beta": 0.7},
-            "workload": {"requests": 2, "new_tokens": 12},
+            "acceptance": {"source": "bernoulli", "beta": 0.8},
+            "workload": {"requests": 2, "new_tokens": 20},
         }
     )
 
@@ -104,18 +107,25 @@ def one_at_a_time(stages: Any, section: Any, name: str, link: Any) -> Scenario:
 requests_alone = st.builds(
     one_at_a_time,
     pipeline,
-    sections,
+    st.just({}) | st.just({"tree_size": 24, "segment_tokens": 6}) | sections,
     st.sampled_from(["flowspec", "flowspec_free", "pruned_pp"]) | st.sampled_from(SCHEDULES),
     st.sampled_from([{"latency_ms": 1.0}, LINK]),
 )
-near = st.sampled_from([0.5, 0.9, 0.999, 1.0, 1.001, 1.1, 3.0])
+near = st.sampled_from([0.9, 0.999, 1.0, 1.001, 1.1])
+words_ms = st.sampled_from([0.1, 1.0, 8.0, 21.0, 60.0, 200.0])
 
 
 @examples(240, suppress_health_check=list(HealthCheck), deadline=None)
-@given(requests_alone, st.lists(st.tuples(near, near, near, near), min_size=3, max_size=6))
-def test_a_stage_acts_when_it_would_in_each_lane(scenario: Scenario, factors: Any) -> None:
-    """Equal stages end their work when segments come, so in many lanes these change places."""
-    assert_own([scenario, *(varied(scenario, each) for each in factors)])
+@given(
+    requests_alone, st.lists(st.tuples(near, near, near, near, words_ms), min_size=3, max_size=6)
+)
+def test_a_stage_acts_when_it_would_in_each_lane(scenario: Scenario, lanes: Any) -> None:
+    """Equal stages end their work when segments come, so in many lanes these change places; and
+    words come late to one of them."""
+    variants = [varied(scenario, factors) for *factors, _ in lanes]
+    late = [words for *_, words in lanes]
+    pairs = zip(variants, late, strict=True)
+    assert_own([each.with_(**{"links.pairs.0.latency_ms": at}) for each, at in pairs])
 
 
 def test_what_alike_scenarios_share_is_that_of_each() -> None:
