@@ -223,26 +223,22 @@ class StageRole(Role):
     def _look(self) -> None:
         """In lanes, let what follows happen when it does in each of them.
 
-        The desk acts upon words, and upon the first segment. Where no word is due without a
-        segment, it does nothing before the segment has come: so it acts at the later one of this
-        time and of the segment's arrival. If none is there behind some work, the next one is acted
-        upon when it comes, or was there when that work ended. Later segments change nothing.
+        The desk acts upon words, and upon the first segment; later ones change nothing. Where no
+        word is due without a segment, it does nothing before the first one has come: so it acts at
+        the later one of this time and of the segment's arrival. A segment that wakes the stage may
+        have come while its last work lasted: then the stage acts when that ended. (If it came
+        before that work began, the tie of these two times gives up the lane.)
         """
         clock, queue = self._world.clock, self._desk.queue
         if queue is None:
             clock.touch(self)
             return
         _, word_is_due, since_ms = queue
-        if since_ms is not None:
-            if word_is_due:
-                _ = later(since_ms, self._idle_ms) <= clock.now  # gives up lanes
-            else:
-                clock.advance(since_ms, self._idle_ms)
-        elif word_is_due or not self._resumed:
-            clock.touch(self, "segments")
+        if since_ms is not None and word_is_due:
+            _ = later(since_ms, self._idle_ms) <= clock.now  # gives up the other lanes
+        elif since_ms is not None:
+            clock.advance(since_ms, self._idle_ms)
         clock.touch(self, "words")
-        if not self._resumed:
-            clock.touch(self, "work")
 
     def _serve(self) -> Work:
         while True:
