@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import compress
+from itertools import chain, compress
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from treepipe.core.draft_work import Turn
 from treepipe.core.requests import RequestTrace
 from treepipe.results.metric import Ratio, Sums, Windows
 from treepipe.results.metrics import PERCENTILES, metric_ratios, metrics_of_run, utilization_ratios
-from treepipe.results.statistics import percentile
 from treepipe.results.trace import Figures, Made, Numbers, SpanColumns, Spans, Trace
 from treepipe.scenario.deployment import Deployment
 from treepipe.sim.lanes import Flags, Floats, LaneClock, NotAlikeError, Times
@@ -38,12 +37,12 @@ class LaneResults:
         self._inside = clock.before_end(clock.spans.steps)
         self._what = [(s.device, s.kind, s.session, s.tokens) for s in trace.spans]
         self._columns = dict[bytes, SpanColumns]()  # by which spans they are
-        starts, ends = [s.start_ms for s in trace.spans], [s.end_ms for s in trace.spans]
-        self._spans = np.array([stacked(starts, lanes), stacked(ends, lanes)])
+        times = [s.start_ms for s in trace.spans], [s.end_ms for s in trace.spans]
+        self._spans = stacked([*chain(*times)], lanes).reshape(2, -1, lanes)
         self._requests = [stacked(_times(each), lanes) for each in trace.requests]
         self._turned = [t.draft for t in trace.turns], [t.pipeline for t in trace.turns]
-        columns = ([getattr(turn, name) for turn in trace.turns] for name in TURN)
-        self._turns = np.array([stacked(each, lanes) for each in columns])
+        turns = [getattr(turn, name) for name in TURN for turn in trace.turns]
+        self._turns = stacked(turns, lanes).reshape(3, -1, lanes)
         self._ended = self._turns[2] <= clock.end.due  # which turns: [turns, lanes]
 
     def trace(self, lane: int) -> Trace:
@@ -90,8 +89,10 @@ class LaneResults:
         """Metrics and utilization, [lanes] by name, and the lanes for which they are right."""
         kept, ended = self._kept, self._ended
         before, whole = kept.lanes.copy(), self._whole
-        starts = np.where(self._inside, self._spans[0], np.inf)  # a span outside covers nothing
-        spans = Spans(SpanColumns(self._what), np.array([starts, self._spans[1]]))
+        busy, *_ = SpanColumns(self._what).busy
+        times = self._spans[:, busy]
+        times[0, ~self._inside[busy]] = np.inf  # a span outside covers nothing
+        spans = Spans(SpanColumns([self._what[place] for place in busy]), times)
         turns = [*compress(whole.turns, ended[:, 0])]
         try:
             sums = LaneSums(replace(whole, spans=spans, turns=turns), len(before))
@@ -131,7 +132,7 @@ class LaneSums(Sums):
         for name, asked in PERCENTILES.items():
             figures = asked.figures(served)
             if len(figures) >= asked.least:
-                found[name] = percentile(self._array([*figures]).T, asked.share)
+                found[name] = np.percentile(self._array([*figures]), asked.share, axis=0)
         return found
 
     def values(self, ratios: Mapping[str, Ratio]) -> dict[str, Floats]:

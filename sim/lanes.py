@@ -193,8 +193,9 @@ class LaneClock(Clock):
     def advance(self, *times_ms: Any) -> None:
         moment = self._moment
         for each in times_ms:
-            moment = moment.later(each)
-        if (moment.of > self._moment.of).any():
+            if type(each) is Times and each is not moment and (each.of > moment.of).any():
+                moment = moment.later(each)
+        if moment is not self._moment:
             self.events += 1
             self.acting = LaneStep(moment.of, self.acting, self.events)
             self._young.append(self.acting)

@@ -74,7 +74,6 @@ class Role:
         self._unread: deque[tuple[Message, int]] = deque()
         self._records = world.records
         self._serving: Work | None = None  # None while idle
-        self._looks = False  # whether it reports what its work depends on (``_look``)
         self._resumed = False  # whether it has been at work until now
         self._idle_ms = 0.0
 
@@ -124,14 +123,16 @@ class Role:
     def _go_on(self, _: object) -> None:
         """Work until a piece of work takes time, or all is done."""
         assert self._serving is not None  # it was woken
-        if self._resumed or not self._looks:
-            self._world.clock.touch(self, "work" if self._looks else None)
+        self._touch()
         duration_ms = next(self._serving, None)
         if duration_ms is None:
             self._serving, self._idle_ms = None, self._world.clock.now
         else:
             self._resumed = True
             self._place.work(duration_ms, self._go_on)
+
+    def _touch(self) -> None:
+        self._world.clock.touch(self)
 
     def _unpack(self) -> Work:
         """Unpack all received messages."""
@@ -219,6 +220,12 @@ class StageRole(Role):
         if isinstance(message, Close) or not (known and self._alone):
             return None
         return "words" if isinstance(message, Beat) else "segments"
+
+    def _touch(self) -> None:
+        if not self._looks:
+            super()._touch()
+        elif self._verifies and self._resumed:  # else it looks at once
+            self._world.clock.touch(self, "work")
 
     def _look(self) -> None:
         """In lanes, let what follows happen when it does in each of them.

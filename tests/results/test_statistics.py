@@ -22,7 +22,6 @@ from treepipe.results.statistics import (
     is_correlated,
     lag_one,
     mser5,
-    percentile,
     ratio_observations,
     stays_correlated,
 )
@@ -32,14 +31,6 @@ LOWEST, HIGHEST = 367, 392
 """Of 400 intervals of 95 %: 380, give or take 3 standard deviations of 4.36."""
 Values: TypeAlias = npt.NDArray[np.float64]
 Estimate: TypeAlias = Callable[[np.random.Generator], Interval]
-
-
-@given(st.lists(st.floats(0.0, 1e6), min_size=1, max_size=40), st.integers(0, 100))
-def test_percentiles_are_numpy_s(values: list[float], share: int) -> None:
-    rows = np.array([values, values[::-1]])
-    expected = np.percentile(rows, share, axis=1)
-    assert percentile(rows, share).tolist() == expected.tolist()
-    assert percentile(values, share) == expected[0]
 
 
 def covered(estimate: Estimate, truth: float, seed: int) -> int:

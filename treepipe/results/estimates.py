@@ -31,7 +31,6 @@ from treepipe.results.statistics import (
     Range,
     batch_count,
     mser5,
-    percentile,
     ratio_observations,
     stays_correlated,
 )
@@ -317,11 +316,11 @@ def _percentiles(asked: Percentile, found: list[Floats], *, of_batches: bool) ->
         return np.array([])
 
     def own(figures: Sequence[Floats]) -> Floats:
-        return np.array([percentile(each, asked.share) for each in figures])
+        return np.array([np.percentile(each, asked.share) for each in figures])
 
     if not of_batches and not asked.of_requests:
         return own(given)
-    whole = float(percentile(np.concatenate(given), asked.share))
+    whole = float(np.percentile(np.concatenate(given), asked.share))
     if len(found) == 1:
         return np.array([whole])
     if of_batches:

@@ -15,7 +15,7 @@ import numpy as np
 from treepipe.core.registry import Registry
 from treepipe.core.requests import RequestTrace
 from treepipe.results.metric import Floats, Metric, Percentile, Ratio, Sums, Windows
-from treepipe.results.statistics import SHARE, Range, percentile
+from treepipe.results.statistics import SHARE, Range
 from treepipe.results.trace import Trace
 
 METRIC = "time_between_tokens_ms"
@@ -197,10 +197,10 @@ def run_metrics(trace: Trace) -> dict[str, float]:
     windows = Windows.of(trace)
     ratios = metric_ratios(Sums(trace, windows))
     values = {name: float(above[0] / below[0]) for name, (above, below) in ratios.items()}
-    for name, asked in PERCENTILES.items():
-        figures = asked.figures(windows.requests[0])
-        if len(figures) >= asked.least:
-            values[name] = float(percentile(figures, asked.share))
+    for name, percentile in PERCENTILES.items():
+        figures = percentile.figures(windows.requests[0])
+        if len(figures) >= percentile.least:
+            values[name] = float(np.percentile(figures, percentile.share))
     return values | metrics_of_run(windows)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, inf, sqrt
 from statistics import fmean
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -232,19 +232,6 @@ def ratio_observations(numerators: Values, denominators: Values) -> npt.NDArray[
         return np.array([ratio])  # free of rounding
     observations: npt.NDArray[np.float64] = ratio + (above - ratio * below) * (len(below) / total)
     return observations
-
-
-def percentile(values: Values, share: float) -> Any:
-    """Return ``numpy.percentile`` of a series, or of each row, without the 50 us that it takes.
-
-    >>> percentile([3.0, 1.0, 2.0], 50), percentile([1.0, 3.0], 95) == np.percentile([1.0, 3.0], 95)
-    (2.0, True)
-    """
-    ordered = np.sort(values)
-    at = (ordered.shape[-1] - 1) * (share / 100)
-    low, past = int(at), at - int(at)
-    one, other = ordered[..., low], ordered[..., low + (past > 0)]
-    return other - (other - one) * (1 - past) if past >= 0.5 else one + (other - one) * past
 
 
 def batch_count(items: int, least_items: int = 1) -> int:
