@@ -19,7 +19,7 @@ from treepipe.core.draft_work import Turn
 from treepipe.core.requests import RequestTrace
 from treepipe.results.metric import Ratio, Sums, Windows
 from treepipe.results.metrics import PERCENTILES, metric_ratios, metrics_of_run, utilization_ratios
-from treepipe.results.trace import Figures, Made, Numbers, SpanColumns, Spans, Trace
+from treepipe.results.trace import Deferred, Figures, Numbers, SpanColumns, Spans, Trace
 from treepipe.scenario.deployment import Deployment
 from treepipe.sim.lanes import Flags, Floats, LaneClock, NotAlikeError, Times
 
@@ -50,7 +50,7 @@ class LaneResults:
         whole, deployment = self._whole, self._deployments[lane]
         columns, inside = self._columns_of(lane)
         requests = zip(whole.requests, self._requests, strict=True)
-        turns = Made(partial(self._turns_of, lane))
+        turns = Deferred(partial(self._turns_of, lane))
         found = replace(
             whole,
             spans=Spans(columns, self._spans[:, inside, lane]),

@@ -17,7 +17,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from simpy.core import EmptySchedule
 
-from tests.sim.test_lanes import one_at_a_time
+from tests.worlds.equal_stages import one_at_a_time
 from tests.worlds.examples import examples
 from treepipe.core.errors import ProtocolError
 from treepipe.core.messages import Flight, Message

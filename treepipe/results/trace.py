@@ -108,7 +108,7 @@ class SpanColumns:
         return found
 
 
-class Made(Sequence[Record]):
+class Deferred(Sequence[Record]):
     """Records that are made when they are first read."""
 
     def __init__(self, make: Callable[[], Iterable[Record]]) -> None:
@@ -128,7 +128,7 @@ class Made(Sequence[Record]):
         return iter(self._made)
 
 
-class Spans(Made[Span]):
+class Spans(Deferred[Span]):
     """Spans whose times are an array: [2, spans] starts and ends (ms)."""
 
     def __init__(self, of: SpanColumns, times: Floats) -> None:
