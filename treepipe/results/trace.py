@@ -136,6 +136,9 @@ class Spans(Deferred[Span]):
         also = of.sessions, of.tokens
         super().__init__(lambda: map(Span, of.devices, of.kinds, *times.tolist(), *also))
 
+    def __len__(self) -> int:
+        return len(self.columns.kinds)
+
     @classmethod
     def of(cls, spans: Sequence[Span]) -> Spans:
         """Return spans in columns."""
