@@ -309,15 +309,16 @@ class Crew:
         trace.company = self._beside.processors()
         clocks = self._fleet.run_ends(start_ms, self._places)
         trace.warnings += [each for each in clocks.warnings if each not in trace.warnings]
+        spans, turns = [*trace.spans], [*trace.turns]
         for name in self.lines:
             notes = self.lines.ask(name, control.Notes)
-            spans = [
+            own = [
                 clocks.aligned(name, span).shifted(-start_ms)
                 for span in notes.spans
                 if span.end_ms >= start_ms
             ]
-            trace.spans += [replace(s, start_ms=max(0.0, s.start_ms)) for s in spans]
-            trace.turns += [
+            spans += [replace(span, start_ms=max(0.0, span.start_ms)) for span in own]
+            turns += [
                 turn.shifted(-start_ms) for turn in notes.turns if turn.started_ms >= start_ms
             ]
             for reason, count in notes.dropped.items():
@@ -325,4 +326,5 @@ class Crew:
                     f"{count} foreign or malformed messages were dropped by {name}, each of which "
                     f"{reason}"
                 )
-        trace.spans.sort(key=lambda span: (span.start_ms, span.end_ms, span.device))
+        spans.sort(key=lambda span: (span.start_ms, span.end_ms, span.device))
+        trace.spans, trace.turns = spans, turns

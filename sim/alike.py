@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from functools import partial
-from itertools import compress, islice
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from treepipe.core.draft_work import Turn
 from treepipe.core.errors import RunError
 from treepipe.physics.timing import TimeTable
-from treepipe.results.trace import Span, Trace
+from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment
 from treepipe.sim.acceptance import AcceptanceSource
-from treepipe.sim.lanes import Flags, Floats, Kept, LaneClock, Times
+from treepipe.sim.lane_results import LaneResults
+from treepipe.sim.lanes import Kept, LaneClock, NotAlikeError, Times
 from treepipe.sim.world import Simulation, simulate
 
 FEWEST = 3
@@ -29,10 +28,6 @@ caller compares."""
 
 
 LaneTrace: TypeAlias = Callable[[], Trace]
-
-
-class NotAlikeError(Exception):
-    """Deployments differ in more than numbers."""
 
 
 class LaneTable(TimeTable):
@@ -165,9 +160,11 @@ def _in_lanes(
         except NotAlikeError:
             return _with_the_first(deployments, source)
         trace = Simulation(together, source, record_spans=True, lanes=clock).run()
-    except RunError:  # the error is told by the deployment's own simulation
+    except (NotAlikeError, RunError):  # its own simulation has the number, or tells the error
         return [None] * len(deployments)
-    return _traces(trace, clock, deployments)
+    results = LaneResults(trace, clock, deployments)
+    each = enumerate(kept.lanes.tolist())
+    return [partial(results.trace, lane) if answered else None for lane, answered in each]
 
 
 def _with_the_first(
@@ -185,72 +182,3 @@ def _with_the_first(
         for number, trace in zip(like, traces, strict=True):
             found[number] = trace
     return found
-
-
-def _traces(
-    trace: Trace, clock: LaneClock, deployments: Sequence[Deployment]
-) -> list[LaneTrace | None]:
-    """Return functions that make the kept lanes' traces."""
-    assert clock.end is not None
-    inside, times = clock.before_end(clock.spans.steps), _times(trace)
-    table = np.empty((len(times), len(deployments)))
-    for row, each in enumerate(times):
-        table[row] = each.of if type(each) is Times else each
-    fixed = [(span.device, span.kind, span.session, span.tokens) for span in trace.spans]
-    columns = list(zip(*fixed, strict=True)) or [()] * 4
-    found: list[LaneTrace | None] = [None] * len(deployments)
-    for lane in np.flatnonzero(clock.kept.lanes).tolist():
-        end_ms = float(clock.end.due[lane])
-        at = table[:, lane], inside[:, lane], end_ms
-        found[lane] = partial(_lane, trace, columns, deployments[lane], at)
-    return found
-
-
-def _lane(
-    trace: Trace,
-    columns: Sequence[Sequence[Any]],
-    deployment: Deployment,
-    at: tuple[Floats, Flags, float],
-) -> Trace:
-    """Return the trace of one lane.
-
-    Args:
-        at: its times, which spans are noted before its end, and its end.
-    """
-    times, inside, end_ms = at
-    own = _at(trace, columns, iter(times.tolist()))
-    return replace(
-        own,
-        spans=list(compress(own.spans, inside.tolist())),
-        turns=[turn for turn in own.turns if turn.ended_ms <= end_ms],
-        warnings=list(trace.warnings),
-        machines=deployment.roles.machines,
-        slo=deployment.service.slo,
-    )
-
-
-def _times(trace: Trace) -> list[Any]:
-    """Return all times of a trace, in the order of ``_at``."""
-    found: list[Any] = [span.start_ms for span in trace.spans]
-    found += [span.end_ms for span in trace.spans]
-    for request in trace.requests:
-        found += [request.started_ms, request.finished_ms, *[at for at, _ in request.emitted]]
-    for turn in trace.turns:
-        found += [turn.arrived_ms, turn.started_ms, turn.ended_ms]
-    return found
-
-
-def _at(trace: Trace, columns: Sequence[Sequence[Any]], times: Iterator[float]) -> Trace:
-    """Return the trace with other times. Args: ``columns``: devices, kinds, sessions and tokens of
-    its spans."""
-    devices, kinds, sessions, tokens = columns
-    starts, ends = (list(islice(times, len(devices))) for _ in range(2))
-    spans = list(map(Span, devices, kinds, starts, ends, sessions, tokens))
-    requests = []
-    for request in trace.requests:
-        started, finished = next(times), next(times)
-        emitted = tuple([(next(times), count) for _, count in request.emitted])
-        found = replace(request, started_ms=started, finished_ms=finished, emitted=emitted)
-        requests.append(found)
-    turns = [Turn(turn.draft, turn.pipeline, *islice(times, 3)) for turn in trace.turns]
-    return replace(trace, spans=spans, requests=requests, turns=turns)

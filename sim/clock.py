@@ -44,9 +44,16 @@ class Clock(simpy.Environment):  # type: ignore[misc]
             self.events += 1
         latest.callbacks.append(callback)
 
+    # Reports of ``lanes.py``, which only ``LaneClock`` keeps.
+
+    in_lanes = False
+
+    def advance(self, *times_ms: float) -> None:
+        """Go on with the callback at the latest of these times, in lanes where that is to come."""
+
     def touch(self, place: object, part: str | None = None) -> None:
-        """Report that the callback reads or changes a place, which only ``LaneClock`` notes
-        (``lanes.py``); what it does commutes with what touches another ``part``."""
+        """Report that the callback reads or changes a place; what it does commutes with what
+        touches another ``part``."""
 
     # Reports of causes, which only ``ListeningClock`` (``causes.py``) keeps.
 

@@ -36,6 +36,10 @@ REMEMBERED = 2048
 """Steps, at least, whose requests are remembered to tell the order of steps due together."""
 
 
+class NotAlikeError(Exception):
+    """Deployments differ in more than numbers, or something needs a single number of all lanes."""
+
+
 class Kept:
     """The lanes that have decided as lane 0 so far.
 
@@ -99,6 +103,9 @@ class Times:
 
     def __bool__(self) -> bool:
         return self.kept.decide(self.of != 0)
+
+    def __float__(self) -> float:
+        raise NotAlikeError
 
     def __format__(self, spec: str) -> str:
         return format(self.first, spec)
@@ -170,7 +177,7 @@ class LaneClock(Clock):
         self.events += 1
         step = LaneStep(moment.of, self.acting, self.events)
         self._young.append(step)
-        if len(self._young) == REMEMBERED:
+        if len(self._young) >= REMEMBERED:
             self._forget()
         self._pending.add(step)
         timeout = simpy.Timeout(self, delay_ms.first if lanes else delay_ms)
@@ -180,6 +187,19 @@ class LaneClock(Clock):
         self.acting, self._moment = step, moment
         self._pending.discard(step)
         callback(event)
+
+    in_lanes = True
+
+    def advance(self, *times_ms: Any) -> None:
+        moment = self._moment
+        for each in times_ms:
+            if type(each) is Times and each is not moment and (each.of > moment.of).any():
+                moment = moment.later(each)
+        if moment is not self._moment:
+            self.events += 1
+            self.acting = LaneStep(moment.of, self.acting, self.events)
+            self._young.append(self.acting)
+            self._moment = moment
 
     def touch(self, place: object, part: str | None = None) -> None:
         step, last = self.acting, self._last.get(place)

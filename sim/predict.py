@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from treepipe.core.errors import RunError, UserError
 from treepipe.physics.timing import TimeTable
 from treepipe.results.load import overload_warnings
 from treepipe.results.recording import Recording
-from treepipe.results.trace import Trace
+from treepipe.results.trace import Kind, Spans, Trace
 from treepipe.scenario.deployment import Deployment, RequestSpec
 from treepipe.scenario.fitting import fit_to_memory
 from treepipe.scenario.memory import cache_entries
+from treepipe.scenario.placement import Placement
 from treepipe.scenario.resolve import input_warnings, resolve
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Replay
@@ -26,7 +27,7 @@ from treepipe.sim.replay import ReplaySource
 from treepipe.sim.theory.admission import resolve_admission
 from treepipe.sim.world import simulate
 
-MOST = 64
+MOST = 256
 """Scenarios simulated together: more lanes cost as much for each."""
 FAR = 64
 """Factor on a table's end up to which the table is extrapolated; larger requests are refused."""
@@ -58,11 +59,11 @@ def predict_alike(
 ) -> Iterator[list[Trace] | UserError | RunError]:
     """Simulate scenarios with the same ``likeness``, in lanes as far as possible (``alike.py``);
     yield what ``predict`` returns or raises, per scenario."""
-    ready = dict[int, _Asked]()
-    refused = dict[int, UserError]()
+    ready, refused = dict[int, _Asked](), dict[int, UserError]()
+    shared = _Shared()
     for number, scenario in enumerate(scenarios):
         try:
-            ready[number] = _asked_runs(scenario)
+            ready[number] = _asked_runs(scenario, shared=shared)
         except UserError as error:
             refused[number] = error
     told = [
@@ -111,6 +112,21 @@ def _stages(content: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True)
+class _Shared:
+    """What scenarios of one ``likeness`` share.
+
+    Attributes:
+        placed: placements, by what scenarios say of them.
+        sources: the acceptance of each run, by its seed.
+        requests: those of a seed, by it and what scenarios say of their workload.
+    """
+
+    placed: dict[str, Placement] = field(default_factory=dict)
+    sources: dict[int, PoolSource] = field(default_factory=dict)
+    requests: dict[tuple[int, str], tuple[RequestSpec, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class _Asked:
     """A scenario's runs, and what all of them share.
 
@@ -144,13 +160,18 @@ class _Asked:
         return traces
 
 
-def _asked_runs(scenario: Scenario, requests: tuple[RequestSpec, ...] | None = None) -> _Asked:
+def _asked_runs(
+    scenario: Scenario,
+    requests: tuple[RequestSpec, ...] | None = None,
+    shared: _Shared | None = None,
+) -> _Asked:
     """Raises ``UserError``: something the scenario names is wrong."""
+    shared = shared or _Shared()
     scenario = resolve_admission(scenario)
     acceptance, path = scenario.acceptance, scenario.path
     if acceptance is None and scenario.schedule.system.drafts:
         raise UserError(f"{path}: key acceptance is missing; a prediction needs a source")
-    deployment = resolve(scenario)
+    deployment = resolve(scenario, placed=shared.placed)
     of_acceptance = acceptance_warnings(scenario)  # refused before the work
     runs: list[tuple[Deployment, PoolSource | ReplaySource]] = []
     if isinstance(acceptance, Replay):
@@ -158,15 +179,25 @@ def _asked_runs(scenario: Scenario, requests: tuple[RequestSpec, ...] | None = N
         deployment = fit_to_memory(deployment.asked(_recorded_requests(recording, scenario)))
         runs.append((deployment, ReplaySource(recording)))
     else:
-        pool, block, ratio = acceptance_pool(scenario)
-        whole = judges_whole(scenario, pool)
-        source = PoolSource(pool, block, scenario.seed, ratio, whole=whole)
-        for seed in run_seeds(scenario.seed, scenario.runs):
-            own = requests or draw_requests(scenario, seed)
-            deployment = fit_to_memory(deployment.asked(own, seed))
-            runs.append((deployment, source.reseeded(seed, resampled=scenario.runs > 1)))
+        if not shared.sources:
+            shared.sources.update(_sources(scenario))
+        for seed, source in shared.sources.items():
+            said = seed, scenario.said({"workload": True})
+            if said not in shared.requests:
+                shared.requests[said] = requests or draw_requests(scenario, seed)
+            deployment = fit_to_memory(deployment.asked(shared.requests[said], seed))
+            runs.append((deployment, source))
     of_workload = [] if requests else trace_warnings(scenario)
     return _Asked(scenario, runs, of_acceptance, of_workload)
+
+
+def _sources(scenario: Scenario) -> dict[int, PoolSource]:
+    """Make the acceptance of each run, by its seed."""
+    pool, block, ratio = acceptance_pool(scenario)
+    whole = judges_whole(scenario, pool)
+    source = PoolSource(pool, block, scenario.seed, ratio, whole=whole)
+    seeds = run_seeds(scenario.seed, scenario.runs)
+    return {seed: source.reseeded(seed, resampled=scenario.runs > 1) for seed in seeds}
 
 
 def _recorded_requests(recording: Recording, scenario: Scenario) -> tuple[RequestSpec, ...]:
@@ -203,9 +234,9 @@ def extrapolation_warnings(deployment: Deployment, trace: Trace) -> list[str]:
             + held
         )
     longest = cache_entries(deployment, 0)
-    for work, table, tokens in _asked(deployment, trace):
+    for work, table, _ in _asked(deployment, trace):
         last = table.last_context
-        if tokens and last is not None and last < longest:
+        if last is not None and last < longest:
             found.append(
                 f"{work} were extrapolated to a context of {longest} tokens, the table ends at "
                 f"{last}"
@@ -234,14 +265,15 @@ def _beyond_tables(deployment: Deployment, trace: Trace) -> Iterator[tuple[str, 
 
 
 def _asked(deployment: Deployment, trace: Trace) -> Iterator[tuple[str, TimeTable, int]]:
-    """Yield every device's tables, with a description and the largest token count asked of it."""
-    largest: dict[tuple[str, str], int] = {}
-    for span in trace.spans:
-        if span.kind in ("compute", "draft", "evaluate"):
-            key = (span.device, span.kind)
-            largest[key] = max(largest.get(key, 0), span.tokens)
+    """Yield the tables that were asked, with a description and the largest token count."""
+    largest = Spans.of(trace.spans).columns.largest
     for placed in deployment.roles.placed:
         times = placed.times
-        tables = {"compute": times.stage, "draft": times.draft, "evaluate": times.evaluate}
+        tables: dict[Kind, TimeTable] = {
+            "compute": times.stage,
+            "draft": times.draft,
+            "evaluate": times.evaluate,
+        }
         for kind, table in tables.items():
-            yield f"{placed.name}: {kind} times", table, largest.get((placed.name, kind), 0)
+            if tokens := largest.get((placed.name, kind)):
+                yield f"{placed.name}: {kind} times", table, tokens

@@ -74,6 +74,8 @@ class Role:
         self._unread: deque[tuple[Message, int]] = deque()
         self._records = world.records
         self._serving: Work | None = None  # None while idle
+        self._resumed = False  # whether it has been at work until now
+        self._idle_ms = 0.0
 
     @property
     def name(self) -> str:
@@ -109,7 +111,7 @@ class Role:
             self._begin(costs.wake, partial(self._woken, now))
 
     def _begin(self, wake_ms: float, callback: Callback) -> None:
-        self._serving = self._serve()
+        self._serving, self._resumed = self._serve(), False
         clock = self._world.clock
         still_ms = self._place.until_ms - clock.now if self._place.until_ms else 0.0
         clock.after(max(0.0, still_ms) + wake_ms, callback)
@@ -121,12 +123,16 @@ class Role:
     def _go_on(self, _: object) -> None:
         """Work until a piece of work takes time, or all is done."""
         assert self._serving is not None  # it was woken
-        self._world.clock.touch(self)
+        self._touch()
         duration_ms = next(self._serving, None)
         if duration_ms is None:
-            self._serving = None
+            self._serving, self._idle_ms = None, self._world.clock.now
         else:
+            self._resumed = True
             self._place.work(duration_ms, self._go_on)
+
+    def _touch(self) -> None:
+        self._world.clock.touch(self)
 
     def _unpack(self) -> Work:
         """Unpack all received messages."""
@@ -189,6 +195,7 @@ class StageRole(Role):
         self._accepted = (
             AcceptedRows() if self._verifies and deployment.roles.reads_states else None
         )
+        self._looks = world.clock.in_lanes and self._alone and type(place) is RolePlace
 
     @property
     def state(self) -> str:
@@ -206,16 +213,46 @@ class StageRole(Role):
             self._wake()
 
     def _inlet(self, message: Message) -> str | None:
-        """Return the queue that a message joins at a busy stage of a single request: what is in two
-        of them is found the same whichever came first (the index law)."""
-        if self._serving is None or not self._alone or isinstance(message, Close):
+        """Return the queue that a message joins, where the order of queues is of no matter: of a
+        single request, at a stage that looks into each (``_look``) or is busy (the index law)."""
+        queue = self._desk.queue if self._looks else None
+        known = self._serving is not None if queue is None else queue[0] == message.session
+        if isinstance(message, Close) or not (known and self._alone):
             return None
         return "words" if isinstance(message, Beat) else "segments"
+
+    def _touch(self) -> None:
+        if not self._looks:
+            super()._touch()
+        elif self._verifies and self._resumed:  # else it looks at once
+            self._world.clock.touch(self, "work")
+
+    def _look(self) -> None:
+        """In lanes, let what follows happen when it does in each of them.
+
+        The desk acts upon words, and upon the first segment; later ones change nothing. Where no
+        word is due without a segment, it does nothing before the first one has come: so it acts at
+        the later one of this time and of the segment's arrival. A segment that wakes the stage may
+        have come while its last work lasted: then the stage acts when that ended. (If it came
+        before that work began, the tie of these two times gives up the lane.)
+        """
+        clock, queue = self._world.clock, self._desk.queue
+        if queue is None:
+            clock.touch(self)
+            return
+        _, word_is_due, since_ms = queue
+        if since_ms is not None and word_is_due:
+            _ = later(since_ms, self._idle_ms) <= clock.now  # gives up the other lanes
+        elif since_ms is not None:
+            clock.advance(since_ms, self._idle_ms)
+        clock.touch(self, "words")
 
     def _serve(self) -> Work:
         while True:
             if self._unread:
                 yield from self._unpack()
+            if self._looks:
+                self._look()
             action = self._desk.next_action()
             if action is None:
                 return

@@ -15,7 +15,7 @@ from treepipe.core.messages import Flight, Message
 from treepipe.core.recovery import Committed
 from treepipe.core.requests import RequestTrace, numbered
 from treepipe.physics.transfers import Port
-from treepipe.results.trace import Kind, Span, Trace
+from treepipe.results.trace import Kind, Span
 from treepipe.scenario.deployment import Deployment
 from treepipe.sim.acceptance import AcceptanceSource
 from treepipe.sim.clock import Clock
@@ -29,7 +29,7 @@ class RequestListener(Protocol):
 
     clock: Clock
     records: bool  # whether spans are noted
-    trace: Trace
+    spans: list[Span]
 
     def finished(self, request: RequestTrace) -> None: ...
 
@@ -51,7 +51,7 @@ class RunningSystem(World):
         self.clock, self.records = listener.clock, listener.records
         self.deployment = deployment
         self.failed: set[str] = set()
-        self._listener, self._spans = listener, listener.trace.spans
+        self._listener, self._spans = listener, listener.spans
         self._row_bytes = {
             name: deployment.roles.sent_row_bytes(name) for name in deployment.roles.devices
         }

@@ -20,7 +20,7 @@ from treepipe.core.recovery import Committed, Journal, OpenRequestState
 from treepipe.core.requests import RUN_ENDED, Assignment, RequestTrace
 from treepipe.physics.timing import later
 from treepipe.results.critical_path import ARRIVALS, edges
-from treepipe.results.trace import Trace
+from treepipe.results.trace import Span, Trace
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.desks import front_desk
 from treepipe.scenario.faults import Injected
@@ -51,9 +51,10 @@ class Simulation(RequestListener):
         self.clock = lanes or clock
         self._source, self._front = source, front_desk(deployment)
         self._failover = Failover(deployment, self._front, deployment.faults.all_spares)
+        self.spans = list[Span]() if lanes is None else lanes.spans
         self.trace = Trace(
             deployment.roles.devices,
-            [] if lanes is None else lanes.spans,
+            self.spans,
             machines=deployment.roles.machines,
             requests=self._front.over,
             paged=deployment.service.cache == "paged",
@@ -150,7 +151,8 @@ class Simulation(RequestListener):
 
     def _keep_turns(self) -> None:
         if self.records:
-            self.trace.turns += [turn for draft in self._running.drafts for turn in draft.turns]
+            turns = [turn for draft in self._running.drafts for turn in draft.turns]
+            self.trace.turns = [*self.trace.turns, *turns]
 
     # --- faults ----------------------------------------------------------------------------------
 

@@ -436,3 +436,12 @@ def test_what_does_not_end_is_no_input(scenario: Path) -> None:
     for read in (Scenario.load, read_json, Recording.load, PoolFile.load, read_workload):
         with pytest.raises(UserError, match=sentence):
             read(endless)
+
+
+def test_a_value_that_is_equal_to_a_valid_one_is_refused_all_the_same() -> None:
+    """Values of scenarios are validated once: 1 is not true, and true is not 1."""
+    shipped = Path(__file__).parents[2] / "studies" / "scenarios" / "pp.toml"
+    given = Scenario.load(shipped).with_(runs=1, check_causality=True)
+    for key, like in (("runs", True), ("check_causality", 1), ("runs", "1x")):
+        with pytest.raises(UserError, match=key):
+            given.with_(**{key: like})

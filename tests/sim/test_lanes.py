@@ -12,13 +12,17 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from tests.worlds.any_section import SCHEDULES, sections
+from tests.worlds.equal_stages import LINK, one_at_a_time
 from tests.worlds.examples import examples
 from tests.worlds.random_scenarios import scenarios
 from treepipe.core.errors import RunError, UserError
+from treepipe.results.metrics import run_metrics, utilization
 from treepipe.results.trace import Trace
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim import alike
 from treepipe.sim.lanes import Kept, LaneClock, Times
+from treepipe.sim.predict import alike as alike_ones
 from treepipe.sim.predict import predict, predict_alike
 
 SHIPPED = sorted((Path(__file__).parents[2] / "studies" / "scenarios").glob("*.toml"))
@@ -53,6 +57,8 @@ def assert_own(variants: Sequence[Scenario]) -> None:
             assert not isinstance(expected, str)
             for trace, alone in zip(found, expected, strict=True):
                 assert told(trace) == told(alone)
+                figures = None if trace.figures is None else trace.figures()
+                assert figures in (None, (run_metrics(alone), utilization(alone)))
         else:
             assert str(found) == expected
 
@@ -66,6 +72,58 @@ lanes = st.lists(st.tuples(factor, factor, factor, factor), min_size=2, max_size
 def test_a_lane_is_its_own_simulation(scenario: Scenario, factors: Any) -> None:
     """No number is rounded otherwise, so 1e-9 ms need no tolerance."""
     assert_own([scenario, *(varied(scenario, each) for each in factors)])
+
+
+pipeline = st.fixed_dictionaries(
+    {
+        "device": st.fixed_dictionaries(
+            {"stage_ms": st.sampled_from([{1: 20.0}, {1: 20.0, 64: 26.0}])},
+            optional={"prune_ms": st.sampled_from([0.5, 3.0])},
+        ),
+        "count": st.integers(2, 4),
+    }
+)
+requests_alone = st.builds(
+    one_at_a_time,
+    pipeline,
+    st.just({}) | st.just({"tree_size": 24, "segment_tokens": 6}) | sections,
+    st.sampled_from(["flowspec", "flowspec_free", "pruned_pp"]) | st.sampled_from(SCHEDULES),
+    st.sampled_from([{"latency_ms": 1.0}, LINK]),
+)
+near = st.sampled_from([0.9, 0.999, 1.0, 1.001, 1.1])
+words_ms = st.sampled_from([0.1, 1.0, 8.0, 21.0, 60.0, 200.0])
+
+
+@examples(240, suppress_health_check=list(HealthCheck), deadline=None)
+@given(
+    requests_alone, st.lists(st.tuples(near, near, near, near, words_ms), min_size=3, max_size=6)
+)
+def test_a_stage_acts_when_it_would_in_each_lane(scenario: Scenario, lanes: Any) -> None:
+    """Equal stages end their work when segments come, so in many lanes these change places; and
+    words come late to one of them."""
+    variants = [varied(scenario, factors) for *factors, _ in lanes]
+    late = [words for *_, words in lanes]
+    pairs = zip(variants, late, strict=True)
+    assert_own([each.with_(**{"links.pairs.0.latency_ms": at}) for each, at in pairs])
+
+
+def test_what_alike_scenarios_share_is_that_of_each() -> None:
+    """Placements, requests and metrics: variants in all that may differ."""
+    scenario = Scenario.load(SHIPPED[0].with_name("flowspec.toml"))
+    scenario = scenario.with_(**{"workload.requests": 2, "workload.new_tokens": 8, "runs": 2})
+    changes = (
+        {"links.default": {"latency_ms": 0.5}},
+        {"drafts.0.device": {"draft_ms": {1: 1.0}}},
+        {"pipelines.0.stages.0.device.prune_ms": 1.0},
+        {"scale.roles.draft0": 2.0},
+        {"workload.arrivals": {"process": "poisson", "rate_per_s": 2.0}},
+        {"workload.arrivals": {"process": "poisson", "rate_per_s": 3.0}},
+    )
+    variants = [scenario, *(scenario.with_(**each) for each in changes)]
+    groups = alike_ones(variants)
+    assert sorted(map(len, groups)) == [2, 5]
+    for group in groups:
+        assert_own([variants[number] for number in group])
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
@@ -95,6 +153,20 @@ def test_lanes_keep_together_where_no_order_changes(monkeypatch: pytest.MonkeyPa
     scenario = scenario.with_(**{"workload.requests": 2, "workload.new_tokens": 8, "runs": 1})
     variants = [varied(scenario, (each, each, 1.0, 1.0)) for each in (0.5, 0.9, 1.0, 1.1, 2.0)]
     assert answered(monkeypatch, variants) == [5]
+    traces = [found[0] for found in predict_alike(variants) if isinstance(found, list)]
+    assert all(trace.figures is not None and trace.figures() for trace in traces)
+
+
+def test_segments_may_come_before_or_behind_the_end_of_a_stage_s_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Stages of equal times: which is first differs by rounding alone, and then by much."""
+    stages = {"device": {"stage_ms": {1: 20.0, 64: 26.0}}, "count": 4}
+    scenario = one_at_a_time(stages, {}, "flowspec", LINK)
+    latencies = [
+        scenario.with_(**{"links.default.latency_ms": each}) for each in (1.0, 1.2, 1.5, 2.0)
+    ]
+    assert answered(monkeypatch, latencies) == [4]
 
 
 def test_lanes_that_leave_the_order_are_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pkgutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -155,6 +156,11 @@ def load_file(file: Path) -> ModuleType:
 
 
 def names_of(parameters: type) -> frozenset[str]:
+    return _names_of(parameters)
+
+
+@cache
+def _names_of(parameters: type) -> frozenset[str]:
     return frozenset(each.name for each in dataclasses.fields(parameters))
 
 

@@ -71,6 +71,16 @@ class StageSession:
     def version(self) -> int:
         return self._log.version
 
+    @property
+    def first(self) -> Segment | None:
+        """The first waiting segment."""
+        return self._segments[0] if self._segments else None
+
+    @property
+    def word_is_due(self) -> bool:
+        """Whether a word is due that waits for no segment."""
+        return bool(self._words) and self._is_due(self._words[0], False)
+
     def receive(self, message: Segment | Word) -> bool:
         """Queue a message; return False for a segment of a finished round."""
         if isinstance(message, Word):
@@ -95,7 +105,7 @@ class StageSession:
 
     def next_prune(self) -> Prune | None:
         """Apply the words that are due, up to the first one that changes the cache."""
-        while self._words and self._word_is_due(self._words[0]):
+        while self._words and self._is_due(self._words[0], bool(self._segments)):
             prune = self._apply(self._words.popleft())
             if prune is not None:
                 return prune
@@ -111,10 +121,10 @@ class StageSession:
             return None
         return segment if segment.step is None or self._barrier.lets(segment.step) else None
 
-    def _word_is_due(self, word: Word) -> bool:
+    def _is_due(self, word: Word, segment_waits: bool) -> bool:
         if not word.lock_step:
             return True
-        return self._barrier.word_is_due and (word.ends_round or bool(self._segments))
+        return self._barrier.word_is_due and (word.ends_round or segment_waits)
 
     def _apply(self, word: Word) -> Prune | None:
         if word.retained is None:

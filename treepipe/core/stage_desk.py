@@ -175,6 +175,18 @@ class StageDesk:
         return not self._idle
 
     @property
+    def queue(self) -> tuple[int, bool, Any] | None:
+        """Its only session, whether a word is due that waits for no segment, and the payload of the
+        first waiting segment (None: none waits); None if there is not one session, or flights are
+        in lock-step."""
+        if self._lanes or len(self._sessions) != 1:
+            return None
+        ((number, state),) = self._sessions.items()
+        first = state.first
+        held = None if first is None else self._waiting[number][first.ticket].payloads[number]
+        return number, state.word_is_due, held
+
+    @property
     def state(self) -> str:
         """The messages that it waits for, for the report of a deadlock."""
         waiting = {session: len(found) for session, found in self._waiting.items() if found}

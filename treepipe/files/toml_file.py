@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import json
 import re
@@ -99,6 +100,15 @@ def validated(model: type[Model], data: Mapping[str, Any], path: Path | str) -> 
         unknown = any(each["type"] == "extra_forbidden" for each in error.errors())
         kind = UnknownKeyError if unknown else UserError
         raise kind(f"{path}: {_sentence(model, data, error)}") from None
+
+
+def copied(content: Any) -> Any:
+    """Copy the content of a file, quicker than ``copy.deepcopy``."""
+    if isinstance(content, dict):
+        return {key: copied(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [copied(value) for value in content]
+    return content if isinstance(content, (str, int, float)) else copy.deepcopy(content)
 
 
 def flattened(

@@ -15,6 +15,9 @@ import numpy as np
 
 JitterKind: TypeAlias = Literal["half_normal", "exponential", "lognormal", "uniform"]
 
+REMEMBERED = 1024
+"""Most tokens of a pass whose time a table computes once."""
+
 
 def later(one: Any, other: Any) -> Any:
     """Return the later of two times; of times in lanes (``sim/lanes.py``), in each lane.
@@ -47,11 +50,16 @@ class TimeTable:
         self.points = dict(sorted(points.items()))
         self._tokens = list(self.points)
         self._times = list(self.points.values())
-        self._cached = self._first_times(1025)
+        self._found = dict[int, float]()
 
     def __call__(self, tokens: int, context: int = 0) -> float:
         """Return the time of a pass over ``tokens`` behind ``context`` cached ones (0: 0 ms)."""
-        return self._cached[tokens] if tokens <= 1024 else self._time(tokens)
+        known = self._found.get(tokens)
+        if known is None:
+            known = self._time(tokens)
+            if tokens <= REMEMBERED:
+                self._found[tokens] = known
+        return known
 
     @property
     def last_context(self) -> int | None:
@@ -84,21 +92,6 @@ class TimeTable:
         end are added to the table, whose last slope goes on beyond it."""
         between = {each for each in knots if min(self.points) < each < max(self.points)}
         return TimeTable({n: self(n) * factor(n) for n in {*self.points, *between}})
-
-    def _first_times(self, count: int) -> list[float]:
-        """Return the times of 0, 1, ... tokens: the operations of ``_time`` on all at once."""
-        known, values, at = np.array(self._tokens), np.array(self._times), np.arange(count)
-        if len(known) == 1:
-            return [0.0, *[self._times[0]] * (count - 1)]
-        high = np.clip(np.searchsorted(known, at), 1, len(known) - 1)
-        slopes = np.diff(values) / np.diff(known)
-        times = values[high - 1] + slopes[high - 1] * (at - known[high - 1])
-        times[at <= known[0]] = values[0]
-        if slopes[-1] < 0:
-            times[at > known[-1]] = values[-1]
-        times[0] = 0.0
-        found: list[float] = np.maximum(times, 0.0).tolist()  # a fall to 0 is rounded
-        return found
 
     def _time(self, tokens: int) -> float:
         return max(0.0, _between(self._tokens, self._times, tokens)) if tokens > 0 else 0.0

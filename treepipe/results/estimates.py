@@ -115,7 +115,7 @@ class Estimates:
                 f"no time passes (all times are 0), so these have no value: "
                 f"{', '.join(self.timeless)}"
             )
-        intervals = self.intervals[0]
+        intervals = {} if self.over is None else self.intervals[0]
         rough = [name for name, each in intervals.items() if _is_rough(each)]
         if rough:
             others = f" and {len(rough) - 1} others" if rough[1:] else ""
@@ -184,11 +184,16 @@ def observe(
     metrics = _observations([metric_ratios(each) for each in answered])
     utilization = _observations([utilization_ratios(each) for each in sums])
     lacking = set[str]().union(*map(timeless, answered))
-    for name, percentile in PERCENTILES.items():
-        percentiles = _percentiles(percentile, windows, of_batches=len(traces) == 1)
+    figures = {
+        of: [of(requests) for each in windows for requests in each.requests]
+        for of in {asked.figures for asked in PERCENTILES.values()}
+    }
+    for name, asked in PERCENTILES.items():
+        percentiles = _percentiles(asked, figures[asked.figures], of_batches=len(traces) == 1)
         if len(percentiles):
             metrics[name] = percentiles
-    of_runs = [metrics_of_run(Windows.of(trace, 1, warmup)) for trace in traces]
+    whole = windows if count == 1 or len(traces) > 1 else [Windows.of(traces[0], 1, warmup)]
+    of_runs = [metrics_of_run(each) for each in whole]
     for name in dict.fromkeys(name for each in of_runs for name in each):
         metrics[name] = np.array([each[name] for each in of_runs if name in each])
     return Estimates(
@@ -288,34 +293,38 @@ def _observations(parts: Sequence[Mapping[str, Ratio]]) -> dict[str, Floats]:
     found = {}
     for name in dict.fromkeys(name for part in parts for name in part):
         ratios = [part[name] for part in parts if name in part]
+        if len(ratios) == 1 and len(ratios[0][0]) == 1:
+            found[name] = ratios[0][0] / ratios[0][1]
+            continue
         above, below = (np.concatenate(column) for column in zip(*ratios, strict=True))
         values = ratio_observations(above, below)
         found[name] = values if np.count_nonzero(below) > 1 else np.array([values.mean()])
     return found
 
 
-def _percentiles(percentile: Percentile, windows: Sequence[Windows], *, of_batches: bool) -> Floats:
-    """Return a percentile's observations, per run or per batch; empty where there are too few
-    figures.
+def _percentiles(asked: Percentile, found: list[Floats], *, of_batches: bool) -> Floats:
+    """Return a percentile's observations, per run or per batch, of its figures in each; empty where
+    there are too few figures.
 
     A percentile is no ratio of sums. Batches' own percentiles, shifted so that their mean is the
     whole run's, give its spread; batches that are too short are merged in pairs (sectioning:
     Asmussen and Glynn, Stochastic Simulation (2007), section III.5). Runs have few requests, so
     percentiles of requests' figures are shifted in the same way, to that of all runs together.
     """
-    found = [percentile.figures(requests) for each in windows for requests in each.requests]
     given = [each for each in found if len(each)]
-    if sum(map(len, given)) < percentile.least:
+    if sum(map(len, given)) < asked.least:
         return np.array([])
 
     def own(figures: Sequence[Floats]) -> Floats:
-        return np.array([np.percentile(each, percentile.share) for each in figures])
+        return np.array([np.percentile(each, asked.share) for each in figures])
 
-    if not of_batches and not percentile.of_requests:
+    if not of_batches and not asked.of_requests:
         return own(given)
-    whole = float(np.percentile(np.concatenate(given), percentile.share))
+    whole = float(np.percentile(np.concatenate(given), asked.share))
+    if len(found) == 1:
+        return np.array([whole])
     if of_batches:
-        least = percentile.least if percentile.of_requests else LEAST_GAPS
+        least = asked.least if asked.of_requests else LEAST_GAPS
         if min(map(len, found)) < least and len(found) >= 2 * LEAST_BATCHES:
             found = [np.concatenate(pair) for pair in zip(found[::2], found[1::2], strict=True)]
         if min(map(len, found)) < least:

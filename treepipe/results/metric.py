@@ -16,11 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from treepipe.core.draft_work import Turn
-from treepipe.core.protocol import RoundRecord
 from treepipe.core.registry import NoKeys
 from treepipe.core.requests import RequestTrace
 from treepipe.results.statistics import POSITIVE, Range
-from treepipe.results.trace import BUSY, Trace
+from treepipe.results.trace import Numbers, Spans, Trace
 from treepipe.scenario.machines import Machine
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -90,58 +89,83 @@ class Sums:
 
     def __init__(self, trace: Trace, windows: Windows) -> None:
         self.trace, self.windows = trace, windows
-        self.time_ms: Floats = np.diff(windows.edges)
+        self.time_ms: Floats = np.diff(windows.edges, axis=0)
         self.time_s = self.time_ms / 1e3
         self.asked = np.array([len(each) for each in windows.asked], float)
         self.answered = self.over_requests(lambda request: 1)
         self.new_tokens = self.over_requests(lambda request: len(request.tokens) - 1)
         decoding = self.over_requests(lambda request: request.finished_ms - request.first_token_ms)
         self.decoding_ms = decoding * bool(self.new_tokens.sum())
-        self.committed = self._over_rounds(lambda each: each.tokens)
-        any_token = bool(self.committed.sum())
-        self.rounds = self._over_rounds(lambda each: 1) * any_token
-        self.steps = self._over_rounds(lambda each: each.steps) * any_token
-        self.fed = self._over_rounds(lambda each: each.fed) * any_token
-        self.accepted = self._over_rounds(lambda each: each.accepted) * any_token
+        rounds = np.array([_added(each) for each in windows.requests], float)
+        rounds *= bool(rounds[:, 0].sum())
+        self.committed, self.rounds, self.steps, self.fed, self.accepted = rounds.T
         edges = windows.edges.copy()  # a whole run has nothing outside its edges
         edges[0], edges[-1] = (-np.inf if windows.whole else edges[0]), np.inf
         emissions = [each for request in trace.requests for each in request.emitted]
-        times, counts = np.array(emissions, float).reshape(-1, 2).T
-        self.emitted = _counts(times, edges, counts)
+        counts = np.array([count for _, count in emissions], float)
+        self.emitted = self._counts(self._array([at for at, _ in emissions]), edges, counts)
         self._add_turns([turn for turn in trace.turns if turn.pipeline is not None], edges)
-        spans: dict[str, list[tuple[float, float]]] = {name: [] for name in trace.devices}
-        for span in trace.spans:
-            if span.kind in BUSY and span.device in spans:
-                spans[span.device].append((span.start_ms, span.end_ms))
-        self.busy_ms = {name: _covered(each, windows.edges) for name, each in spans.items()}
+        spans = Spans.of(trace.spans)
+        places, groups, names = spans.columns.busy
+        starts, ends = spans.times[:, places]
+        busy_ms = self._covered(starts, ends, windows.edges, groups, len(names))
+        found, idle = dict(zip(names, busy_ms, strict=True)), np.zeros_like(self.time_ms)
+        self.busy_ms = {name: found.get(name, idle) for name in trace.devices}
 
     def over_requests(self, figure: Callable[[RequestTrace], float]) -> Floats:
         """Sum a figure over the requests that have a token."""
         groups = self.windows.requests
-        return np.array([sum([figure(request) for request in each]) for each in groups], float)
+        return self._array([sum([figure(request) for request in each]) for each in groups])
 
     def busy_together_ms(self, machine: Machine) -> Floats:
         """Add up the busy times of all roles on a machine, whatever its name."""
         return np.asarray(np.sum([self.busy_ms[role] for role in machine.roles], axis=0), float)
 
-    def _over_rounds(self, figure: Callable[[RoundRecord], float]) -> Floats:
-        return self.over_requests(lambda request: sum([figure(each) for each in request.rounds]))
-
     def _add_turns(self, turns: Sequence[Turn], edges: Floats) -> None:
-        times = np.array([(t.arrived_ms, t.started_ms, t.ended_ms) for t in turns], float)
-        arrived, started, ended = times.reshape(-1, 3).T
-        self.turns = _counts(ended, edges, np.ones(len(turns)))
-        self.turn_ms = _counts(ended, edges, ended - started)
-        self.wait_ms = _counts(ended, edges, started - arrived)
-        ends: dict[int, tuple[float, float]] = {}
-        for turn in turns:
-            first, _ = ends.get(turn.draft, (turn.started_ms, 0.0))
-            ends[turn.draft] = first, turn.ended_ms
-        served_ms = _covered([*ends.values()], edges)
-        busy_ms = _covered(times.reshape(-1, 3)[:, 1:], edges)
+        arrived, started, ended = (
+            self._array([getattr(turn, name) for turn in turns])
+            for name in ("arrived_ms", "started_ms", "ended_ms")
+        )
+        self.turns = self._counts(ended, edges, np.ones(len(turns)))
+        self.turn_ms = self._counts(ended, edges, ended - started)
+        self.wait_ms = self._counts(ended, edges, started - arrived)
+        firsts, lasts = {t.draft: t for t in reversed(turns)}, {t.draft: t for t in turns}
+        begun = self._array([firsts[draft].started_ms for draft in lasts])
+        left = self._array([last.ended_ms for last in lasts.values()])
+        (served_ms,) = self._covered(begun, left, edges, np.zeros(len(lasts), int), 1)
+        (busy_ms,) = self._covered(started, ended, edges, np.zeros(len(turns), int), 1)
         self.idle_ms = np.maximum(served_ms - busy_ms, 0.0)  # not below 0 by rounding
-        self.server_s = served_ms / max(1, len(ends)) / 1e3
+        self.server_s = served_ms / max(1, len(lasts)) / 1e3
         self.pipelines = len({turn.pipeline for turn in turns})
+
+    def _covered(
+        self, starts: Floats, ends: Floats, edges: Floats, groups: Numbers, count: int
+    ) -> Floats:
+        """Measure how much of the spans of each of ``count`` groups lies in every (edge, next
+        edge]: [groups, windows]."""
+        lengths = np.maximum(ends - starts, 0.0)
+        until = [
+            self._by_group(groups, np.minimum(np.maximum(edge - starts, 0.0), lengths), count)
+            for edge in edges
+        ]
+        found: Floats = np.diff(until, axis=0).swapaxes(0, 1)
+        return found
+
+    # What ``LaneSums`` (``sim/lane_results.py``) does for all lanes at once.
+
+    def _array(self, values: Sequence[float]) -> Floats:
+        return np.array(values, float)
+
+    def _by_group(self, groups: Numbers, values: Floats, count: int) -> Floats:
+        """Sum the values of every group."""
+        found: Floats = np.bincount(groups, values, count).astype(float)
+        return found
+
+    def _counts(self, times: Floats, edges: Floats, weights: Floats) -> Floats:
+        """Sum the weights of the times in every (edge, next edge]."""
+        place = np.searchsorted(edges, times, side="left") - 1
+        inside = (place >= 0) & (place < len(edges) - 1)
+        return self._by_group(place[inside], weights[inside], len(edges) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,16 +228,7 @@ class Metric:
         return self.words or self.name.removesuffix("_ms").replace("_", " ")
 
 
-def _counts(times: Floats, edges: Floats, weights: Floats) -> Floats:
-    """Sum the weights of the times in every (edge, next edge]."""
-    place = np.searchsorted(edges, times, side="left") - 1
-    inside = (place >= 0) & (place < len(edges) - 1)
-    return np.bincount(place[inside], weights[inside], len(edges) - 1).astype(float)
-
-
-def _covered(spans: Sequence[tuple[float, float]] | Floats, edges: Floats) -> Floats:
-    """Measure how much of the spans (start, end) lies in every (edge, next edge]."""
-    starts, ends = np.array(spans, float).reshape(-1, 2).T
-    lengths = np.maximum(ends - starts, 0.0)
-    until = [float(np.clip(edge - starts, 0.0, lengths).sum()) for edge in edges]
-    return np.diff(until)
+def _added(requests: Iterable[RequestTrace]) -> list[int]:
+    """Add up the requests' rounds: tokens, rounds, steps, nodes fed and accepted."""
+    rounds = [(r.tokens, 1, r.steps, r.fed, r.accepted) for each in requests for r in each.rounds]
+    return [sum(column) for column in zip(*rounds, strict=True)] or [0] * 5

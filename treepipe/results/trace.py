@@ -9,11 +9,15 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from statistics import harmonic_mean
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from treepipe.core.draft_work import Turn
 from treepipe.core.losses import Fault
@@ -23,6 +27,11 @@ from treepipe.files.outputs import write_file
 from treepipe.results.critical_path import PathPart
 from treepipe.scenario.machines import Machine
 
+Record = TypeVar("Record")
+Floats: TypeAlias = npt.NDArray[np.float64]
+Numbers: TypeAlias = npt.NDArray[np.int_]
+Figures: TypeAlias = tuple[dict[str, float], dict[str, float]]
+"""Metrics and utilization, by name."""
 Kind: TypeAlias = Literal[
     "compute",
     "draft",
@@ -69,6 +78,77 @@ class Span:
         return replace(self, start_ms=self.start_ms + by_ms, end_ms=self.end_ms + by_ms)
 
 
+class SpanColumns:
+    """What spans are, in columns; simulations in lanes differ in their times alone.
+
+    Args:
+        what: device, kind, session and tokens of each.
+    """
+
+    def __init__(self, what: Iterable[tuple[str, Kind, int, int]]) -> None:
+        columns = list(zip(*what, strict=True)) or [()] * 4
+        self.devices, self.kinds, self.sessions, self.tokens = columns
+
+    @cached_property
+    def busy(self) -> tuple[Numbers, Numbers, list[str]]:
+        """Places of the spans of work with the models, the number of each one's device, and the
+        devices."""
+        places = [place for place, kind in enumerate(self.kinds) if kind in BUSY]
+        of = [self.devices[place] for place in places]
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(of))}
+        return np.array(places, int), np.array([numbers[name] for name in of], int), [*numbers]
+
+    @cached_property
+    def largest(self) -> dict[tuple[str, Kind], int]:
+        """Most tokens of a span, by device and kind."""
+        found: dict[tuple[str, Kind], int] = {}
+        for device, kind, tokens in zip(self.devices, self.kinds, self.tokens, strict=True):
+            if tokens > found.get((device, kind), 0):
+                found[device, kind] = tokens
+        return found
+
+
+class Deferred(Sequence[Record]):
+    """Records that are made when they are first read."""
+
+    def __init__(self, make: Callable[[], Iterable[Record]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _made(self) -> list[Record]:
+        return list(self._make())
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._made[place]
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._made)
+
+
+class Spans(Deferred[Span]):
+    """Spans whose times are an array: [2, spans] starts and ends (ms)."""
+
+    def __init__(self, of: SpanColumns, times: Floats) -> None:
+        self.columns, self.times = of, times
+        also = of.sessions, of.tokens
+        super().__init__(lambda: map(Span, of.devices, of.kinds, *times.tolist(), *also))
+
+    def __len__(self) -> int:
+        return len(self.columns.kinds)
+
+    @classmethod
+    def of(cls, spans: Sequence[Span]) -> Spans:
+        """Return spans in columns."""
+        if isinstance(spans, Spans):
+            return spans
+        times = np.array([(each.start_ms, each.end_ms) for each in spans], float).reshape(-1, 2).T
+        what = ((each.device, each.kind, each.session, each.tokens) for each in spans)
+        return cls(SpanColumns(what), times)
+
+
 @dataclass(slots=True)
 class Trace:
     """One run: devices in the order of display, spans, requests, turns, warnings.
@@ -80,12 +160,14 @@ class Trace:
     acceptance was drawn as, over the number of recorded texts behind them; 0 without recorded
     texts. ``faults`` of its workers are in the order of time. ``company`` is how many processors'
     worth of work other programs did beside a run, on its coordinator's host; None if unknown.
+    ``figures`` returns all metrics and the utilization of the run, if its simulation had to compute
+    those of many lanes; a changed copy has none.
     """
 
     devices: tuple[str, ...]
-    spans: list[Span] = field(default_factory=list)
+    spans: Sequence[Span] = field(default_factory=list)
     requests: list[RequestTrace] = field(default_factory=list)
-    turns: list[Turn] = field(default_factory=list)
+    turns: Sequence[Turn] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     machines: tuple[Machine, ...] = ()
     complete: bool = True
@@ -95,6 +177,9 @@ class Trace:
     slo: Objectives | None = None
     redrawn: float = 0.0
     company: float | None = None
+    figures: Callable[[], Figures | None] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
 
     @property
     def gauge_ms(self) -> float | None:

@@ -79,6 +79,14 @@ def _copies(sections: Sequence[Counted]) -> Iterator[tuple[int, Counted]]:
     return ((index, each) for index, each in enumerate(sections) for _ in range(each.count))
 
 
+READ: Mapping[str, Any] = {
+    **dict.fromkeys(("target", "drafts", "pipelines", "hosts", "sampling", "schedule"), True),
+    "scale": {"stages", "drafts", "devices", "roles"},
+    "emulate": True,
+}
+"""All keys of a scenario that ``place`` reads (``Scenario.said``)."""
+
+
 def place(scenario: Scenario, ends: Ends, layers: int | None = None) -> Placement:
     """Place a scenario's roles on their devices.
 

@@ -28,7 +28,7 @@ from treepipe.scenario.fitting import fit_to_memory
 from treepipe.scenario.footprint import Footprint
 from treepipe.scenario.machines import Machine, running_warnings
 from treepipe.scenario.memory import weights_mib
-from treepipe.scenario.placement import place
+from treepipe.scenario.placement import READ, Placement, place
 from treepipe.scenario.redeal import redeal_of
 from treepipe.scenario.scale import Estimated, check_scale, named_links, scaled_link
 from treepipe.scenario.scenario import Scenario
@@ -55,13 +55,24 @@ class OpenedTarget:
     dtype: Computed
 
 
-def resolve(scenario: Scenario, opened: OpenedTarget | None = None) -> Deployment:
+def resolve(
+    scenario: Scenario,
+    opened: OpenedTarget | None = None,
+    placed: dict[str, Placement] | None = None,
+) -> Deployment:
     """Resolve what all runs of a scenario share; the deployment has no requests yet.
+
+    Args:
+        placed: placements of variants of the scenario, by what it says of them.
 
     Raises ``UserError``: something the scenario names is wrong.
     """
     check_schedule(scenario)
-    placement = place(scenario, ends_of(scenario), None if opened is None else opened.layers)
+    said, placed = scenario.said(READ), {} if placed is None else placed
+    if said not in placed:
+        layers = None if opened is None else opened.layers
+        placed[said] = place(scenario, ends_of(scenario), layers)
+    placement = placed[said]
     roles = placement.roles
     if opened is not None:
         roles = replace(

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from pydantic import Field, PrivateAttr
 
 from treepipe.core.errors import UserError
 from treepipe.files.section import ReadIf, Section, Seed, Several
-from treepipe.files.toml_file import read_toml, toml_value, validated
+from treepipe.files.toml_file import copied, read_toml, toml_value, validated
 from treepipe.profiles.library import find_acceptance
 from treepipe.scenario.faults import FaultsSection
 from treepipe.scenario.schema import (
@@ -47,6 +46,11 @@ OTHER_FILES = {
     "scenarios that it describes",
 }
 """Kinds of other files by the table that marks them, with their purpose."""
+
+_VALID = dict[tuple[type, str, str], Any]()
+"""Values of the newest scenarios' keys by the text of what was given, since variants of a scenario
+have most of them in common. They do not change."""
+MOST_VALID = 1000
 
 
 class Scenario(Section):
@@ -129,12 +133,17 @@ class Scenario(Section):
 
         Raises ``UserError``: names ``path`` and the key.
         """
-        path, data = Path(path), copy.deepcopy(dict(content))
+        path, data = Path(path), copied(dict(content))
         resolved = dict(data)
         if isinstance(faults := data.get("faults"), list | tuple):
             resolved["faults"] = {"inject": faults}  # what the list is short for
         take_acceptance(resolved, path)
-        made = validated(cls, resolved, path)
+        texts = {key: (cls, key, repr(value)) for key, value in resolved.items()}
+        known = {key: _VALID[text] for key, text in texts.items() if text in _VALID}
+        made = validated(cls, {**resolved, **known}, path)
+        if len(_VALID) > MOST_VALID:
+            _VALID.clear()
+        _VALID.update({text: getattr(made, key) for key, text in texts.items()})
         made._path, made._content = path, data
         return made
 
@@ -146,7 +155,12 @@ class Scenario(Section):
     @property
     def content(self) -> dict[str, Any]:
         """The content of its file: the given keys, unchanged."""
-        return copy.deepcopy(self._content)
+        own: dict[str, Any] = copied(self._content)
+        return own
+
+    def said(self, keys: Mapping[str, Any]) -> str:
+        """Return a text of what is given at these keys; a value other than True: keys inside."""
+        return self.model_dump_json(include={**keys}, exclude_unset=True)
 
     def with_(self, **changes: Any) -> Self:
         """Return a copy with other values by dotted key: ``with_(**{"schedule.tree_size": 40})``.
@@ -155,7 +169,7 @@ class Scenario(Section):
         """
         data = self.content
         for key, value in changes.items():
-            assign_key(data, key, copy.deepcopy(value), key)
+            assign_key(data, key, copied(value), key)
         return type(self).of(data, self._path)
 
     def number_at(self, key: str) -> float | None:

@@ -368,13 +368,12 @@ def lacking_warnings(scenario: Scenario) -> list[str]:
 
 def _unread(around: Key, table: Section, path: tuple[str | int, ...]) -> Iterator[tuple[str, str]]:
     """Yield the unread keys of a table and of its subtables, each with the condition to read it."""
-    conditions = _conditions(type(table))
-    for name, field in type(table).model_fields.items():
-        value = getattr(table, name)
-        if name not in table.model_fields_set or value == field.get_default():
+    given = table.model_fields_set
+    for name, (default, own) in _conditions(type(table)).items():
+        if name not in given or (value := getattr(table, name)) == default:
             continue
         key = Key(around.scenario, around.deployment, around.run, (*path, name), table)
-        for each in conditions[name]:
+        for each in own:
             if (words := _lacking(key, each)) is not None:
                 yield _dotted(key.path), words
                 break
@@ -384,9 +383,13 @@ def _unread(around: Key, table: Section, path: tuple[str | int, ...]) -> Iterato
 
 
 @cache
-def _conditions(model: type[Section]) -> dict[str, tuple[Beside | ReadIf, ...]]:
+def _conditions(model: type[Section]) -> dict[str, tuple[Any, tuple[Beside | ReadIf, ...]]]:
+    """Return each key's default, and the conditions under which it is read."""
     return {
-        name: tuple(each for each in field.metadata if isinstance(each, Beside | ReadIf))
+        name: (
+            field.get_default(),
+            tuple(each for each in field.metadata if isinstance(each, Beside | ReadIf)),
+        )
         for name, field in model.model_fields.items()
     }
 

@@ -7,7 +7,6 @@ fields' descriptions and in ``docs/sweeps.md``.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import itertools
 import json
@@ -23,7 +22,7 @@ from pydantic import Field, field_validator, model_validator
 
 from treepipe.core.errors import UnknownKeyError, UserError
 from treepipe.files.section import Section, Seed, Several
-from treepipe.files.toml_file import DottedGrid, flattened, read_toml, validated
+from treepipe.files.toml_file import DottedGrid, copied, flattened, read_toml, validated
 from treepipe.results.metric import Floats
 from treepipe.scenario.scenario import (
     Scenario,
@@ -31,6 +30,7 @@ from treepipe.scenario.scenario import (
     override_key,
     refuse_other_files,
 )
+from treepipe.sim.predict import likeness
 
 
 class Dimension(Section):
@@ -146,7 +146,7 @@ class Sweep:
 
         Raises ``UserError``: a key is unknown, or no scenario of the sweep is valid.
         """
-        path, base = Path(path), copy.deepcopy(dict(content))
+        path, base = Path(path), copied(dict(content))
         refuse_other_files(base, path, "search")
         if "sweep" not in base:
             raise UserError(f"{path}: has no table [sweep], which says what is varied")
@@ -171,6 +171,16 @@ class Sweep:
             left, place = divmod(left, len(values))
             found[key] = values[place]
         return dict(reversed(found.items()))
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether its scenarios differ in durations alone: the last one has another value of every
+        varied key than the first one."""
+        ends = [changed(self.base, self.changes(each), self.path) for each in (0, len(self) - 1)]
+        try:
+            return len({likeness(Scenario.of(content, self.path)) for content in ends}) == 1
+        except UserError:
+            return False
 
     @cached_property
     def hypercube(self) -> dict[str, list[Any]]:
@@ -234,9 +244,9 @@ class _Whole(Section):
 
 def changed(base: Mapping[str, Any], changes: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return a scenario's content with other values at dotted keys; raises ``UserError``."""
-    content = copy.deepcopy(dict(base))
+    content: dict[str, Any] = copied(dict(base))
     for key, value in changes.items():
-        assign_key(content, key, copy.deepcopy(value), f"{path}: sweep: {key}")
+        assign_key(content, key, copied(value), f"{path}: sweep: {key}")
     return content
 
 

@@ -21,6 +21,7 @@ from treepipe.files.outputs import claim_results, write_file
 from treepipe.files.reading import read_json
 from treepipe.results.metrics import METRICS
 from treepipe.sim.points import ROOMS, fingerprint
+from treepipe.sim.predict import MOST
 from treepipe.sweeps.columns import KeyColumns
 from treepipe.sweeps.grid import Sweep
 
@@ -28,8 +29,8 @@ SCHEMA = "treepipe.sweep/1"
 MANIFEST = "_sweep.json"
 """Name of the manifest; readers of Parquet folders skip names that begin with "_"."""
 BATCHES = 16
-"""Number of a sweep's files, unless they would hold more than ``MOST_TOGETHER`` scenarios each."""
-MOST_TOGETHER = 128
+"""Number of a sweep's files, unless its scenarios are simulated together, or are more than
+``MOST`` per file."""
 LIBRARIES = ("treepipe", "numpy", "scipy", "pyarrow")
 
 
@@ -120,7 +121,7 @@ def _manifest(sweep: Sweep) -> dict[str, Any]:
         "sweep": sweep.digest,
         "inputs": fingerprint(named, sweep.path.parent, (*ROOMS, "sweeps")),
         "scenarios": len(sweep),
-        "batch": min(MOST_TOGETHER, ceil(len(sweep) / BATCHES)),
+        "batch": MOST if sweep.is_alike else min(MOST, ceil(len(sweep) / BATCHES)),
         "varied": sweep.section.keys,
         "versions": {
             "python": platform.python_version(),

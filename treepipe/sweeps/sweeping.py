@@ -17,6 +17,7 @@ from joblib import delayed  # type: ignore[import-untyped]
 from treepipe.core.errors import RunError, UserError
 from treepipe.extras import need_parquet
 from treepipe.results.estimates import find_warmup, observe
+from treepipe.results.metric import Floats
 from treepipe.results.trace import Trace
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.engine import run_jobs
@@ -166,10 +167,16 @@ def _refused(error: Exception, path: Path) -> list[dict[str, Any]]:
 
 def _row(trace: Trace, warmup: int) -> dict[str, Any]:
     """Make the row of one replication."""
-    estimates = observe([trace], warmup, batches=1)
-    shares = {name: float(values.mean()) for name, values in estimates.utilization.items()}
-    return {
-        **{name: float(values.mean()) for name, values in estimates.metrics.items()},
-        "utilization": sorted(shares.items()),
-        "warnings": sorted({*trace.warnings, *estimates.warnings}),
-    }
+    figures, told = None, trace.warnings
+    if trace.figures is not None and not warmup:
+        figures = trace.figures()
+    if figures is None:
+        found = observe([trace], warmup, batches=1)
+        told = told + found.warnings
+        figures = _single(found.metrics), _single(found.utilization)
+    metrics, shares = figures
+    return {**metrics, "utilization": sorted(shares.items()), "warnings": sorted({*told})}
+
+
+def _single(values: Mapping[str, Floats]) -> dict[str, float]:
+    return {name: float(each.item()) for name, each in values.items()}
