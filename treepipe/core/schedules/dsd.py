@@ -10,7 +10,6 @@ from __future__ import annotations
 from treepipe.core.decoding.chain_draft import ChainDraft
 from treepipe.core.decoding.keys import ChainKeys, chain_grid
 from treepipe.core.decoding.tree_decoding import TreeDecoding
-from treepipe.core.errors import ProtocolError
 from treepipe.core.protocol import Command, Drafted, Returned
 from treepipe.core.system import ScheduleContext, System
 
@@ -30,12 +29,7 @@ class ChainAhead(TreeDecoding):
 
     def _returned(self, event: Returned) -> list[Command]:
         flying, draft = self._flying, self._draft
-        if not event.next_tokens:
-            raise ProtocolError("a window comes back with the target's token at its root")
-        flying.take(event)
-        flying.verify(event)
-        walk = flying.walk()
-        assert walk is not None  # the root came back, so at least it is verified
+        walk = flying.judged(event)
         commands = flying.commit(walk)
         flying.record_round()
         if self.done:
