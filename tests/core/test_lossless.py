@@ -120,16 +120,6 @@ class ModelPipeline(TimelessPipeline):
         return arrived if rows is None else arrived[list(rows)]
 
 
-class ByLevel(dict[Any, Any]):
-    """What a block draft has proposed, which holds for every path of a length."""
-
-    def setdefault(self, path: Any, default: Any = None) -> Any:
-        return super().setdefault(len(path), default)
-
-    def get(self, path: Any, default: Any = None) -> Any:
-        return super().get(len(path), default)
-
-
 class ModelWorld(TimelessWorld):
     """The world without time, with real layers in its stages and a real draft, which is shown the
     target's states if it reads them."""
@@ -156,6 +146,7 @@ class ModelWorld(TimelessWorld):
                 prompts=prompts,
                 room=room,
                 least=least,
+                block=4 if isinstance(source, BlockDraft) else 0,
                 round_ms=lambda rows: 1.0 + rows,
             ),
         )
@@ -174,8 +165,6 @@ class ModelWorld(TimelessWorld):
         super().entered(session, request)
         self._source.open(session)
         self._notes[session] = NodeNotes()
-        if isinstance(self._source, BlockDraft):
-            request.offered = ByLevel()
 
     def _end(self, number: int) -> None:
         flight = self.servers[number].flight

@@ -10,6 +10,8 @@ does not, drafting starts anew below the target's own token, in pre-verify.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from treepipe.core.decoding.chain_draft import ChainDraft
 from treepipe.core.decoding.keys import ChainKeys, chain_grid
 from treepipe.core.decoding.tree_decoding import TreeDecoding
@@ -44,6 +46,8 @@ class VerifiedMeanwhile(TreeDecoding):
     def _drafted(self, event: Drafted) -> list[Command]:
         draft = self._draft
         draft.absorb(event)
+        if draft.ended:
+            return []
         self._flying.append_chain(draft.tokens[-1:])
         return [self._next_pass()] if draft.ahead < self._asked else []
 
@@ -51,6 +55,8 @@ class VerifiedMeanwhile(TreeDecoding):
         """End a step: the target's tokens are followed into those drafted meanwhile."""
         flying = self._flying
         walk = flying.judged(event)
+        if self._draft.ended:  # it begins anew below the verified tokens
+            walk = replace(walk, next_node=None)
         commands = flying.commit(walk)
         if walk.next_node is None or self.done:
             flying.record_round()
