@@ -373,8 +373,8 @@ class TimelessWorld:
         request = self.requests[session]
         above, root = (*request.prompt, *request.text[:-1]), request.text[-1:]
         for path in self.pipelines[request.pipeline].ledger(session).paths():
-            known = request.offered.get(self._place(above + path[:-1]), ())
-            known = known if len(path) > 1 else root
+            at = self._place(above + path[:-1])
+            known = request.offered.get(at, ()) if len(path) > 1 else root
             hold(path[-1] in known, "drafted", f"the node {path} was not drafted for its path")
 
     def drafted(self, session: int, order: DraftPass) -> Drafted:
