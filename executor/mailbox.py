@@ -23,7 +23,7 @@ import msgspec
 import torch
 
 from treepipe.core.errors import UserError
-from treepipe.core.messages import Flight, Message, MessageLimits
+from treepipe.core.messages import Flight, Message, MessageLimits, Through
 from treepipe.executor.addresses import LOOPBACK
 from treepipe.executor.clock import LOOK_MS, now_ms, wait_until
 from treepipe.executor.link_order import LinkOrder
@@ -129,7 +129,7 @@ class Gate:
         senders, receivers: allowed names (a switch also receives messages for others).
         kinds: allowed bodies.
         width, dtype: width and type of the target's hidden states.
-        states: states of each row that has any, by sender; 1 if it is not named.
+        states: states of each row that has any, by sender; 1 if it is not named, and in reports.
         most_rows: limit of the rows of one message.
         bare: senders whose flights hold no hidden states, since the first stage embeds.
         limits: limits of the numbers in a message.
@@ -168,7 +168,8 @@ class Gate:
         else:
             embedded = isinstance(body, Flight) and envelope.sender in self.bare
             rows = 0 if embedded else body.state_rows
-        width = self.width * self.states.get(envelope.sender, 1)
+        bare = isinstance(body, Through)
+        width = self.width * (1 if bare else self.states.get(envelope.sender, 1))
         if envelope.rows != rows or envelope.width != (width if rows else 0):
             return "does not hold the hidden states of its rows"
         return None

@@ -132,7 +132,8 @@ class StageWorker:
         if said is not None:
             states = None
             if said.state_rows and hidden is not None:
-                states = self._transfer.to_host(hidden[-1:].expand(said.state_rows, -1))
+                own = hidden[-1:, -self._width :]  # without captured ones
+                states = self._transfer.to_host(own.expand(said.state_rows, -1))
             self._station.send(self._deployment.roles.drafts[flight.draft].name, said, states)
         counts = [len(segment.tokens) for segment in flight.segments]
         if self._desk.computed(flight, () if hidden is None else hidden.split(counts)):

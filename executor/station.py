@@ -233,7 +233,7 @@ class Station:
 
     def send(self, receiver: str, message: Message, hidden: torch.Tensor | None = None) -> None:
         self.enter("send")
-        size = message.size_bytes(self._row_bytes)
+        size = self.settings.deployment.roles.size_bytes(self.settings.placed.name, message)
         self.outboxes[receiver].send(message, self.clock.now_ms(), size, hidden)
         self.enter("desk")
 
@@ -241,7 +241,7 @@ class Station:
         deployment, ends = self.settings.deployment, (envelope.sender, envelope.receiver)
         if deployment.roles.is_local(*ends) or isinstance(envelope.body, Ping):
             return NO_LOAD
-        size = envelope.body.size_bytes(deployment.roles.sent_row_bytes(envelope.sender))
+        size = deployment.roles.size_bytes(envelope.sender, envelope.body)
         unscheduled = deployment.wiring.unscheduled(envelope.body)
         return deployment.link_for(*ends, unscheduled=unscheduled).load(size)
 
@@ -302,10 +302,6 @@ class Station:
         poll = select.poll()
         poll.register(self.control.fileno(), select.POLLIN)
         return poll
-
-    @cached_property
-    def _row_bytes(self) -> int:
-        return self.settings.deployment.roles.sent_row_bytes(self.settings.placed.name)
 
     @cached_property
     def _idle(self) -> IdleFactor:

@@ -50,7 +50,7 @@ class SwitchWorker:
         deployment, now = self._station.settings.deployment, self._station.clock.now_ms()
         for held, received in transfers:
             envelope = received.envelope
-            size = received.message.size_bytes(deployment.roles.sent_row_bytes(envelope.sender))
+            size = deployment.roles.size_bytes(envelope.sender, received.message)
             unscheduled = deployment.wiring.unscheduled(received.message)
             wire = self._wire(envelope.sender, envelope.receiver, unscheduled=unscheduled)
             begin, free, due = wire.transfer(now, size)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from treepipe.core.messages import Flight, Message
+from treepipe.core.messages import Flight, Message, Through
 from treepipe.core.recovery import Committed
 from treepipe.core.requests import RequestTrace, numbered
 from treepipe.physics.transfers import Port
@@ -77,13 +77,15 @@ class RunningSystem(World):
     def send(self, sender: str, receivers: Sequence[str], message: Message) -> None:
         if sender in self.failed:
             return
-        size = message.size_bytes(self._row_bytes[sender])
+        size = self.size(sender, message)
         links = self._links[self.deployment.wiring.unscheduled(message)]
         for receiver in receivers:
             links[sender, receiver].send(message, size)
 
     def size(self, sender: str, message: Message) -> int:
-        return message.size_bytes(self._row_bytes[sender])
+        report = isinstance(message, Through)
+        row_bytes = self.deployment.roles.row_bytes if report else self._row_bytes[sender]
+        return message.size_bytes(row_bytes)
 
     def note(self, device: str, kind: Kind, start_ms: float, session: int, tokens: int) -> None:
         if device in self.failed:

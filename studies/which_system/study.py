@@ -16,6 +16,7 @@ from treepipe.planner.halving import Ranked, SearchResult, search
 from treepipe.progress import Progress
 from treepipe.results.metrics import metric
 from treepipe.results.sheet import CellValue, Sheet, columns
+from treepipe.results.statistics import Interval
 from treepipe.scenario.schema import PoolSection
 from treepipe.studies.plots import gain_figure
 from treepipe.studies.reproduction import Reproduction, predicted, published
@@ -159,26 +160,32 @@ def _needs(found: Results, needed: NeedsOf) -> Sheet:
 
 
 def _answer(found: Results, needed: NeedsOf) -> dict[str, Any]:
-    """Return the page's fields of the new systems: where the best one ``beats`` the five beyond
-    doubt, where it is ``ahead`` in the mean; in how many ``cells`` it leads with each draft."""
+    """Return the page's fields of the new systems: a sentence, ``head``, says whether they beat the
+    five beyond doubt, which is the best, and with which drafts they would lead; ``ahead``, where
+    they lead without that. None if none of them was searched."""
     cells = {key: each for key, each in needed.items() if each}
-    beats, ahead, leads = list[str](), list[str](), dict.fromkeys((STATED, *BETTER), 0)
+    told, leads = list[tuple[Interval, str]](), dict.fromkeys((STATED, *BETTER), 0)
     for (place, goal), each in cells.items():
         for what in leads:
             leads[what] += max(values[what].mean for values in each.values()) > 1
         name = max(each, key=lambda name: each[name][STATED].mean)
-        stated, five = each[name][STATED], best_of_five(found[place, goal])
-        if stated.mean > 1:
-            clear = stated.low is not None and stated.low > 1
-            told = f"{place.name}, {goal}: {name} {stated.mean:.2f} times {five}"
-            (beats if clear else ahead).append(told)
-    drafts = ", ".join(f"with {what} on {leads[what]}" for what in BETTER)
+        value, five = each[name][STATED], best_of_five(found[place, goal])
+        where = f"{name} with {value.mean:.2f} times {five} on {place.name} for {goal}"
+        told.append((value, where))
+    if not told:
+        return dict.fromkeys(("head", "ahead"))
+    beats = [where for value, where in told if value.low is not None and value.low > 1]
+    ahead = [where for value, where in told if value.mean > 1 and where not in beats]
+    who, where = "no system of 2026 beats", "any"
+    if beats:
+        who, where = "systems of 2026 beat", f"{len(beats)} ({'; '.join(beats)})"
+    drafts = ", ".join(f"on {leads[what]} with {what}" for what in BETTER)
     return {
-        "cells": len(cells),
-        "leads": leads[STATED],
-        "beats": "; ".join(beats) or "nowhere",
+        "head": f"{who} the best of the five beyond doubt on {where} of {len(cells)} clusters and "
+        f"goals; the best is {max(told, key=lambda each: each[0].mean)[1]}; in the mean one of "
+        f"them leads on {leads[STATED]} as they are, and would lead {drafts}, the five staying as "
+        f"they are",
         "ahead": "; ".join(ahead) or "nowhere",
-        "drafts": drafts if cells else None,
     }
 
 

@@ -1,7 +1,9 @@
-"""Systems that draft while the target verifies, step for step beside a loop without a pipeline."""
+"""Systems that draft while the target verifies, step for step beside a loop without a pipeline;
+a draft server hands out no returned segment between their passes, and they refuse one."""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,9 +12,10 @@ import pytest
 from tests.worlds.one_request import OneRequest
 from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders
+from treepipe.core.errors import ProtocolError
 from treepipe.core.front_desk import ArrivalQueue
 from treepipe.core.messages import Flight
-from treepipe.core.protocol import Drafted, DraftPass, Started
+from treepipe.core.protocol import Drafted, DraftPass, Returned, Started
 from treepipe.core.schedules import systems
 from treepipe.core.system import ScheduleContext
 from treepipe.testing.hashed_lm import DRAFTS, Logits, any_order, target
@@ -108,6 +111,30 @@ def test_ssd_goes_on_where_it_has_guessed_the_outcome(
             break
     keys = {"gamma": gamma, "fan_out": fan_out, "jit_speculate": jit}
     assert steps_of("ssd", draft, gamma, **keys) == expected
+
+
+MEANWHILE = {"pruned_pp", "flowspec", "pipedec", "specpipe", "specpipe_db", "spd", "pearl", "ssd"}
+"""Systems that draft while segments travel, and do not listen."""
+
+
+@pytest.mark.parametrize("name", [n for n, each in systems().items() if each.drafts])
+def test_a_segment_comes_back_between_passes_only_to_those_who_listen(name: str) -> None:
+    """No desk hands one out, or decoding would end with an error; told by hand it is refused."""
+    system, told = systems()[name], 0
+    for seed in range(4):
+        schedule = system.make(system.parameters(), ScheduleContext(1, 3))
+        world = OneRequest(schedule, 3, target, DRAFTS["noisy"], any_order(seed), 1)
+        world.open(1, schedule, Started(PROMPT, WANTED))
+        while world.step():
+            if world.servers[0].drafted and not schedule.listens:
+                before = pickle.dumps(schedule)
+                for ticket in world.travelling(1):
+                    with pytest.raises(ProtocolError):
+                        schedule.handle(Returned(ticket, 0, 0, (1,)))
+                    assert pickle.dumps(schedule) == before
+                    told += 1
+        assert len(world.text(1)) == WANTED
+    assert bool(told) == (name in MEANWHILE)
 
 
 def flights(orders: Orders) -> list[Flight]:

@@ -119,16 +119,6 @@ class ModelPipeline(TimelessPipeline):
         return arrived if rows is None else arrived[list(rows)]
 
 
-class ByLevel(dict[Any, Any]):
-    """What a block draft has proposed, which holds for every path of a length."""
-
-    def setdefault(self, path: Any, default: Any = None) -> Any:
-        return super().setdefault(len(path), default)
-
-    def get(self, path: Any, default: Any = None) -> Any:
-        return super().get(len(path), default)
-
-
 class ModelWorld(TimelessWorld):
     """The world without time, with real layers in its stages and a real draft, which is shown the
     target's states if it reads them."""
@@ -158,8 +148,6 @@ class ModelWorld(TimelessWorld):
         super().entered(session, request)
         self._source.open(session)
         self._notes[session] = NodeNotes()
-        if isinstance(self._source, BlockDraft):
-            request.offered = ByLevel()
 
     def _end(self, number: int) -> None:
         flight = self.servers[number].flight
@@ -295,6 +283,7 @@ def decode(target: Path, source: DraftSource, name: str, case: Drawn, **of_draft
         prompts=case.prompts,
         room=room,
         least=case.least,
+        block=4 if isinstance(source, BlockDraft) else 0,
         round_ms=lambda rows: 1.0 + rows,
     )
     world = ModelWorld(target, source, cuts, any_order(case.seed), sharing)

@@ -1,7 +1,14 @@
-"""How much of each chain travels: by hand, and that no token is judged by what is behind it."""
+"""How much of each chain travels: by hand, that no token is judged by what is behind it, and that
+sampled texts of cut chains have the target's distribution, by enumeration of all draws."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +20,8 @@ from treepipe.core.protocol import Drafted, Started
 from treepipe.core.schedules import systems
 from treepipe.core.system import ScheduleContext
 from treepipe.core.verify_length import admitted
+from treepipe.testing.hashed_lm import VOCABULARY, target
+from treepipe.testing.trials.sampling import PROMPT, SamplingWorld, distribution
 
 CHAINS = [(0.9, 0.8), (0.5,)]
 shares = st.lists(st.floats(0.05, 1.0), max_size=5)
@@ -89,3 +98,51 @@ def test_requests_of_a_flight_compete_for_its_rows() -> None:
         fed += flights(desk.drafted(answers))
     (flight,) = fed
     assert [segment.tokens for segment in flight.segments] == [(6, 7, 7), (6,)]
+
+
+class OneDrawOfAll(SamplingWorld):
+    """A world whose target draws the given tokens, and the first one from then on.
+
+    Attributes:
+        drawn: tokens of the text that were drawn, those beyond its end included.
+        chance: probability of these draws.
+        travelled: rows of every segment of drafted tokens.
+    """
+
+    def __init__(self, given: list[int]) -> None:
+        super().__init__(2, 0, drawn=False, cut=True)
+        self.given, self.drawn, self.chance = given, list[int](), 1.0
+        self.travelled = Counter[int]()
+
+    def _judge(self, request: Any, segment: Any) -> None:
+        self.travelled[len(segment.tokens)] += not segment.committed
+        super()._judge(request, segment)
+
+    def _token(self, path: list[int], offer: object) -> int:
+        if path != [*PROMPT, *self.drawn]:
+            return 0  # behind a rejected token: nobody reads it
+        known = self.given[len(self.drawn) :]
+        self.drawn.append(known[0] if known else 0)
+        self.chance *= float(distribution(target, tuple(path))[self.drawn[-1]])
+        return self.drawn[-1]
+
+
+@pytest.mark.parametrize("name", ["chain", "engine_pp"])
+def test_texts_of_cut_chains_have_exactly_the_targets_distribution(name: str) -> None:
+    """All texts of three tokens, over all that the target may draw."""
+    shares = defaultdict[tuple[int, ...], float](float)
+    travelled, left = Counter[int](), [list[int]()]
+    system, wanted = systems()[name], 3
+    keys = system.parameters(gamma=2, dynamic_length=True)
+    while left:
+        world = OneDrawOfAll(left.pop())
+        world.open(1, system.make(keys, ScheduleContext(1, 2)), Started(PROMPT, wanted))
+        world.run()
+        shares[tuple(world.text(1))] += world.chance
+        travelled += world.travelled
+        for place in range(len(world.given), len(world.drawn)):
+            left += [[*world.drawn[:place], token] for token in range(1, VOCABULARY)]
+    assert len(travelled) == 3, "chains go whole, in part and not at all"
+    for text in product(range(VOCABULARY), repeat=wanted):
+        steps = [distribution(target, (*PROMPT, *text[:i]))[t] for i, t in enumerate(text)]
+        assert shares[text] == pytest.approx(np.prod(steps), rel=1e-9), text

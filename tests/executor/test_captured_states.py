@@ -14,10 +14,11 @@ from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.local_workers import LocalRun
 from treepipe.core.captures import NORMED
 from treepipe.core.errors import UserError
-from treepipe.core.messages import HEADER_BYTES, ROW_BYTES, Flight, Verified
+from treepipe.core.messages import HEADER_BYTES, ROW_BYTES, Flight, Through, Verified
 from treepipe.core.system import Ends
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_worker import DraftWorker
+from treepipe.scenario.deployment import Roles
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario
 
@@ -37,13 +38,14 @@ def dense_states(target: Checkpoint, text: list[int]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("ends", ["draft", "pipeline"])
-@pytest.mark.parametrize("name", ["flowspec", "pipedec", "chain"])
+@pytest.mark.parametrize("name", ["flowspec", "pipedec", "spd", "chain"])
 def test_a_draft_reads_the_states_of_exactly_the_committed_text(
     target: Checkpoint, name: str, ends: Ends
 ) -> None:
     deployment = changed(
         small_deployment(name, clients=3, pipelines=2, ends=ends, captured=CAPTURED),
         row_bytes=4 * target.hidden_size,
+        reported_states=((2, 0),) * 2 if name == "spd" else (),
     )
     roles = worker_roles((target.directory, target.directory), deployment)
     seen: dict[int, list[torch.Tensor]] = {}
@@ -60,17 +62,20 @@ def test_a_draft_reads_the_states_of_exactly_the_committed_text(
         assert len(states) >= len(prompt)
         expected = dense_states(target, [*prompt, *text])[: len(states)]
         assert torch.allclose(states, expected, atol=2e-3)
-    _assert_sizes(run, deployment.roles.sent_row_bytes)
+    _assert_sizes(run, deployment.roles)
 
 
-def _assert_sizes(run: LocalRun, row_bytes: Any) -> None:
-    """What a message weighs in both worlds is what its sender hands over."""
+def _assert_sizes(run: LocalRun, roles: Roles) -> None:
+    """What a message weighs in both worlds is what its sender hands over; a report of SPD's has
+    anchors' states alone."""
     for name, station in run.stations.items():
         for message, hidden in station.sent:
-            if isinstance(message, Flight | Verified):
+            if isinstance(message, Flight | Verified | Through):
                 states = 0 if hidden is None else hidden.numel() * hidden.element_size()
                 expected = HEADER_BYTES + message.rows * ROW_BYTES + states
-                assert message.size_bytes(row_bytes(name)) == expected
+                assert roles.size_bytes(name, message) == expected
+            if isinstance(message, Through):
+                assert states == message.state_rows * roles.row_bytes
 
 
 def test_two_drafts_read_the_same_states_or_are_refused(tmp_path: Path) -> None:

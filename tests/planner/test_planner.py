@@ -58,6 +58,7 @@ schedules = ["pp", "chain", "specpipe"]
 schedule.gamma = [1, 4]
 schedule.width = [1, 4, 16, 64]
 schedule.children = [8]
+schedule.layers_per_step = [1]
 """
 EQUAL = (
     'search.schedules=["pp","chain","starsd"]',
@@ -325,7 +326,8 @@ def test_a_key_of_the_file_holds_for_all_and_a_named_schedule_is_the_only_one() 
     candidates, _ = find_candidates(file)
     assert {each.schedule for each in candidates} == {"specpipe"}
     assert {each.scenario.schedule.children for each in candidates} == {3}
-    assert len({each.scenario.schedule.width for each in candidates}) == len(candidates) > 3
+    shapes = {(s.width, s.layers_per_step) for s in (c.scenario.schedule for c in candidates)}
+    assert len(shapes) == len(candidates) > 3
 
 
 # --- the command ------------------------------------------------------------------------------

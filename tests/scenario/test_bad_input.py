@@ -273,6 +273,7 @@ CACHE = "serving={cache='paged',cache_tokens=9999}"
 AGAINST = "links.pairs=[{ends=['pipeline0.stage2','pipeline0.stage1'],one_way=true}]"
 PAST = "links.pairs=[{ends=['pipeline0.stage1','pipeline0.stage3']}]"
 NO_MESSAGE = "ends has no effect: it is read only where messages go between the two"
+BLOCK = "drafts=[{source='block',capture='output',device={draft_ms={1=3.0}}}]"
 UNREAD = [
     ("sampling.matches_weight=2", "key sampling.matches_weight has no effect: it is read only"),
     ("sampling.tau_max=0.3", "only where sampling.rule is 'adaptive'"),
@@ -292,6 +293,7 @@ UNREAD = [
     ("drafts.0.weight=0.2", "only where drafts.0.source is 'hybrid'"),
     ("drafts.0.head=reference", "only where drafts.0.source is 'eagle' or 'eagle3' or 'block'"),
     ("drafts.0.capture=output", "only where drafts.0.source is 'eagle3'"),
+    (BLOCK, "drafts.0.capture has no effect: it is read only where drafts.0.source is 'eagle3'"),
     ("links.local.latency_ms=5", "key links.local has no effect: it is read only where two roles"),
     (AGAINST, f"key links.pairs.0.{NO_MESSAGE}"),
     (PAST, f"key links.pairs.0.{NO_MESSAGE}"),

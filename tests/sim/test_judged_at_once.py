@@ -12,6 +12,12 @@ from treepipe.core.verification import Block, Distribution, draw
 from treepipe.executor.measure.judging import rejection_rank
 from treepipe.profiles.pool_file import Made, PoolFile, Prompt, Table
 from treepipe.results.metrics import run_metrics
+from treepipe.scenario.fitting import fit_to_memory
+from treepipe.scenario.resolve import resolve
+from treepipe.scenario.workload import draw_requests
+from treepipe.sim.acceptance_pool import acceptance_pool
+from treepipe.validation.calibration import CalibratedAcceptance
+from treepipe.validation.comparison import predict_case
 
 TOKENS, GAMMA, LENGTH = 5, 4, 400
 
@@ -57,9 +63,9 @@ def played(rounds: int) -> float:
     return (len(text) - 2) / rounds
 
 
-def predicted(folder: Path, rule: str, *, ratios: bool) -> tuple[float, list[str]]:
+def chain(folder: Path, rule: str, *, ratios: bool = True) -> Written:
     file = pool_of(folder, ratios=ratios)
-    written = Written(
+    return Written(
         "chain",
         f'acceptance={{source="pool", file="{file}"}}',
         "sampling.temperature=1",
@@ -69,7 +75,10 @@ def predicted(folder: Path, rule: str, *, ratios: bool) -> tuple[float, list[str
         "workload.requests=10",
         folder=folder,
     )
-    (trace,) = written.simulated()
+
+
+def predicted(folder: Path, rule: str, *, ratios: bool) -> tuple[float, list[str]]:
+    (trace,) = chain(folder, rule, ratios=ratios).simulated()
     return run_metrics(trace)["tokens_per_round"], trace.warnings
 
 
@@ -80,6 +89,16 @@ def test_a_prediction_keeps_as_many_tokens_as_the_rule(tmp_path: Path) -> None:
     assert not any("one by one" in each for each in warned)
     one_by_one, _ = predicted(tmp_path, "rejection", ratios=True)
     assert found > 1.03 * one_by_one
+
+
+def test_a_validation_predicts_what_a_simulation_does(tmp_path: Path) -> None:
+    scenario = chain(tmp_path, "block").scenario
+    requests = draw_requests(scenario, scenario.seed)
+    deployment = fit_to_memory(resolve(scenario).asked(requests, scenario.seed))
+    acceptance = CalibratedAcceptance(*acceptance_pool(scenario))
+    found = predict_case(deployment, scenario, acceptance, lambda *_: None, lambda trace: trace)
+    expected, _ = predicted(tmp_path, "block", ratios=True)
+    assert found.metrics["tokens_per_round"].mean == expected
 
 
 def test_without_ratios_tokens_are_judged_one_by_one(tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ def test_which_system_end_to_end(tmp_path: Path) -> None:
     stated, better = (rows[f"{key}/{what}"]["predicted"] for what in ("as-stated", "both"))
     assert better > 2 * stated > 0, "its draft takes longer than a stage"
     assert [len(sheet.rows) for sheet in result.tables[:3]] == [2, 2, len(settings.schedules)]
+    assert result.findings[0].startswith("no system of 2026 beats the best of the five beyond")
+    assert "the best is spd with " in result.findings[0]
     assert any("who is best" in finding for finding in result.findings)
     panels = result.figures["which-system"].axes
     frames = [each for panel in panels for each in panel.patches if not each.get_fill()]

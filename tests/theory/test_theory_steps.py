@@ -53,13 +53,14 @@ def test_a_step_waits_for_its_slowest_stage(hop_ms: float, times_ms: tuple[float
     assert last_gap("pipedec", *keys, CENTRAL) == pytest.approx(20.0 + 3 * hop_ms)
 
 
-@pytest.mark.parametrize("stages", [4, 8])
-def test_the_states_of_anchor_layers_queue_at_the_draft_server(stages: int) -> None:
+@pytest.mark.parametrize(("stages", "source"), [(4, "model"), (8, "model"), (4, "eagle3")])
+def test_the_states_of_anchor_layers_queue_at_the_draft_server(stages: int, source: str) -> None:
     """By hand: a state takes 2 ms, and those of layers 0, l, 3 l and 6 l, as far as the last stage
     does not hold them, come to the draft server's port with the result, the first ones a little
     before it, since the words leave one after another (64 bytes in 0.06 ms)."""
     rate = "links.default={ latency_ms = 0.0, bandwidth_mbit_s = 8.192 }"
     keys = (stages_of(*[20.0] * stages), rate, "target.hidden_size=1024", "target.dtype=float16")
+    keys = (*keys, f"drafts.0.source={source}")
     lean = last_gap("spd", *keys, "schedule.anchors=false", rel=0.02)
     expected = 2.0 * sum(each < stages - 1 for each in (0, 1, 3, 6))
     anchored = last_gap("spd", *keys, rel=0.02)  # the form lets words and reports wait for ports

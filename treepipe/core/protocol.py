@@ -260,7 +260,8 @@ class Schedule(Protocol):
 
     @property
     def listens(self) -> bool:
-        """Whether the schedule receives returned segments between the passes of a draft."""
+        """Whether the schedule receives returned segments between the passes of a draft; else one
+        is illegal while a pass is under way."""
 
     @property
     def gauge(self) -> type[Gauge]:

@@ -16,7 +16,7 @@ from treepipe.core.barrier import Groups
 from treepipe.core.captures import carried
 from treepipe.core.draft_work import Draft
 from treepipe.core.front_desk import Policy, ServiceLevels
-from treepipe.core.messages import Feedback, Flight, Message
+from treepipe.core.messages import Feedback, Flight, Message, Through
 from treepipe.core.protocol import Schedule, Started
 from treepipe.core.requests import Objectives
 from treepipe.core.stage_desk import Place
@@ -197,6 +197,11 @@ class Roles:
     def sent_row_bytes(self, sender: str) -> int:
         """Return the bytes of the hidden states of a row that a role sends."""
         return self.row_bytes * self.sent_states(sender)
+
+    def size_bytes(self, sender: str, message: Message) -> int:
+        """Return a message's bytes on a link; the states in a report have no captured ones."""
+        bare = isinstance(message, Through)
+        return message.size_bytes(self.row_bytes if bare else self.sent_row_bytes(sender))
 
     def flight_row_bytes(self, sender: str) -> int:
         """Return the same of a message with a state of every row; 0 where ids are sent."""

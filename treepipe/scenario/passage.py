@@ -139,7 +139,7 @@ class Passage:
         ends, roles = (self.stages[number - 1].name, self.draft.name), self.deployment.roles
         link = self.deployment.link(*ends)
         states = self.deployment.service.reported(self.pipeline, number)
-        occupied = link.occupied_ms(HEADER_BYTES + states * roles.sent_row_bytes(ends[0]))
+        occupied = link.occupied_ms(HEADER_BYTES + states * roles.row_bytes)
         return occupied + link.mean_delay_ms, self._ported(ends, occupied)
 
     def _ported(self, ends: tuple[str, str], occupied_ms: float) -> float:

@@ -132,6 +132,13 @@ _LAWS = (
         "rooms",
     ),
     Law(
+        "blocks",
+        "a draft that answers for the levels of a block at once is asked about no node below it, "
+        "and changes no text",
+        "DFlash, arXiv 2602.06036; DDTree, arXiv 2604.12989",
+        "blocks",
+    ),
+    Law(
         "refusal",
         "an illegal event is refused and changes nothing",
         "treepipe, docs/design.md, The protocol",

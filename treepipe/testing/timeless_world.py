@@ -71,7 +71,7 @@ class TimelessRequest:
     """One request, open or finished.
 
     Attributes:
-        offered: per token path what the draft has proposed below it.
+        offered: what the draft has proposed below each token path, of a block at each place.
         begun: whether the schedule has been told.
         evaluated: tickets of the segments that were answered.
         reason: why it is finished, None while it is not.
@@ -83,7 +83,7 @@ class TimelessRequest:
     text: list[int] = field(default_factory=list)
     reader: DraftReader = field(default_factory=DraftReader)
     scratch: Scratch[None] = field(default_factory=Scratch)
-    offered: dict[tuple[int, ...], set[int]] = field(default_factory=dict)
+    offered: dict[tuple[int, ...] | int, set[int]] = field(default_factory=dict)
     begun: bool = False
     evaluated: list[int] = field(default_factory=list)
     reason: str | None = None
@@ -124,6 +124,7 @@ class Sharing:
         prompts: place of prompts among the segments that wait for a stage.
         room: for keys and values of each server's requests; None: no bound.
         least: probability of a candidate that a draft still offers.
+        block: levels of a block draft; 0: the draft answers by token path.
         round_ms: what a flight of so many rows costs; None: no chain is cut.
     """
 
@@ -135,7 +136,12 @@ class Sharing:
     prompts: Place = "last"
     room: CacheRoom | None = None
     least: float = 0.0
+    block: int = 0
     round_ms: RoundMs | None = None
+
+    @property
+    def least_log_prob(self) -> float:
+        return log(self.least) if self.least else -inf
 
 
 ALONE = Sharing()
@@ -184,7 +190,7 @@ class TimelessWorld:
                     ArrivalQueue(sharing.policy, levels),
                     sharing.batch,
                     room=sharing.room,
-                    least_log_prob=log(sharing.least) if sharing.least else -inf,
+                    least_log_prob=sharing.least_log_prob,
                     rounds_ms=[sharing.round_ms] * len(pipelines) if sharing.round_ms else (),
                 )
             )
@@ -367,7 +373,8 @@ class TimelessWorld:
         request = self.requests[session]
         above, root = (*request.prompt, *request.text[:-1]), request.text[-1:]
         for path in self.pipelines[request.pipeline].ledger(session).paths():
-            known = request.offered.get(above + path[:-1], ()) if len(path) > 1 else root
+            at = self._place(above + path[:-1])
+            known = request.offered.get(at, ()) if len(path) > 1 else root
             hold(path[-1] in known, "drafted", f"the node {path} was not drafted for its path")
 
     def drafted(self, session: int, order: DraftPass) -> Drafted:
@@ -387,13 +394,30 @@ class TimelessWorld:
             all_read = request.reader.read == request.committed
             hold(all_read, "drafted", "a draft pass over committed tokens does not read them all")
         drafted = self.answer(session, order, paths)
-        for path, tokens in zip(paths, drafted.tokens, strict=order.top_k > 0):
-            request.offered.setdefault(tuple(path), set()).update(map(int, tokens))
+        least = self.sharing.least_log_prob
+        rows = zip(paths, drafted.tokens, drafted.log_probs, strict=order.top_k > 0)
+        for path, tokens, shares in rows:
+            there = {int(t) for t, s in zip(tokens, shares, strict=True) if -inf < s >= least}
+            request.offered.setdefault(self._place(tuple(path)), set()).update(there)
         return drafted
 
+    def _place(self, path: tuple[int, ...]) -> tuple[int, ...] | int:
+        return len(path) if self.sharing.block else path
+
     def answer(self, session: int, order: DraftPass, paths: list[list[int]]) -> Drafted:
-        """The draft's candidates for each path."""
-        return candidates(self.draft, order, paths)
+        """The draft's candidates for each path; a block's are those along its own text."""
+        levels, own = self.sharing.block, [*self.requests[session].reader.read]
+        if not levels:
+            return candidates(self.draft, order, paths)
+        last = len(own) + levels
+        deepest = max(map(len, paths))
+        hold(deepest <= last, "blocks", "the draft is asked about a node below its block")
+        while len(own) < last:
+            own.append(_ranked(self.draft, tuple(own))[0][0])
+        found = candidates(self.draft, order, [own[: len(path)] for path in paths])
+        said = zip(paths, found.log_probs, strict=order.top_k > 0)
+        log_probs = [row if len(path) < last else [-inf] * len(row) for path, row in said]
+        return Drafted(order.ticket, found.tokens, log_probs)
 
     # --- the end ---------------------------------------------------------------------------------
 

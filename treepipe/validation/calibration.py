@@ -24,7 +24,7 @@ from treepipe.scenario.making import READS
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Replay
 from treepipe.sim.acceptance import PoolSource
-from treepipe.sim.acceptance_pool import acceptance_pool, acceptance_warnings
+from treepipe.sim.acceptance_pool import acceptance_pool, acceptance_warnings, judges_whole
 from treepipe.sim.pool import Pool
 
 CALIBRATION, HELD_OUT = "reference:calibration", "reference:heldout"
@@ -56,9 +56,9 @@ class CalibratedAcceptance:
     hit_ratio: Mapping[int, float] | None = None
     warnings: Sequence[str] = ()
 
-    @property
-    def source(self) -> PoolSource:
-        return PoolSource(self.pool, self.block, 0, self.hit_ratio)
+    def source(self, scenario: Scenario) -> PoolSource:
+        whole = judges_whole(scenario, self.pool)
+        return PoolSource(self.pool, self.block, 0, self.hit_ratio, whole=whole)
 
 
 _Pair: TypeAlias = tuple[Path, SourceSettings, str, Path]

@@ -97,7 +97,7 @@ def predict_case(
     """Simulate the scenario's number of runs, each with its own seed."""
     # A simulated token is a rank, so no token ends a simulated text.
     requests = tuple(replace(request, end_tokens=frozenset()) for request in deployment.requests)
-    source, traces = acceptance.source, list[Trace]()
+    source, traces = acceptance.source(scenario), list[Trace]()
     for seed in run_seeds(scenario.seed, scenario.runs):
         own = source.reseeded(seed, resampled=scenario.runs > 1)
         traces.append(simulate(deployment.asked(requests, seed), own))

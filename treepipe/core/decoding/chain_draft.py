@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from treepipe.core.decoding.in_flight import TreeInFlight
 from treepipe.core.decoding.pending_pass import PendingPass
 from treepipe.core.messages import NO_PARENT
@@ -14,6 +16,7 @@ class ChainDraft:
     Attributes:
         tokens: token ids with their log probabilities.
         used: number of them that are committed, the root last.
+        ended: the draft has no candidate behind the last of them.
     """
 
     def __init__(self, *, drawn: bool) -> None:
@@ -23,7 +26,7 @@ class ChainDraft:
     def restart(self) -> None:
         """Forget the tokens drafted below the newest committed token."""
         self.tokens: list[tuple[int, float]] = []
-        self.used = 0
+        self.used, self.ended = 0, False
         self._slots = 0  # number of them in the draft's scratch part
         self._read = False
 
@@ -33,7 +36,10 @@ class ChainDraft:
         return len(self.tokens) - self.used
 
     def absorb(self, event: Drafted) -> None:
-        self.tokens.append((int(event.tokens[0][0]), float(event.log_probs[0][0])))
+        token, log_prob = int(event.tokens[0][0]), float(event.log_probs[0][0])
+        self.ended = log_prob == -inf
+        if not self.ended:
+            self.tokens.append((token, log_prob))
 
     def next_pass(self, ticket: int, flying: TreeInFlight, pending: PendingPass) -> DraftPass:
         """Return the pass for one token more; the first one reads the committed tokens."""

@@ -77,8 +77,7 @@ class Frontier:
         self._chain += [tree.tokens[node] for node in path]
         self.candidates = [*map(self.candidates.__getitem__, kept)]
         if root not in self._slots:
-            self._slots, self._accepted = [], []
-            self.root_read = False
+            self._root_unread()
             return
         self._accepted += [self._slots.index(node) for node in path]
         moved: dict[int | None, int] = dict(zip(kept[1:], range(1, len(kept)), strict=True))
@@ -90,6 +89,12 @@ class Frontier:
             if known is not None and not np.isfinite(known[0].log_probs[known[1]]).any():
                 self.candidates[node] = None
                 self._slots = [None if slot == node else slot for slot in self._slots]
+        if self.candidates[0] is None:  # then nothing is below it
+            self._root_unread()
+
+    def _root_unread(self) -> None:
+        """Let the draft read the root as a committed token, with no scratch node behind it."""
+        self._slots, self._accepted, self.root_read = [], [], False
 
     def take_prune(self) -> tuple[tuple[int, ...] | None, int]:
         """Return the nodes that the draft's cache keeps, and how many of them are committed."""

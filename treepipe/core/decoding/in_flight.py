@@ -138,6 +138,16 @@ class TreeInFlight:
         tokens = event.next_tokens if rows is None else [event.next_tokens[i] for i in rows]
         self._verified[start : start + len(tokens)] = tokens
 
+    def judged(self, event: Returned) -> Walk:
+        """Take a pass that comes back whole, root first; follow the target's tokens."""
+        if not event.next_tokens:
+            raise ProtocolError("a pass comes back with the target's token at its root")
+        self.take(event)
+        self.verify(event)
+        walk = self.walk()
+        assert walk is not None  # the root came back
+        return walk
+
     def shortened(self) -> None:
         """Count as fed only the nodes that came back: the rest was cut off before it left."""
         self._fed_count = sum(token is not None for token in self._verified)

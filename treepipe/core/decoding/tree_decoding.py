@@ -67,6 +67,8 @@ class TreeDecoding(ABC):
         if isinstance(event, Drafted):
             return self._drafted(event) if self._pending.answers(event) else []
         if isinstance(event, Returned):
+            if self._pending.under_way and not self.listens:
+                raise ProtocolError("a segment is back before the draft pass under way")
             return self._prefilled(event) if self._request.prefill else self._returned(event)
         if isinstance(event, Stepped):
             return self._stepped(event)

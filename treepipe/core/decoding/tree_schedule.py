@@ -6,7 +6,6 @@ The subclasses decide when a returned segment is evaluated, and which nodes are 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import deque
 from dataclasses import dataclass
 from math import exp
 
@@ -56,7 +55,6 @@ class TreeSchedule(TreeDecoding):
         self._steps = 0  # segments of the round that were fed
         self._draft: TreeDraft | None = None  # under way
         self._base: TreeDraft | None = None  # the last one that is complete
-        self._waiting: deque[Returned] = deque()
 
     @abstractmethod
     def _decide(self) -> list[Command]:
@@ -76,21 +74,12 @@ class TreeSchedule(TreeDecoding):
             return [self._next_pass(draft)]
         self._draft = None
         opened = self._flying.opened
-        commands = self._on_draft_complete(draft) if opened else self._open_round(draft)
-        while self._waiting and self._draft is None and not self.done:
-            commands += self._evaluate(self._waiting.popleft())
-        return commands
+        return self._on_draft_complete(draft) if opened else self._open_round(draft)
 
     def _returned(self, event: Returned) -> list[Command]:
         if not self._flying.take(event):
             return []
         self._seen = event.seen
-        if self._draft is not None and not self.listens:
-            self._waiting.append(event)
-            return []
-        return self._evaluate(event)
-
-    def _evaluate(self, event: Returned) -> list[Command]:
         self._flying.verify(event)
         return self._decide()
 
@@ -140,5 +129,4 @@ class TreeSchedule(TreeDecoding):
         if self.done:
             return commands
         word = self._flying.drop_round(walk, lock_step=self.lock_step)
-        self._waiting.clear()
         return [word, *commands, *self._begin(walk.next_token)]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from treepipe.core.decoding.chain_draft import ChainDraft
 from treepipe.core.decoding.keys import ChainKeys, chain_grid
 from treepipe.core.decoding.tree_decoding import TreeDecoding
-from treepipe.core.errors import ProtocolError
 from treepipe.core.protocol import Command, Drafted, Returned
 from treepipe.core.system import ScheduleContext, System
 
@@ -30,18 +29,13 @@ class ChainAhead(TreeDecoding):
 
     def _returned(self, event: Returned) -> list[Command]:
         flying, draft = self._flying, self._draft
-        if not event.next_tokens:
-            raise ProtocolError("a window comes back with the target's token at its root")
-        flying.take(event)
-        flying.verify(event)
-        walk = flying.walk()
-        assert walk is not None  # the root came back, so at least it is verified
+        walk, window = flying.judged(event), len(flying.tree) - 1
         commands = flying.commit(walk)
         flying.record_round()
         if self.done:
             return commands
-        guess = draft.used + self._gamma
-        whole = len(walk.accepted) == self._gamma + 1
+        whole = len(walk.accepted) == window + 1
+        guess = draft.used + window
         if whole and len(draft.tokens) > guess and draft.tokens[guess][0] == walk.next_token:
             draft.used = guess + 1
         else:
@@ -57,20 +51,20 @@ class ChainAhead(TreeDecoding):
 
     def _go_on(self) -> list[Command]:
         """Feed the window if it is complete and none is under way; draft the missing tokens."""
-        commands, flying = list[Command](), self._flying
-        if not flying.opened and self._draft.ahead >= self._gamma:
+        commands, flying, draft = list[Command](), self._flying, self._draft
+        if not flying.opened and (draft.ended or draft.ahead >= self._gamma):
             commands.append(self._window())
         ahead = self._gamma + 1 if flying.opened else 0
-        if not self._pending.under_way and self._draft.ahead < self._gamma + ahead:
-            ticket = self._request.ticket()
-            order = self._draft.next_pass(ticket, flying, self._pending)
+        goes_on = draft.ahead < self._gamma + ahead and not draft.ended
+        if goes_on and not self._pending.under_way:
+            order = draft.next_pass(self._request.ticket(), flying, self._pending)
             commands.append(self._pending.ask(order))
         return commands
 
     def _window(self) -> Command:
         first = self._draft.used
         self._flying.append_chain(self._draft.tokens[first : first + self._gamma])
-        return self._flying.feed(self._gamma + 1, None)
+        return self._flying.feed(self._flying.waiting, None)
 
 
 def _make(parameters: ChainKeys, context: ScheduleContext) -> ChainAhead:

@@ -10,14 +10,16 @@ does not, drafting starts anew below the target's own token, in pre-verify.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from treepipe.core.decoding.chain_draft import ChainDraft
-from treepipe.core.decoding.drafted_meanwhile import DraftedMeanwhile
 from treepipe.core.decoding.keys import ChainKeys, chain_grid
+from treepipe.core.decoding.tree_decoding import TreeDecoding
 from treepipe.core.protocol import Command, Drafted, Returned
 from treepipe.core.system import ScheduleContext, System
 
 
-class VerifiedMeanwhile(DraftedMeanwhile):
+class VerifiedMeanwhile(TreeDecoding):
     """A request decoded step by step; the tree is a chain, whose fed part the target reads."""
 
     def __init__(self, context: ScheduleContext, prefill_chunk: int, gamma: int) -> None:
@@ -44,17 +46,17 @@ class VerifiedMeanwhile(DraftedMeanwhile):
     def _drafted(self, event: Drafted) -> list[Command]:
         draft = self._draft
         draft.absorb(event)
+        if draft.ended:
+            return []
         self._flying.append_chain(draft.tokens[-1:])
-        if draft.ahead < self._asked:
-            return [self._next_pass()]
-        return self._drafted_all()
+        return [self._next_pass()] if draft.ahead < self._asked else []
 
-    def _judged(self, event: Returned) -> list[Command]:
+    def _returned(self, event: Returned) -> list[Command]:
         """End a step: the target's tokens are followed into those drafted meanwhile."""
         flying = self._flying
-        flying.verify(event)
-        walk = flying.walk()
-        assert walk is not None  # the first row came back
+        walk = flying.judged(event)
+        if self._draft.ended:  # it begins anew below the verified tokens
+            walk = replace(walk, next_node=None)
         commands = flying.commit(walk)
         if walk.next_node is None or self.done:
             flying.record_round()

@@ -33,7 +33,7 @@ def _segment_tokens(parameters: BatchKeys, stages: int) -> int:
 
 
 def _grid(load: Load) -> Sequence[Block]:
-    return layered_grid({})
+    return layered_grid({"layers_per_step": (1, 2, 3)})
 
 
 def _batches(load: Load) -> Sequence[Block]:

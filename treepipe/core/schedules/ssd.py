@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from treepipe.core.decoding.drafted_meanwhile import DraftedMeanwhile
 from treepipe.core.decoding.keys import ChainKeys
+from treepipe.core.decoding.tree_decoding import TreeDecoding
 from treepipe.core.protocol import Command, Drafted, DraftPass, Returned
 from treepipe.core.registry import key
 from treepipe.core.system import Block, Load, ScheduleContext, System
@@ -50,7 +50,7 @@ class _Outcome:
     chain: list[tuple[int, float]] = field(default_factory=list)
 
 
-class OutcomesGuessed(DraftedMeanwhile):
+class OutcomesGuessed(TreeDecoding):
     """A request decoded chain by chain; the draft holds the root as its first scratch node."""
 
     def __init__(self, context: ScheduleContext, keys: OutcomeKeys) -> None:
@@ -97,9 +97,7 @@ class OutcomesGuessed(DraftedMeanwhile):
                     outcome.chain.append((int(tokens[0]), float(log_probs[0])))
                     growing.append(outcome)
         self._growing = [each for each in growing if len(each.chain) < self._keys.gamma]
-        if self._growing:
-            return [self._grow(self._growing)]
-        return self._drafted_all()
+        return [self._grow(self._growing)] if self._growing else []
 
     def _chained(self, answers: Sequence[Any]) -> list[Command]:
         """Draft a chain behind the root, token by token; ``answers`` are those of the last one."""
@@ -142,11 +140,9 @@ class OutcomesGuessed(DraftedMeanwhile):
 
     # --- the target's answer ---------------------------------------------------------------------
 
-    def _judged(self, event: Returned) -> list[Command]:
+    def _returned(self, event: Returned) -> list[Command]:
         flying = self._flying
-        flying.verify(event)
-        walk = flying.walk()
-        assert walk is not None  # the root came back
+        walk = flying.judged(event)
         commands = flying.commit(walk)
         flying.record_round()
         if self.done:

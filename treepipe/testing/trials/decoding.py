@@ -85,8 +85,10 @@ def decode(
         story=case.story,
     )
 
+    block = sharing.block > 0
+
     def new_schedule(session: int) -> Any:
-        return system.make(parameters, ScheduleContext(session, stages))
+        return system.make(parameters, ScheduleContext(session, stages, False, block, block))
 
     played.new_schedule = new_schedule
     for session, (length, wanted, ends) in enumerate(asked, start=1):
@@ -153,8 +155,18 @@ def little_room(system: System, case: TrialCase) -> None:
     hold(paged or not played.preemptions, "rooms", "a reserved cache was taken away")
 
 
+def block_drafts(system: System, case: TrialCase) -> None:
+    """Requests at once, with a draft that makes a block of few levels of the committed text."""
+    asked = case.draw("requests", requests(1, 3))
+    stages, together = drawn_partition(system, case)
+    parameters = drawn_parameters(system, case, together)
+    sharing = Sharing(together, block=case.draw("block", st.integers(1, 5)))
+    decode(system, parameters, case, asked, stages, sharing=sharing)
+
+
 TRIALS = (
     Trial("requests", any_requests, 60),
     Trial("batches", shared_passes, 30),
     Trial("rooms", little_room, 30),
+    Trial("blocks", block_drafts, 30, lambda system: system.drafts, "it drafts nothing"),
 )
