@@ -6,14 +6,18 @@ A job is a ``delayed`` call of joblib; ``run_jobs`` runs it on the engine of the
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from itertools import islice
+from multiprocessing import resource_tracker
 from typing import Any, Literal, TypeAlias, get_args
 
 from joblib import Parallel, parallel_config  # type: ignore[import-untyped]
-from joblib.externals.loky.backend import resource_tracker  # type: ignore[import-untyped]
+from joblib.externals.loky.backend import (  # type: ignore[import-untyped]
+    resource_tracker as tracker_of_joblib,
+)
 from joblib.parallel import SequentialBackend, get_active_backend  # type: ignore[import-untyped]
 
 from treepipe.core.errors import RunError, UserError
@@ -69,11 +73,47 @@ def run_jobs(
         while some := list(islice(waiting, most)):
             yield from Parallel(n_jobs=workers, batch_size=together)(some)
         return
-    resource_tracker.ensure_running()  # started with the others, it would lift the block
     stream = "generator" if ordered else "generator_unordered"
+    results = _streamed(jobs, workers, stream, together)
+    try:
+        yield from islice(results, None)  # else ``yield from`` would close them itself
+    finally:
+        abandon(results)
+
+
+def processes() -> int:
+    """Return how many jobs run at once."""
+    backend, workers = get_active_backend()
+    return int(backend.effective_n_jobs(workers or -1))
+
+
+def start(job: Any) -> Iterator[Any]:
+    """Start the engine's processes, each with one such job, and return at once: they are ready when
+    the results are there. Without processes of its own the engine does nothing."""
+    backend, workers = get_active_backend()
+    if processes() == 1 or not backend.supports_return_generator:
+        return iter(())
+    return _streamed([job] * processes(), workers or -1, "generator_unordered", 1)
+
+
+def abandon(results: Iterator[Any]) -> None:
+    """End the jobs of results that nobody waits for, as after Ctrl-C, without joblib's warning."""
+    if isinstance(results, Generator):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            results.close()
+
+
+def _streamed(
+    jobs: Iterable[Any], workers: int, stream: str, together: int | Literal["auto"]
+) -> Iterator[Any]:
+    for tracker in (resource_tracker, tracker_of_joblib):
+        tracker.ensure_running()  # started with the others, it would lift the block
     with children_shielded():
-        results = Parallel(n_jobs=workers, return_as=stream, batch_size=together)(jobs)
-    yield from results
+        results: Iterator[Any] = Parallel(n_jobs=workers, return_as=stream, batch_size=together)(
+            jobs
+        )
+    return results
 
 
 @contextmanager

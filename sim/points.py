@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import ceil
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -28,11 +30,14 @@ from treepipe.results.statistics import Interval
 from treepipe.results.steady import steady
 from treepipe.results.trace import Trace
 from treepipe.scenario.scenario import Scenario
-from treepipe.sim.engine import run_jobs
+from treepipe.sim.alike import FEWEST
+from treepipe.sim.engine import abandon, processes, run_jobs, start
 from treepipe.sim.predict import alike, predict, predict_alike
 
 ALONE_S = 0.5
 """Seconds of this process's own work, in all, before it starts others, which takes a second."""
+STARTING_S = 1.0
+"""The same while others start; they are started at once if the other jobs seem to take longer."""
 ROOMS = ("core", "files", "physics", "scenario", "results", "sim")
 """Rooms whose sources change an outcome; ``profiles`` does, too."""
 PACKAGE = Path(__file__).parents[1]
@@ -128,9 +133,15 @@ def outcomes_of(points: Sequence[Point]) -> Iterator[tuple[str, Outcome]]:
 
 
 def _groups(points: Sequence[Point]) -> list[list[int]]:
-    """Group points, by their numbers, that are simulated together."""
+    """Group points, by their numbers, that are simulated together: none has more than the share of
+    a process."""
     plain = [number for number, point in enumerate(points) if not point.paths]
-    groups = [[plain[n] for n in group] for group in alike([points[n].scenario for n in plain])]
+    most = max(FEWEST, ceil(len(plain) / processes()))
+    groups = [
+        [plain[n] for n in group[first : first + most]]
+        for group in alike([points[n].scenario for n in plain])
+        for first in range(0, len(group), most)
+    ]
     alone = [[number] for number, point in enumerate(points) if point.paths]
     return sorted([*groups, *alone])
 
@@ -149,13 +160,25 @@ def _inputs(point: Point) -> tuple[str, str, Path, bool, bool]:
 
 
 def _begun_here(jobs: Sequence[Any]) -> Iterator[Any]:
-    """Run jobs in their order: here for ``ALONE_S``, the rest on the engine."""
-    waiting = iter(jobs)
-    while _alone.spent_s < ALONE_S:
-        if (job := next(waiting, None)) is None:
-            return
-        yield _alone.run_jobs(job)
-    yield from run_jobs(waiting)
+    """Run jobs in their order: here for ``ALONE_S``, or while the engine starts if the rest takes
+    much longer than that; the rest on the engine."""
+    waiting, until_s = deque(jobs), ALONE_S
+    started: Iterator[Any] | None = None
+    try:
+        while waiting and _alone.spent_s < until_s:
+            begun_s = _alone.spent_s
+            yield _alone.run_jobs(waiting.popleft())
+            if started is None and (_alone.spent_s - begun_s) * len(waiting) > STARTING_S:
+                started, until_s = start(delayed(_ready)()), STARTING_S
+        deque(started or (), maxlen=0)
+    finally:
+        abandon(started or iter(()))
+    if waiting:
+        yield from run_jobs(waiting)
+
+
+def _ready() -> None:
+    """Do nothing: a process that does it has imported this module."""
 
 
 def _simulate(content: str, fingerprint: str, path: Path, cut: bool, paths: bool) -> Outcome:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -82,17 +80,15 @@ def test_of_a_third_schedule_in_between_the_end_next_to_the_stated_value_is_told
     from there on, at the stated 1, too; the values tried first see only pp and eagle."""
 
     def costs(
-        _: SearchResult, plans: object, settings: list[dict[str, float]], *more: object
-    ) -> Any:
-        values = [each["scale.latency"] for each in settings]
+        _: SearchResult, asked: list[tuple[str, dict[str, float]]], *more: object
+    ) -> list[Runs]:
         lines = {"pp": (0.0, 1.0), "chain": (0.5, 0.25), "eagle": (0.64, 0.05)}
-        return [
-            {name: Runs(np.full(4, at_0 + slope * v)) for name, (at_0, slope) in lines.items()}
-            for v in values
-        ]
+        values = [(*lines[name], changes["scale.latency"]) for name, changes in asked]
+        return [Runs(np.full(4, at_0 + slope * value)) for at_0, slope, value in values]
 
     monkeypatch.setattr("treepipe.planner.break_even._simulated", costs)
-    even = along("scale.latency=0.5:3", found(**TWO))
+    three = {**TWO, "search.schedules": ["pp", "chain", "eagle"]}
+    even = along("scale.latency=0.5:3", found(**three))
     assert (even.before, even.after) == ("chain", "eagle")
     assert even.value == pytest.approx(0.7, rel=1e-3)
 

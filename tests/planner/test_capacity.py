@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.worlds.written_studies import say
-from treepipe.planner.capacity import Capacities, capacities
+from treepipe.planner.capacity import DOUBLINGS, Capacities, capacities
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import search
 from treepipe.planner.report import plan_content
@@ -109,7 +109,7 @@ def test_what_no_rate_keeps_has_no_capacity_and_what_no_rate_breaks_says_so() ->
     assert plan.rate_per_s is None
     assert plan.limit == "request_latency_ms"
     (most,) = capacities(search(cluster({"request_latency_ms": 1e6}, requests=10), say), say)
-    assert most.rate_per_s is not None
+    assert most.rate_per_s == 5.0 * 2**DOUBLINGS
     assert most.high is None
     assert most.overloaded
 

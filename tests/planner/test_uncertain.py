@@ -12,8 +12,9 @@ from tests.worlds.written_studies import say
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import SearchResult, search
 from treepipe.planner.report import plan_content, verdict
-from treepipe.planner.uncertain import drawn_factors
+from treepipe.planner.uncertain import RUNS, drawn_factors
 from treepipe.scenario.scale import Estimated
+from treepipe.sim.points import Point, simulate_points
 
 CLUSTER = {
     "name": "estimated",
@@ -71,3 +72,18 @@ def test_factors_are_lognormal_and_independent() -> None:
         assert stats.kstest(column / (log1p(share) / 1.96), "norm").pvalue > 0.01
         assert np.mean(np.abs(column) < log1p(share)) == pytest.approx(0.95, abs=0.01)
     assert abs(np.corrcoef(drawn.T)[0, 1]) < 0.15
+
+
+def test_a_plan_with_all_figures_of_another_shares_its_cases() -> None:
+    """For a single request SpecPipe-DB is SpecPipe: in the cases, too."""
+    grid = {"schedule.width": [2], "schedule.children": [2], "schedule.batch": [1]}
+    names = ("specpipe", "specpipe_db")
+    each = found(**{"search.schedules": [*names], "search.grid": grid})
+    assert len(each.ranking) == 1
+    first, second = (each.cases.values[name].tolist() for name in names)
+    assert first == second
+    scale = {"devices": {"jetson-agx-orin": 1.3}, "misses": 0.8}
+    plans = [each.best_of_each[name].candidate.scenario for name in names]
+    points = [Point(p.schedule.name, p.with_(scale=scale, runs=RUNS)) for p in plans]
+    one, other = (o.metrics[METRIC].mean for o in simulate_points(points, say).values())
+    assert one == other

@@ -17,6 +17,7 @@ from treepipe.results.estimates import observe
 from treepipe.results.steady import steady
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim import points
+from treepipe.sim.engine import abandon, engine, run_jobs, start
 from treepipe.sim.points import Point, simulate_points
 from treepipe.sim.predict import predict
 from treepipe.validation.cells import SCENARIO
@@ -40,12 +41,19 @@ def _written(tmp_path: Path) -> int:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("alone_s", [0.0, points.ALONE_S])
+@pytest.mark.parametrize(
+    ("alone_s", "starting_s"), [(0.0, 1.0), (points.ALONE_S, 1.0), (points.ALONE_S, 0.0)]
+)
 def test_outcomes_are_those_of_a_prediction(
-    tmp_path: Path, steps: list[int], alone_s: float, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    steps: list[int],
+    alone_s: float,
+    starting_s: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On other cores or here."""
+    """On other cores, here, or here until the others are ready."""
     monkeypatch.setattr(points, "ALONE_S", alone_s)
+    monkeypatch.setattr(points, "STARTING_S", starting_s)
     monkeypatch.setattr(points, "_alone", points._Alone())
     named = [point("a", SCENARIO, SETTINGS), point("b", SCENARIO, (*SETTINGS, "seed=3"))]
     with joblib.parallel_config(backend="loky"):
@@ -55,6 +63,22 @@ def test_outcomes_are_those_of_a_prediction(
     assert found["a"].metrics == metrics
     assert found["a"].utilization == utilization
     assert steps == [2, 1, 1]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("begun", [False, True], ids=["starting", "at work"])
+def test_jobs_that_nobody_waits_for_end_without_a_warning(
+    begun: bool, recwarn: pytest.WarningsRecorder
+) -> None:
+    """As after Ctrl-C, while processes start or work."""
+    with engine("joblib", 2):
+        if begun:
+            results = run_jobs(joblib.delayed(abs)(-number) for number in range(100))
+            assert next(results) == 0
+            results.close()  # type: ignore[attr-defined]
+        else:
+            abandon(start(joblib.delayed(abs)(1)))
+    assert [str(each.message) for each in recwarn] == []
 
 
 def test_a_process_that_has_worked_enough_itself_gives_every_batch_to_the_others(

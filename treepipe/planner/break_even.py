@@ -9,7 +9,7 @@ parameters are not searched again.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,8 +18,8 @@ import numpy as np
 
 from treepipe.core.errors import UserError
 from treepipe.planner.analysis import Finding
-from treepipe.planner.gaps import Runs, relative_gap
-from treepipe.planner.halving import Ranked, SearchResult
+from treepipe.planner.gaps import Runs, far_behind, relative_gap
+from treepipe.planner.halving import SearchResult
 from treepipe.progress import Progress
 from treepipe.results.sheet import Sheet, words
 from treepipe.results.show import number
@@ -35,15 +35,19 @@ REACH = 8.0
 """Factor between the stated value and each end of the default range."""
 STEPS = 4
 """Number of values on each side of the stated one, spaced geometrically."""
-HALVINGS = 5
-"""Bisections of the interval in which the best schedule changes."""
+NEARER = 4
+"""Most values tried between those in which the best schedule changes (of a whole number all)."""
+EQUAL = 1e-3
+"""Relative difference of two means at which no nearer value is tried."""
 MOST_DIGITS = 17
 """Decimal digits that distinguish any two floats."""
 NOT_INPUTS = ("name", "seed", "runs", "search", "schedule")
 Goals: TypeAlias = Mapping[ScheduleName, Runs]
 """The goal in every run, by schedule."""
-Leads: TypeAlias = Mapping[float, tuple[float, float, float]]
-"""Low end, mean and high end of the logarithm of a ratio, by value of an input."""
+Lead: TypeAlias = tuple[float, float, float]
+"""Low end, mean and high end of the logarithm of a ratio."""
+Leads: TypeAlias = Mapping[float, Lead | None]
+"""Advantage of a schedule over another one by value of an input; None where it has no interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,34 +275,52 @@ def break_even(result: SearchResult, axis: Axis, say: Progress) -> BreakEven:
         UserError: the scenario rejects a value.
         RunError: see ``simulate_points``.
     """
-    tried, best = dict[float, Goals](), dict[float, ScheduleName]()
-    plans = _contenders(result, axis, say)
+    first = min(result.runs, result.cluster.search.first_runs)
+    settings = [{axis.key: axis.given(value)} for value in axis.values]
+    seen = _at_all(result, settings, first, say)
+    near = dict(zip(axis.values, _contenders(result, seen), strict=True))
+    best = {value: names[0] for value, names in near.items()}
+    tried: dict[float, dict[ScheduleName, Runs]] = {}
+    if first == result.runs:
+        tried = {value: dict(goals) for value, goals in zip(axis.values, seen, strict=True)}
 
-    def look(values: Sequence[float]) -> None:
-        settings = [{axis.key: axis.given(value)} for value in values]
-        there = _simulated(result, plans, settings, result.runs, say)
-        tried.update(zip(values, there, strict=True))
-        best.update((value, _ranked(result, tried[value])[0]) for value in values)
+    def look(plans: Mapping[float, Collection[ScheduleName]]) -> None:
+        new = [(v, n) for v, names in plans.items() for n in names if n not in tried.get(v, ())]
+        asked = [(name, {axis.key: axis.given(value)}) for value, name in new]
+        found = _simulated(result, asked, result.runs, say) if asked else []
+        for (value, name), runs in zip(new, found, strict=True):
+            tried.setdefault(value, {})[name] = runs
+        best.update((value, _ranked(result, tried[value])[0]) for value in plans)
 
-    look(axis.values)
-    changes = [(a, b) for a, b in pairwise(axis.values) if best[a] != best[b]]
-    if not changes:
-        only = best[axis.low]
-        matters = any(not _same(tried[axis.low], goals) for goals in tried.values())
-        return BreakEven(axis, None, None, None, only, only, matters)
+    def leads(values: Iterable[float]) -> Leads:
+        names = best[low], best[high]
+        return {value: _lead(result, tried[value], names) for value in values}
+
+    look({value: names for value, names in near.items() if len(names) > 1})
     stated = axis.low if axis.stated is None else axis.stated
-    low, high = min(changes, key=lambda ends: abs(math.log(ends[0] * ends[1] / stated**2)))
-    for _ in range(64 if axis.whole else HALVINGS):
-        middle = axis.between(low, high)
+    while changes := [(a, b) for a, b in pairwise(axis.values) if best[a] != best[b]]:
+        low, high = min(changes, key=lambda ends: abs(math.log(ends[0] * ends[1] / stated**2)))
+        between = {*near[low], *near[high]}
+        look({low: between, high: between})
+        if best[low] != best[high]:
+            break
+    else:
+        only = best[axis.low]
+        matters = any(not _same(seen[0], goals) for goals in seen)
+        return BreakEven(axis, None, None, None, only, only, matters)
+    for _ in range(64 if axis.whole else NEARER):
+        middle = _nearer(axis, leads((low, high)), (low, high))
         if middle is None:
             break
-        look([middle])
+        look({middle: between})
         nearer_above = stated >= high  # bounds of a third schedule: keep the nearer
         if best[middle] == best[low] or (best[middle] != best[high] and nearer_above):
             low = middle
         else:
             high = middle
-    return _crossing(result, axis, tried, (low, high), (best[low], best[high]))
+    names = best[low], best[high]
+    look(dict.fromkeys([*axis.values, *tried], names))
+    return _crossing(axis, leads(tried), (low, high), names)
 
 
 def regions(result: SearchResult, x: Axis, y: Axis, say: Progress) -> Regions:
@@ -312,54 +334,55 @@ def regions(result: SearchResult, x: Axis, y: Axis, say: Progress) -> Regions:
     settings = [
         {x.key: x.given(across), y.key: y.given(up)} for up, across in product(y.values, x.values)
     ]
-    goals = iter(_simulated(result, result.best_of_each, settings, runs, say))
+    goals = iter(_at_all(result, settings, runs, say))
     rows = [[_ranked(result, next(goals))[0] for _ in x.values] for _ in y.values]
     return Regions(x, y, rows, runs)
 
 
-def _contenders(result: SearchResult, axis: Axis, say: Progress) -> dict[ScheduleName, Ranked]:
-    """Select the plans to compare: of schedules that rank high enough to survive a rung somewhere
-    on the axis, by the first rung's runs; if none of these changes along the axis, also of all that
-    do. Of plans with equal figures everywhere one is kept."""
-    search, plans = result.cluster.search, result.best_of_each
-    most = max(2, math.ceil(len(plans) / search.keep))
-    if len(plans) <= most or result.runs <= search.first_runs:
-        return plans
-    settings = [{axis.key: axis.given(value)} for value in axis.values]
-    seen = _simulated(result, plans, settings, search.first_runs, say)
-    near = {result.best.candidate.schedule}.union(*(_ranked(result, each)[:most] for each in seen))
-    figures = {name: tuple(f"{goals[name].mean:.9g}" for goals in seen) for name in plans}
-    if all(len({*figures[name]}) == 1 for name in near):
-        near |= {name for name in plans if len({*figures[name]}) > 1}
-    once = {figures[name]: name for name in reversed(plans)}.values()
-    return {name: plan for name, plan in plans.items() if name in near and name in once}
+def _contenders(result: SearchResult, seen: Sequence[Goals]) -> list[list[ScheduleName]]:
+    """Select the schedules to compare on all runs at each value, the best first: by the first runs
+    not far behind the best one there. Of plans with equal figures everywhere one is kept."""
+    figures = {name: tuple(f"{goals[name].mean:.9g}" for goals in seen) for name in seen[0]}
+    once = {figures[name]: name for name in reversed(figures)}.values()
+    return [_near(result, {name: goals[name] for name in once}) for goals in seen]
+
+
+def _near(result: SearchResult, goals: Goals) -> list[ScheduleName]:
+    """Return the schedules that further runs might make the best, sorted by goal."""
+    ranked = _ranked(result, goals)
+    far = far_behind([*goals.values()], goals[ranked[0]], result.goal)
+    return [name for name in ranked if not far(goals[name])]
+
+
+def _at_all(
+    result: SearchResult, settings: Sequence[Mapping[str, float]], runs: int, say: Progress
+) -> list[Goals]:
+    """Simulate the best plan of each schedule at every setting."""
+    names = [*result.best_of_each]
+    asked = [(name, changes) for changes in settings for name in names]
+    found = iter(_simulated(result, asked, runs, say))
+    return [{name: next(found) for name in names} for _ in settings]
 
 
 def _simulated(
     result: SearchResult,
-    plans: Mapping[ScheduleName, Ranked],
-    settings: Sequence[Mapping[str, float]],
+    asked: Sequence[tuple[ScheduleName, Mapping[str, float]]],
     runs: int,
     say: Progress,
-) -> list[Goals]:
-    """Simulate the plans at every setting."""
+) -> list[Runs]:
+    """Simulate plans, each with its changes; return the goal's runs."""
+    plans = result.best_of_each
     try:
         points = [
-            Point(f"{name} {count}", each.candidate.scenario.with_(**changes, runs=runs))
-            for count, changes in enumerate(settings)
-            for name, each in plans.items()
+            Point(str(number), plans[name].candidate.scenario.with_(**changes, runs=runs))
+            for number, (name, changes) in enumerate(asked)
         ]
-        title = f"{len(plans)} plans at {len(settings)} values"
-        outcomes = simulate_points(points, say, title)
+        outcomes = simulate_points(points, say, f"break-even, {len(points)} simulations")
     except UserError as error:
         raise UserError(
             f"{error} (--break-even tries such values; KEY=LOW:HIGH bounds them)"
         ) from None
-    goal = result.goal.name
-    return [
-        {name: Runs.of(outcomes[f"{name} {count}"], goal) for name in plans}
-        for count in range(len(settings))
-    ]
+    return [Runs.of(outcome, result.goal.name) for outcome in outcomes.values()]
 
 
 def _ranked(result: SearchResult, goals: Goals) -> list[ScheduleName]:
@@ -374,23 +397,43 @@ def _same(goals: Goals, others: Goals) -> bool:
     )
 
 
+def _nearer(axis: Axis, leads: Leads, ends: tuple[float, float]) -> float | None:
+    """Return a value between ``ends`` at which two schedules may be equal: where the line between
+    their leads is 0, of whole numbers the middle. None if there is none, or one is near enough."""
+    known = {value: lead for value, lead in leads.items() if lead is not None}
+    if axis.whole or len(known) < len(leads):
+        return axis.between(*ends)
+    if min(abs(lead[1]) for lead in known.values()) < EQUAL:
+        return None
+    value = zero_between(*ends, known, 1)
+    return value if ends[0] < value < ends[1] else None
+
+
+def _lead(
+    result: SearchResult, goals: Goals, names: tuple[ScheduleName, ScheduleName]
+) -> Lead | None:
+    """Return the advantage of the first schedule at a value; None if it has no interval."""
+    gap = relative_gap(goals[names[0]], goals[names[1]], 1)
+    if gap is None or gap.low is None or gap.high is None or gap.low <= -1:
+        return None
+    low, mean, high = sorted(
+        result.goal.cost(math.log1p(end)) for end in (gap.low, gap.mean, gap.high)
+    )
+    return low, mean, high
+
+
 def _crossing(
-    result: SearchResult,
     axis: Axis,
-    tried: Mapping[float, Goals],
+    found: Leads,
     ends: tuple[float, float],
     names: tuple[ScheduleName, ScheduleName],
 ) -> BreakEven:
     """Interpolate the break-even between the values ``ends``, and find its interval, in which that
     of the difference of the plans holds 0. All are linear in logarithms between values."""
-    cost, values = result.goal.cost, sorted(tried)
-    leads = dict[float, tuple[float, float, float]]()  # advantage of the first schedule
-    for value in values:
-        gap = relative_gap(tried[value][names[0]], tried[value][names[1]], 1)
-        if gap is None or gap.low is None or gap.high is None or gap.low <= -1:
-            return BreakEven(axis, axis.given(ends[1]), None, None, *names)
-        lead = sorted(cost(math.log1p(end)) for end in (gap.low, gap.mean, gap.high))
-        leads[value] = lead[0], lead[1], lead[2]
+    leads = {value: lead for value, lead in found.items() if lead is not None}
+    if len(leads) < len(found):
+        return BreakEven(axis, axis.given(ends[1]), None, None, *names)
+    values = sorted(leads)
     below = [pair for pair in pairwise(values) if pair[0] <= ends[0] and leads[pair[0]][0] > 0]
     above = [pair for pair in pairwise(values) if pair[1] >= ends[1] and leads[pair[1]][2] < 0]
     low = zero_between(*below[-1], leads, 0) if below else None
@@ -403,7 +446,7 @@ def _crossing(
     return BreakEven(axis, axis.given(value), low, high, *names)
 
 
-def zero_between(a: float, b: float, leads: Leads, which: int) -> float:
+def zero_between(a: float, b: float, leads: Mapping[float, Lead], which: int) -> float:
     """Return the zero of the line between two values, or the nearer end if it lies outside."""
     at, to = leads[a][which], leads[b][which]
     share = at / (at - to) if at != to else 0.5

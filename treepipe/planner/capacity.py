@@ -162,8 +162,12 @@ class _Search:
 
     def _bracket(self, rate: float) -> Generator[float, Outcome, tuple[float, float] | None]:
         """Return a rate that keeps the limits and twice that rate, which does not; None if no such
-        pair is near ``rate``."""
+        pair is near ``rate``, as the farthest rate tells first."""
         up = yield from self._kept(rate)
+        farthest = rate * 2.0 ** (DOUBLINGS if up else -DOUBLINGS)
+        if (yield from self._kept(farthest)) == up:
+            return None
+        del self._slack[farthest]  # no line is drawn to it
         for _ in range(DOUBLINGS):
             before, rate = rate, rate * (2.0 if up else 0.5)
             if (yield from self._kept(rate)) != up:

@@ -7,13 +7,22 @@ many valid.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import log, sqrt
 
 import numpy as np
+import numpy.typing as npt
 
 from treepipe.planner.candidates import Candidate
+from treepipe.results.metric import Metric
 from treepipe.results.statistics import POSITIVE, Interval, Paired, Values
 from treepipe.sim.points import Outcome
+
+NEAR = log(1.1)
+"""Logarithm of the ratio to the best plan's goal up to which few runs never give a plan up."""
+DOUBT = 3.0
+"""Standard errors of a plan's gap to the best one, beyond which it is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +87,28 @@ def relative_gap(best: Runs, other: Runs, comparisons: int) -> Interval | None:
         common=max(best.common, other.common),
         together=comparisons,
     ).relative
+
+
+def far_behind(plans: Sequence[Runs], best: Runs, goal: Metric) -> Callable[[Runs], bool]:
+    """Return a test of whether a plan is so much worse than the best that further runs would not
+    make it the best: by more than ``NEAR``, and than ``DOUBT`` standard errors of the paired
+    differences, whose variance is pooled over ``plans``, since a plan has few runs."""
+
+    def behind(plan: Runs) -> npt.NDArray[np.float64] | None:
+        mine, its = plan.values, best.values
+        if len(mine) != len(its) or len(its) < 2 or min(*mine, *its) <= 0:
+            return None
+        logs: npt.NDArray[np.float64] = np.log(mine) - np.log(its)
+        return logs if goal.less_is_better else -logs
+
+    gaps = [gap for gap in map(behind, plans) if gap is not None]
+    spread = sqrt(float(np.mean([np.var(gap, ddof=1) for gap in gaps]))) if gaps else 0.0
+
+    def far(plan: Runs) -> bool:
+        gap = behind(plan)
+        return gap is not None and float(gap.mean()) > max(NEAR, DOUBT * spread / sqrt(len(gap)))
+
+    return far
 
 
 def relative_change(stated: Runs, changed: Runs) -> Interval:

@@ -12,16 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from math import ceil, comb, log, sqrt
-
-import numpy as np
-import numpy.typing as npt
+from math import ceil, comb
 
 from treepipe.core.errors import UserError
 from treepipe.planner.candidates import Candidate, Refused, find_candidates
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.front import Front, front_members, pareto_front
-from treepipe.planner.gaps import Simulated, may_be_equal, relative_gap
+from treepipe.planner.gaps import Simulated, far_behind, may_be_equal, relative_gap
 from treepipe.planner.limits import Miss, misses
 from treepipe.planner.uncertain import Cases, in_cases
 from treepipe.progress import Progress
@@ -40,10 +37,6 @@ OF_ALL_TOGETHER = (
     "joules_per_token",
 )
 """Goals of all requests together, which the busiest device bounds."""
-NEAR = log(1.1)
-"""Logarithm of the ratio to the best plan's goal up to which few runs never give a plan up."""
-DOUBT = 3.0
-"""Standard errors of a plan's gap to the best one, beyond which it is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,29 +288,12 @@ def _survivors(plans: Sequence[Simulated], cluster: Cluster) -> list[Candidate]:
 
 
 def _hopeless(plans: Sequence[Simulated], cluster: Cluster) -> Callable[[Simulated], bool]:
-    """Return a test of whether a plan is so much worse than the best that further runs would not
-    make it the best: by more than ``NEAR``, and than ``DOUBT`` standard errors of the plans'
-    paired differences, whose variance is pooled, since a plan has few runs. Nothing is hopeless if
-    all plans break a limit."""
-    goal, best = metric(cluster.search.goal), min(plans, key=lambda each: _cost(each, cluster))
+    """Return a test of whether a plan is ``far_behind`` the best; none is if all break a limit."""
+    goal, best = cluster.search.goal, min(plans, key=lambda each: _cost(each, cluster))
     if misses(best.outcome, cluster.search.limits):
         return lambda plan: False
-
-    def behind(plan: Simulated) -> npt.NDArray[np.float64] | None:
-        mine, its = (each.outcome.observations[goal.name] for each in (plan, best))
-        if len(mine) != len(its) or len(its) < 2 or min(*mine, *its) <= 0:
-            return None
-        logs: npt.NDArray[np.float64] = np.log(mine) - np.log(its)
-        return logs if goal.less_is_better else -logs
-
-    gaps = [gap for gap in map(behind, plans) if gap is not None]
-    spread = sqrt(float(np.mean([np.var(gap, ddof=1) for gap in gaps]))) if gaps else 0.0
-
-    def hopeless(plan: Simulated) -> bool:
-        gap = behind(plan)
-        return gap is not None and float(gap.mean()) > max(NEAR, DOUBT * spread / sqrt(len(gap)))
-
-    return hopeless
+    far = far_behind([each.runs(goal) for each in plans], best.runs(goal), metric(goal))
+    return lambda plan: far(plan.runs(goal))
 
 
 def _ranking(plans: Sequence[Simulated], cluster: Cluster) -> list[Ranked]:

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import exp, log, log1p, sqrt
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtri
 
 from treepipe.core.errors import UserError
 from treepipe.planner.candidates import Candidate
@@ -31,7 +31,7 @@ from treepipe.sim.points import Point, simulate_points
 
 RUNS = 2
 """Runs of each plan in each case."""
-QUANTILE = float(ndtri((1 + CONFIDENCE) / 2))
+QUANTILE = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 Floats = npt.NDArray[np.float64]
 
 
@@ -110,43 +110,66 @@ def in_cases(
     if not inputs or cases < 2:
         return None
     drawn = [dict.fromkeys(inputs, 1.0), *drawn_factors(inputs, cases, seed)]
+    like = _like(plans)
+    apart = [name for name in plans if like[name] == name]
     points = [
-        Point(f"{name}/{case}", in_case(plan.scenario, own[name], factors))
-        for name, plan in plans.items()
+        Point(f"{name}/{case}", in_case(plans[name].scenario, own[name], factors))
+        for name in apart
         for case, factors in enumerate(drawn)
     ]
     try:
-        outcomes = simulate_points(points, say, f"{len(plans)} plans in {cases} cases")
+        outcomes = simulate_points(points, say, f"{len(apart)} plans in {cases} cases")
     except UserError as error:
         raise UserError(
             f"{error} (a case that the inputs' uncertainty allows; search.cases = 0 tries none)"
         ) from None
     means = [outcome.metrics[goal].mean for outcome in outcomes.values()]
-    table = np.array(means).reshape(len(plans), len(drawn))
-    stated = dict(zip(plans, table[:, 0].tolist(), strict=True))
-    return Cases(inputs, dict(zip(plans, table[:, 1:], strict=True)), stated)
+    rows = dict(zip(apart, np.array(means).reshape(len(apart), len(drawn)), strict=True))
+    table = {name: rows[like[name]] for name in plans}
+    stated = {name: float(row[0]) for name, row in table.items()}
+    return Cases(inputs, {name: row[1:] for name, row in table.items()}, stated)
+
+
+def _like(plans: Mapping[ScheduleName, Candidate]) -> dict[ScheduleName, ScheduleName]:
+    """Return by schedule the first plan with all its figures, which stands for it in the cases."""
+    found = {name: name for name in plans}
+    for name, plan in plans.items():
+        equal = [each.schedule for each in plan.same if plans.get(each.schedule) is each]
+        found |= dict.fromkeys(equal, name)
+    return found
 
 
 def drawn_factors(
     inputs: Mapping[Estimated, float], cases: int, seed: int
 ) -> list[dict[Estimated, float]]:
-    """Draw the factor of every input for each case."""
-    from scipy.stats import qmc  # half a second, spent only where an input is an estimate
-
-    normal = ndtri(qmc.LatinHypercube(len(inputs), seed=seed).random(cases))
+    """Draw the factor of every input for each case, from a Latin hypercube (McKay, Beckman and
+    Conover, *Technometrics* 1979)."""
+    rng = np.random.default_rng(seed)
+    strata = rng.permuted(np.tile(np.arange(cases), (len(inputs), 1)), axis=1)
+    shares = ((strata + rng.random(strata.shape)) / cases).T
+    normal = NormalDist()
     spreads = [log1p(share) / QUANTILE for share in inputs.values()]
-    return [dict(zip(inputs, np.exp(row * spreads).tolist(), strict=True)) for row in normal]
+    return [
+        {
+            of: exp(spread * normal.inv_cdf(at))
+            for of, spread, at in zip(inputs, spreads, row, strict=True)
+        }
+        for row in shares.tolist()
+    ]
 
 
 def in_case(
     scenario: Scenario, own: Collection[Estimated], factors: Mapping[Estimated, float]
 ) -> Scenario:
     """Multiply those inputs that the plan's scenario uses (``own``) by their factors, on top of the
-    scenario's own factors."""
+    scenario's own factors. As stated it is the scenario of a search's first rung, if that has as
+    many runs, whose outcome is remembered."""
     table = {"device": "devices", "link": "links", "acceptance": "misses"}
     mine = {
         f"{table[of.kind]}.{of.name}".rstrip("."): factor
         for of, factor in factors.items()
-        if of in own
+        if of in own and factor != 1
     }
+    if not mine:
+        return scenario.with_(runs=RUNS)
     return scenario.with_(scale=multiplied(scenario.scale, mine), runs=RUNS)
