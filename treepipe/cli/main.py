@@ -26,6 +26,7 @@ from treepipe.cli import keys as cli_keys
 from treepipe.cli import plan as cli_plan
 from treepipe.cli import profiles as cli_profiles
 from treepipe.cli import sweep as cli_sweep
+from treepipe.cli import validate as cli_validate
 from treepipe.cli import worker as cli_worker
 from treepipe.cli.options import (
     Changes,
@@ -35,6 +36,7 @@ from treepipe.cli.options import (
     Quiet,
     Reported,
     Settings,
+    check_faults,
     command,
     command_line,
 )
@@ -43,6 +45,7 @@ from treepipe.extras import need_executor
 from treepipe.files.outputs import (
     Failures,
     check_outputs,
+    claim_results,
     drop_standard_output,
     forget_written,
     what_is_kept,
@@ -85,6 +88,7 @@ app.add_typer(cli_calibrate.app, name="calibrate")
 app.add_typer(cli_profiles.app, name="profiles")
 app.command()(cli_plan.plan)
 app.command()(cli_sweep.sweep)
+app.command()(cli_validate.validate)
 app.command()(cli_worker.worker)
 app.command()(cli_keys.keys)
 app.command()(cli_check.check)
@@ -268,50 +272,6 @@ def _check_served(result: Result) -> None:
         raise RunError(f"{len(lost)} requests ended early, since a worker was lost")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ValidateOptions(Reported, Changes):
-    """Options of ``treepipe validate``."""
-
-    scenarios: Annotated[list[Path], typer.Argument(metavar="SCENARIO.toml...")]
-    calibrate_on: Annotated[
-        str | None,
-        typer.Option(metavar="PROMPTS", help="Calibrate acceptance on these, as workload.prompts."),
-    ] = None
-    against: Annotated[
-        Path | None,
-        typer.Option(metavar="EARLIER.json", help="Say what got better or worse since then."),
-    ] = None
-    timelines: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write pictures and traces of both worlds here."),
-    ] = None
-    measured: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="What AIPerf or vllm bench serve measured, not a run."),
-    ] = None
-
-
-@app.command()
-@command(ValidateOptions)
-def validate(asked: ValidateOptions) -> None:
-    """Predict, execute, and explain how far off the prediction was."""
-    from treepipe.validation.outcome import Request
-
-    files = asked.json, asked.against, asked.timelines, asked.quiet
-    page = asked.report, command_line(), asked.force
-    inputs = asked.scenarios, asked.changes, asked.measured, asked.calibrate_on
-    request = Request(*inputs, *files, *page)
-    if asked.measured is not None:
-        from treepipe.validation.measured import perform_measured
-
-        perform_measured(request)
-        return
-    need_executor("treepipe validate")
-    from treepipe.validation.validate import perform
-
-    perform(request)
-
-
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for tables, plots and traces.")] = Path(
@@ -363,19 +323,32 @@ class StudyOptions(Reported):
 @command(StudyOptions)
 def study(asked: StudyOptions) -> None:
     """Answer a question with a table and a plot: predictions beside runs."""
-    from treepipe.studies.study import StudyRequest, find_study, perform, show_studies
+    from treepipe.results.result import write_json
+    from treepipe.results.show import ProgressBars
+    from treepipe.studies import study as studies
 
     if asked.listed:
-        show_studies()
+        studies.show_studies()
         return
     if asked.name is None:
         raise UserError("treepipe study needs a name; treepipe study --list shows them")
-    found = find_study(asked.name)
+    found = studies.find_study(asked.name)
     if found.needs_executor or asked.measure:
         need_executor("treepipe study")
-    page = asked.report, command_line(), asked.force
-    request = StudyRequest(asked.out, asked.full, asked.measure, asked.json, *page, asked.quiet)
-    perform(found, request)
+    if asked.measure:
+        studies.check_measurable(found)
+    folder = asked.out or Path(f"treepipe-study-{found.name}")
+    claim_results(folder, f"{found.name}.json", f"result of the study {found.name}")
+    asked.check({})
+    with ProgressBars(asked.quiet) as say:
+        result = studies.run_study(found, say, asked.full, asked.measure)
+    asked.emit(
+        partial(studies.study_report, result, command_line()),
+        partial(studies.write_study, result, folder),
+        None if asked.json is None else partial(write_json, result.content(), asked.json),
+        None if asked.silent else partial(studies.show_study, result, folder),
+        partial(check_faults, result.faults),
+    )
 
 
 def _page(result: Result, scenario: Scenario) -> Report:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import inspect
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
 
 import typer
 
+from treepipe.core.errors import RunError
 from treepipe.files.outputs import Failures, check_outputs
 
 if TYPE_CHECKING:
@@ -206,6 +207,12 @@ class Distributed:
             help="Of a running Ray or Dask cluster.",
         ),
     ] = None
+
+
+def check_faults(faults: Sequence[str]) -> None:
+    """Raise ``RunError`` if runs were at fault; call it once all files are written."""
+    if faults:
+        raise RunError("; ".join(faults))
 
 
 def command_line() -> str:
