@@ -29,9 +29,8 @@ from treepipe.cli import sweep as cli_sweep
 from treepipe.cli import validate as cli_validate
 from treepipe.cli import worker as cli_worker
 from treepipe.cli.options import (
-    Changes,
-    Drawn,
     Force,
+    OfRuns,
     OfScenario,
     Quiet,
     Reported,
@@ -161,7 +160,7 @@ def options(
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulateOptions(Reported, Drawn, Changes, OfScenario):
+class SimulateOptions(OfRuns):
     """Options of ``treepipe simulate``."""
 
     versus: Annotated[
@@ -181,7 +180,7 @@ class SimulateOptions(Reported, Drawn, Changes, OfScenario):
 def simulate(asked: SimulateOptions) -> None:
     """Predict a scenario, or the difference between two (--versus, --versus-set)."""
     from treepipe import library
-    from treepipe.results.show import ProgressBars, show_result, show_versus
+    from treepipe.results.show import ProgressBars, console, print_versus
     from treepipe.scenario.scenario import Scenario
     from treepipe.scenario.workload import effort_warnings
 
@@ -200,14 +199,13 @@ def simulate(asked: SimulateOptions) -> None:
             result = library.simulate(a, say=say)
         else:
             found = library.compare(a, b, changed=asked.versus_settings or (), say=say)
-    files = asked.json, asked.trace, asked.plot, asked.quiet
     if b is None:
-        asked.emit(
-            partial(_page, result, a),
-            partial(show_result, result, *files, asked.where_time_goes),
-        )
+        asked.emit(partial(_page, result, a), *asked.outputs(result))
     else:
-        asked.emit(partial(_comparison_page, found, a, b), partial(show_versus, found, *files))
+        sides = {"A": found.a, "B": found.b}
+        first = [(f"{label}: {side.scenario}", side.traces[0]) for label, side in sides.items()]
+        shown = asked.results(found.to_json(), partial(print_versus, found, console()))
+        asked.emit(partial(_comparison_page, found, a, b), *asked.drawn(first), *shown)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,20 +218,18 @@ class TheoryOptions(Reported, Settings, OfScenario):
 def theory(asked: TheoryOptions) -> None:
     """Predict a scenario by the papers' closed forms, where one applies."""
     from treepipe import library
-    from treepipe.results.show import show_result
+    from treepipe.results.show import console, print_result
     from treepipe.scenario.scenario import Scenario
 
     asked.check({}, asked.scenario)
     loaded = Scenario.load(asked.scenario, asked.changes)
     result = library.theory(loaded)
-    asked.emit(
-        partial(_page, result, loaded),
-        partial(show_result, result, asked.json, None, None, asked.quiet),
-    )
+    shown = asked.results(result.to_json(), partial(print_result, result, console()))
+    asked.emit(partial(_page, result, loaded), *shown)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(Reported, Drawn, Changes, OfScenario):
+class RunOptions(OfRuns):
     """Options of ``treepipe run``."""
 
     recording: Annotated[
@@ -248,7 +244,7 @@ def run(asked: RunOptions) -> None:
     """Execute a scenario with real processes, on this machine and on the workers that it names."""
     need_executor("treepipe run")
     from treepipe import library
-    from treepipe.results.show import ProgressBars, show_result
+    from treepipe.results.show import ProgressBars
     from treepipe.scenario.scenario import Scenario
 
     files = {"--recording": asked.recording, **asked.files}
@@ -256,11 +252,10 @@ def run(asked: RunOptions) -> None:
     loaded = Scenario.load(asked.scenario, asked.changes)
     with ProgressBars(asked.quiet) as say:
         result = library.run(loaded, say=say, json=asked.json, recording=asked.recording)
-    written = asked.json, asked.trace, asked.plot, asked.quiet, asked.where_time_goes
     asked.emit(
         partial(_page, result, loaded),
         None if asked.recording is None else partial(result.recordings[0].save, asked.recording),
-        partial(show_result, result, *written),
+        *asked.outputs(result),
         partial(_check_served, result),
     )
 
@@ -323,7 +318,6 @@ class StudyOptions(Reported):
 @command(StudyOptions)
 def study(asked: StudyOptions) -> None:
     """Answer a question with a table and a plot: predictions beside runs."""
-    from treepipe.results.result import write_json
     from treepipe.results.show import ProgressBars
     from treepipe.studies import study as studies
 
@@ -345,8 +339,7 @@ def study(asked: StudyOptions) -> None:
     asked.emit(
         partial(studies.study_report, result, command_line()),
         partial(studies.write_study, result, folder),
-        None if asked.json is None else partial(write_json, result.content(), asked.json),
-        None if asked.silent else partial(studies.show_study, result, folder),
+        *asked.results(result.content(), partial(studies.show_study, result, folder)),
         partial(check_faults, result.faults),
     )
 

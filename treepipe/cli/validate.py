@@ -46,7 +46,6 @@ class ValidateOptions(Reported, Changes):
 @command(ValidateOptions)
 def validate(asked: ValidateOptions) -> None:
     """Predict, execute, and explain how far off the prediction was."""
-    from treepipe.results.result import write_json
     from treepipe.scenario.scenario import Scenario
     from treepipe.validation.judgement import faults_of
     from treepipe.validation.validation import against, load_validation, validation
@@ -69,9 +68,8 @@ def validate(asked: ValidateOptions) -> None:
     page = content, rows, list(scenarios.values()), command_line()
     asked.emit(
         partial(validation_report, *page),
-        None if asked.json is None else partial(write_json, content, asked.json),
         None if asked.timelines is None else partial(_draw, rows, asked.timelines),
-        None if asked.silent else partial(_show, content),
+        *asked.results(content, partial(_show, content)),
         partial(check_faults, faults_of(rows)),
     )
 
