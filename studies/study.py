@@ -26,6 +26,7 @@ from treepipe.results.plots import save_figure
 from treepipe.results.result import write_json
 from treepipe.results.sheet import Sheet, words
 from treepipe.results.show import console, print_sheet
+from treepipe.results.statistics import Interval
 from treepipe.validation.calibration import CALIBRATION
 
 SCHEMA = "treepipe.study/1"
@@ -86,6 +87,11 @@ class Entry:
     measured: float | None = None
     published: float | None = None
     role: Literal["calibrated", "predicted"] = "predicted"
+
+    @classmethod
+    def of(cls, key: str, unit: str, value: Interval, measured: float | None = None) -> Entry:
+        """Make the entry of a predicted interval."""
+        return cls(key, unit, value.mean, value.low, value.high, measured)
 
 
 @dataclass(slots=True)

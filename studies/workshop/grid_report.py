@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 from matplotlib.figure import Figure
 
+from treepipe.executor.processor import Processor
 from treepipe.results.plots import BLUE, GREY, LEGEND, ORANGE, clean
 from treepipe.results.result import write_json
 from treepipe.results.sheet import Column, Sheet
@@ -93,12 +94,7 @@ def write_report(found: Found, out: Path, size: Size, took_s: float) -> dict[str
 
 def machine() -> str:
     """Describe processor, cores and versions, and whether the workers run at real-time priority."""
-    model = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        model = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
+    processor = Processor.here()
     torch = importlib.metadata.version("torch")
     python = platform.python_version()
     first = hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) in (
@@ -106,7 +102,7 @@ def machine() -> str:
         os.SCHED_RR,
     )
     priority = ", workers at real-time priority" if first else ""
-    return f"{os.cpu_count()} cores ({model}), Python {python}, torch {torch}{priority}"
+    return f"{processor.cores} cores ({processor.name}), Python {python}, torch {torch}{priority}"
 
 
 def aims(summary: Mapping[str, Any]) -> list[str]:
