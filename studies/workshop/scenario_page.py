@@ -36,8 +36,7 @@ def with_tables(text: str) -> str:
 
 
 def _table(found: Sequence[KeyFacts]) -> str:
-    """Show the keys, then, by system, those of ``[schedule]``; ``treepipe keys`` tells of the others
-    when they are read."""
+    """Show the keys, then which system reads which of ``[schedule]``."""
     sheet = Sheet("", words("key", "meaning", "values; default"))
     read: dict[str, list[str]] = {}
     for each in found:
