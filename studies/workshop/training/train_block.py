@@ -120,7 +120,8 @@ def block_loss(head: BlockHead, target: Any, window: torch.Tensor) -> torch.Tens
 def config(head: BlockHead) -> dict[str, Any]:
     """Return ``config.json``; embedding and projection are the target's."""
     layout = head.layout
-    return head.config.to_dict() | {
+    return {
+        **head.config.to_dict(),
         "architectures": ["DFlashDraftModel"],
         "block_size": layout.size,
         "dflash_config": {"mask_token_id": layout.mask, "target_layer_ids": [*layout.layers]},
