@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from treepipe.cli.check import law_sheet
+from treepipe.results.sheet import Sheet, words
 from treepipe.testing import LAWS, TREE_LAWS, Law
 
 TABLES: Mapping[str, Mapping[str, Law]] = {"laws": LAWS, "laws of executors": TREE_LAWS}
@@ -16,7 +16,10 @@ TABLES: Mapping[str, Mapping[str, Law]] = {"laws": LAWS, "laws of executors": TR
 def with_laws(text: str) -> str:
     """Replace the page's tables of laws by those of the tool."""
     for name, laws in TABLES.items():
-        table = law_sheet(laws).markdown().partition("\n\n")[2]
+        sheet = Sheet("", words("law", "what holds", "source", "trial"))
+        for law in laws.values():
+            sheet.add(law.name, law.sentence, law.source, law.trial)
+        table = sheet.markdown().partition("\n\n")[2]
         before, begin, rest = text.partition(f"<!-- {name} -->\n")
         _, end, after = rest.partition("<!-- end -->")
         text = f"{before}{begin}\n{table}\n{end}{after}"
