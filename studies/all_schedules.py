@@ -99,8 +99,7 @@ class Pair:
 
 
 def _time_entry(key: str, row: Row) -> Entry:
-    value = row.predicted
-    return Entry(f"{key}/{METRIC}", "ms", value.mean, value.low, value.high, row.measured)
+    return Entry.of(f"{key}/{METRIC}", "ms", row.predicted, row.measured)
 
 
 def _entries(rows: Mapping[str, Row]) -> list[Entry]:

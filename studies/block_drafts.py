@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from matplotlib.figure import Figure
@@ -22,6 +23,7 @@ from treepipe.results.statistics import Interval
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 from treepipe.studies.plots import SHADES
+from treepipe.studies.reproduction import fill
 from treepipe.studies.study import Entry, StudyResult
 from treepipe.validation.cells import SCENARIO
 from treepipe.validation.comparison import Case, compared
@@ -29,6 +31,7 @@ from treepipe.validation.judgement import METRIC, Row, faults_of, warnings_of
 from treepipe.validation.validation import spread
 
 NAME = "block-drafts"
+PAGE = Path(__file__).with_suffix(".md")
 SYSTEMS = ("flowspec", "specpipe", "pipedec")
 MODEL, EAGLE, BLOCK = "language model", "EAGLE head", "block draft"
 AS_EAGLE = "block's time, EAGLE's acceptance"
@@ -52,24 +55,6 @@ DRAFTS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """Keys of each draft."""
-SECTIONS = {
-    "Why": [
-        "FlowSpec waits for its draft: a refill is seven passes one behind another, and with a "
-        "block draft it is one, so its time hardly depends on the time of a pass",
-        "SpecPipe and PipeDec ask for one level while their stages compute, so a pass that is "
-        "shorter than a stage's is hidden, whichever draft runs it; there a block draft only "
-        "loses acceptance, since a level is drafted as many tokens behind the newest verified "
-        "one as the pipeline is deep",
-        "a block draft that is accepted as the EAGLE head is would move FlowSpec a little "
-        "further, and the others not at all (the dashed line)",
-        "the bundled block draft was trained for minutes and reads the target's last state alone; "
-        "published ones read several and are accepted more",
-        "its acceptance depends on the kind of text far more than the EAGLE head's: in their pools "
-        "the most probable fourth token is right in 31 % of code, 21 % of prose and 55 % of "
-        "arithmetic, the head's in 55, 57 and 52 %; so runs decode as many prompts of each kind as "
-        "pools hold",
-    ]
-}
 Place: TypeAlias = tuple[str, str, float]
 """System, draft, and time of a draft pass (ms)."""
 
@@ -89,7 +74,7 @@ class Settings:
 
 SHORT = Settings(measured_ms=(12.0,))
 FULL = Settings(requests=9, measured_requests=9, runs=6)
-"""As many prompts of each of the three kinds, as pools have (see ``SECTIONS``)."""
+"""As many prompts of each of the three kinds, as pools have (see the page)."""
 
 
 def scenario_of(place: Place, requests: int, settings: Settings) -> Scenario:
@@ -140,7 +125,7 @@ def study(settings: Settings, say: Progress) -> StudyResult:
         [*_findings(rows), *_flips(found)],
         warnings_of(named),
         faults_of(named),
-        sections=SECTIONS,
+        sections={heading: told for heading, told in fill(PAGE, [], {}).items() if heading},
     )
 
 
@@ -149,22 +134,12 @@ def _key(place: Place) -> str:
 
 
 def _predicted(found: Mapping[Place, Interval]) -> list[Entry]:
-    return [
-        Entry(f"{_key(place)}/{METRIC}", "ms", each.mean, each.low, each.high)
-        for place, each in found.items()
-    ]
+    return [Entry.of(f"{_key(place)}/{METRIC}", "ms", each) for place, each in found.items()]
 
 
 def _measured(rows: Mapping[Place, Row]) -> list[Entry]:
     return [
-        Entry(
-            f"run/{_key(place)}/{METRIC}",
-            "ms",
-            row.predicted.mean,
-            row.predicted.low,
-            row.predicted.high,
-            row.measured,
-        )
+        Entry.of(f"run/{_key(place)}/{METRIC}", "ms", row.predicted, row.measured)
         for place, row in rows.items()
     ]
 

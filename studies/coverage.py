@@ -263,12 +263,9 @@ def _entries(found: Sequence[Found], ran: Sequence[Found]) -> list[Entry]:
     ]
     for prefix, own in {"": found, **{f"{n}/": own for n, own in _worlds(found).items()}}.items():
         share, bias = _share(own), _bias(own)
-        entries.append(Entry(f"{prefix}covered_share", "1", share.mean, share.low, share.high))
-        entries.append(Entry(f"{prefix}bias", "1", bias.mean, bias.low, bias.high))
-    for each in ran:
-        times = each.run.mean, each.run.low, each.run.high, each.measured
-        entries.append(Entry(f"{each.label}/{METRIC}", "ms", *times))
-    return entries
+        entries.append(Entry.of(f"{prefix}covered_share", "1", share))
+        entries.append(Entry.of(f"{prefix}bias", "1", bias))
+    return [*entries, *(Entry.of(f"{e.label}/{METRIC}", "ms", e.run, e.measured) for e in ran)]
 
 
 def _page(found: Sequence[Found], ran: Sequence[Found]) -> dict[str, list[str]]:

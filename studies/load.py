@@ -28,7 +28,7 @@ from treepipe.executor.launch import prepare
 from treepipe.executor.prompts import load_texts
 from treepipe.progress import Progress
 from treepipe.results.metrics import METRICS
-from treepipe.results.plots import BLACK, BLUE, MARKS, ORANGE, clean
+from treepipe.results.plots import BLACK, BLUE, MARKS, ORANGE, clean, whiskers
 from treepipe.results.sheet import Sheet, columns
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance_pool import acceptance_pool
@@ -116,7 +116,7 @@ class Loaded:
             low, high = (
                 None if end is None else end / measured - 1 for end in (seen.low, seen.high)
             )
-            yield Entry(key, METRICS[name].unit, seen.mean, seen.low, seen.high, measured)
+            yield Entry.of(key, METRICS[name].unit, seen, measured)
             yield Entry(f"{key}/error", "1", self.row.error_of(name), low, high)
             yield Entry(f"{key}/duration_error", "1", self.row.duration_error_of(name))
 
@@ -310,11 +310,9 @@ def _figure(world: str, found: Sequence[Loaded]) -> Figure:
 def _points(panel: Any, found: Sequence[Loaded], name: str, colour: str) -> None:
     own = [(place, each.row) for place, each in enumerate(found) if name in each.metrics]
     places, seen = [place for place, _ in own], [row.of_a_run[name] for _, row in own]
-    below = [0.0 if each.low is None else each.mean - each.low for each in seen]
-    above = [0.0 if each.high is None else each.high - each.mean for each in seen]
     style: dict[str, Any] = {"fmt": MARKS[colour], "color": colour, "capsize": 2, "ms": 5}
     label = f"{name.partition('_')[0]}, predicted (95 % of runs)"
-    panel.errorbar([e.mean for e in seen], places, xerr=[below, above], label=label, **style)
+    panel.errorbar([e.mean for e in seen], places, xerr=whiskers(seen), label=label, **style)
     measured = [row.measured_metrics[name] for _, row in own]
     mark = "x" if colour == BLUE else "+"
     label = f"{name.partition('_')[0]}, measured"

@@ -86,9 +86,8 @@ class MeasuredColumn:
     def entries(self) -> list[Entry]:
         found = []
         for (value, row), metric in product(self.rows.items(), self.metrics):
-            key, seen = f"measured/{self.axis.key}={value}/{metric}", row.metrics[metric]
-            figures = seen.mean, seen.low, seen.high, row.measured_metrics[metric]
-            found.append(Entry(key, METRICS[metric].unit, *figures))
+            key, unit = f"measured/{self.axis.key}={value}/{metric}", METRICS[metric].unit
+            found.append(Entry.of(key, unit, row.metrics[metric], row.measured_metrics[metric]))
         return found
 
     def finding(self) -> str:

@@ -36,7 +36,7 @@ from treepipe.executor.widening import write_wider
 from treepipe.files.toml_file import read_toml, toml_text
 from treepipe.profiles.library import REFERENCE
 from treepipe.progress import Progress
-from treepipe.results.plots import BLACK, BLUE, ORANGE, clean
+from treepipe.results.plots import BLACK, BLUE, ORANGE, clean, whiskers
 from treepipe.results.sheet import Sheet, columns
 from treepipe.results.statistics import Interval
 from treepipe.scenario.scenario import Scenario
@@ -309,9 +309,9 @@ def _turns(cases: Mapping[str, Repeated]) -> dict[str, Row]:
 def _entries(rows: Mapping[str, Repeated]) -> list[Entry]:
     found = []
     for key, row in rows.items():
-        value, (*errors, utilization) = row.predicted, ERRORS
+        *errors, utilization = ERRORS
         own = [
-            Entry(f"{key}/predicted_ms", "ms", value.mean, value.low, value.high),
+            Entry.of(f"{key}/predicted_ms", "ms", row.predicted),
             Entry(f"{key}/measured_ms", "ms", measured=row.measured),
             *(Entry(f"{key}/{error}", "1", getattr(row, error)) for error in errors),
             Entry(f"{key}/drift", "1", measured=row.drift),
@@ -417,10 +417,8 @@ def _figure(rows: Mapping[str, Repeated]) -> Figure:
     panel: Any = figure.subplots()
     places = range(len(rows))
     known = [row.predicted for row in rows.values()]
-    below = [0.0 if each.low is None else each.mean - each.low for each in known]
-    above = [0.0 if each.high is None else each.high - each.mean for each in known]
     bars = {"fmt": "o", "color": BLUE, "ecolor": BLACK, "capsize": 2, "ms": 5}
-    panel.errorbar([each.mean for each in known], places, xerr=[below, above], **bars)
+    panel.errorbar([each.mean for each in known], places, xerr=whiskers(known), **bars)
     panel.plot([row.measured for row in rows.values()], places, "s", color=ORANGE, ms=5)
     panel.set_yticks(list(places), list(rows), size=8)
     panel.set_ylim(len(rows) - 0.4, -0.6)

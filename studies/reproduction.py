@@ -50,7 +50,7 @@ def predicted(
 ) -> Entry:
     """Make the entry of a predicted figure; ``fitted``: used for calibration."""
     interval = value if isinstance(value, Interval) else Interval(value, None, None)
-    entry = Entry(key, unit, interval.mean, interval.low, interval.high, published=published)
+    entry = replace(Entry.of(key, unit, interval), published=published)
     return replace(entry, role="calibrated") if fitted and published is not None else entry
 
 

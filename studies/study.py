@@ -1,4 +1,4 @@
-"""The framework of studies: settings, results, files and the command.
+"""The framework of studies: settings, results and files.
 
 A study is a module with the settings ``SHORT`` and ``FULL`` and a function ``study(settings, say)``
 that returns a ``StudyResult``. This module depends on no single study.
@@ -15,17 +15,18 @@ from typing import Any, Literal
 
 from matplotlib.figure import Figure
 
-from treepipe.core.errors import RunError, UserError
-from treepipe.files.outputs import Failures, check_outputs, claim_results, write_file
+from treepipe.core.errors import UserError
+from treepipe.files.outputs import Failures, write_file
 from treepipe.files.reading import suggestion
 from treepipe.files.toml_file import read_toml
 from treepipe.progress import Progress
 from treepipe.report.background import made_again, not_modelled
-from treepipe.report.page import Chapter, Picture, Report, write_report
+from treepipe.report.page import Chapter, Picture, Report
 from treepipe.results.plots import save_figure
 from treepipe.results.result import write_json
 from treepipe.results.sheet import Sheet, words
-from treepipe.results.show import ProgressBars, console, print_sheet
+from treepipe.results.show import console, print_sheet
+from treepipe.results.statistics import Interval
 from treepipe.validation.calibration import CALIBRATION
 
 SCHEMA = "treepipe.study/1"
@@ -86,6 +87,11 @@ class Entry:
     measured: float | None = None
     published: float | None = None
     role: Literal["calibrated", "predicted"] = "predicted"
+
+    @classmethod
+    def of(cls, key: str, unit: str, value: Interval, measured: float | None = None) -> Entry:
+        """Make the entry of a predicted interval."""
+        return cls(key, unit, value.mean, value.low, value.high, measured)
 
 
 @dataclass(slots=True)
@@ -198,6 +204,14 @@ def find_study(name: str) -> Study:
     return STUDIES[name]
 
 
+def check_measurable(study: Study) -> None:
+    """Raise ``UserError`` if no points of the study can be run as well."""
+    if not study.measurable:
+        *some, last = [each.name for each in STUDIES.values() if each.measurable]
+        others = f"{', '.join(some)} and {last}"
+        raise UserError(f"--measure: {study.name} has no points to run as well; {others} have")
+
+
 def run_study(study: Study, say: Progress, full: bool, measure: bool = False) -> StudyResult:
     """Run a study.
 
@@ -222,58 +236,6 @@ def write_study(result: StudyResult, out: Path) -> None:
         failures.attempt(write_file, out / f"{result.study}.md", result.page(), "--out")
         for name, figure in result.figures.items():
             failures.attempt(save_figure, figure, out / f"{name}.png", 110, "--out")
-
-
-@dataclass(frozen=True, slots=True)
-class StudyRequest:
-    """The options of ``treepipe study``.
-
-    Attributes:
-        out: output folder; None: ``treepipe-study-NAME``.
-        full, measure: see ``run_study``.
-        json: further path of the JSON file, "-" for standard output (then without tables there).
-        report: folder for the page, which quotes the shell ``command``.
-        force: whether an earlier page may be overwritten.
-    """
-
-    out: Path | None = None
-    full: bool = False
-    measure: bool = False
-    json: str | None = None
-    report: Path | None = None
-    command: str = ""
-    force: bool = False
-    quiet: bool = False
-
-
-def perform(study: Study, asked: StudyRequest) -> StudyResult:
-    """Run a study, write all files, and print it (the command ``treepipe study NAME``).
-
-    Raises:
-        UserError: the folder or the file may not be written to.
-        RunError: a run failed, the study found a fault, or a file could not be written.
-    """
-    if asked.measure and not study.measurable:
-        *some, last = [each.name for each in STUDIES.values() if each.measurable]
-        others = f"{', '.join(some)} and {last}"
-        raise UserError(f"--measure: {study.name} has no points to run as well; {others} have")
-    folder = asked.out or Path(f"treepipe-study-{study.name}")
-    claim_results(folder, f"{study.name}.json", f"result of the study {study.name}")
-    keep = () if asked.force else ("--report",)
-    check_outputs({"--json": asked.json, "--report": asked.report}, keep=keep)
-    with ProgressBars(asked.quiet) as say:
-        result = run_study(study, say, asked.full, asked.measure)
-    with Failures() as failures:
-        failures.attempt(write_study, result, folder)
-        if asked.json is not None:
-            failures.attempt(write_json, result.content(), asked.json)
-        if asked.report is not None:
-            failures.attempt(write_report, study_report(result, asked.command), asked.report)
-        if not asked.quiet and asked.json != "-":
-            show_study(result, folder)
-        if result.faults:
-            raise RunError("; ".join(result.faults))
-    return result
 
 
 def show_study(result: StudyResult, out: Path) -> None:

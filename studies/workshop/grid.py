@@ -35,9 +35,8 @@ from treepipe.validation.cells import (
     cases_of,
 )
 from treepipe.validation.comparison import Case, compare
-from treepipe.validation.outcome import write_timelines
 from treepipe.validation.validation import against, entry, load_validation
-from treepipe.validation.validation_report import changes
+from treepipe.validation.validation_report import changes, write_timelines
 
 KINDS = ("code", "prose")
 STEP = 5

@@ -17,12 +17,13 @@ from typing import Any, TypeAlias
 
 from matplotlib.figure import Figure
 
+from treepipe.executor.processor import Processor
 from treepipe.results.plots import BLUE, GREY, LEGEND, ORANGE, clean
 from treepipe.results.result import write_json
 from treepipe.results.sheet import Column, Sheet
 from treepipe.validation.cells import Cell, Size
 from treepipe.validation.judgement import METRIC
-from treepipe.validation.validation import validation
+from treepipe.validation.validation import spread, validation
 from treepipe.validation.validation_report import summary_sheet
 
 KEPT = (METRIC, "time_to_first_token_ms", "tokens_per_round", "hit_rate")
@@ -59,20 +60,12 @@ tokens per cell, {chain_requests} for chains and `specinfer`, {plain_requests} f
 `make validate` measures again, and says what changed since `validation.json`, which has every cell.
 [Emulated runs](emulated.md) says what such runs prove.
 
-Measured {date} on {machine}.
-{cells} cells in {minutes:.1f} minutes, calibration, predictions and starts of processes included.
-Other work may have run on these cores meanwhile: the load average was {load:.1f} in the median of
-the cells (column *load*; the grid's own is about 1).
+Measured {date} on {machine}: {cells} cells in {minutes:.1f} minutes. The load average was
+{load:.1f} in the median of the cells (column *load*; the grid's own is about 1).
 
-*Durations*: what is left of the error when the simulator replays the run's own acceptance. The rest
-is *acceptance*: a cell's few prompts differ from those that were calibrated on. Errors are relative
-to the measurement.
-
-Stages take 10 and 20 ms because an emulated device cannot be faster than the real work behind it. A
-step of eight stages and a draft costs about 10 ms of two such cores (a layer's pass over 16 tokens
-0.5 ms; a message, its header and waking up about as much again), so faster devices would measure
-this machine. A worker that the host woke late catches up where its device is slower than the
-host's work, for up to 20 ms (`executor/clock.py`); beyond that it is late, and the figures show it.
+*Durations* are what is left of the error, relative to the measurement, when the simulator replays
+the run's own acceptance; the rest is *acceptance*. Faster stages would measure this machine: a step
+of eight stages and a draft costs about 10 ms of two such cores.
 """
 
 
@@ -93,12 +86,7 @@ def write_report(found: Found, out: Path, size: Size, took_s: float) -> dict[str
 
 def machine() -> str:
     """Describe processor, cores and versions, and whether the workers run at real-time priority."""
-    model = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        model = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
+    processor = Processor.here()
     torch = importlib.metadata.version("torch")
     python = platform.python_version()
     first = hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) in (
@@ -106,7 +94,7 @@ def machine() -> str:
         os.SCHED_RR,
     )
     priority = ", workers at real-time priority" if first else ""
-    return f"{os.cpu_count()} cores ({model}), Python {python}, torch {torch}{priority}"
+    return f"{processor.cores} cores ({processor.name}), Python {python}, torch {torch}{priority}"
 
 
 def aims(summary: Mapping[str, Any]) -> list[str]:
@@ -121,27 +109,26 @@ def aims(summary: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def by_level(found: Found, factor: str) -> Sheet:
-    """Show median sizes of errors per level of one factor, and the bias."""
-    columns = [Column(factor, shown="g"), Column("cells", shown="d")]
+def levels(found: Found) -> Sheet:
+    """Show median sizes of errors per level of each factor, and the bias."""
+    columns = [Column("factor"), Column("level", shown="g"), Column("cells", shown="d")]
     columns += [
         Column(f"{part}, {what}", shown=shown)
         for part in ("error", "durations")
         for what, shown in (("bias", "+.1%"), ("median", ".1%"), ("worst", ".1%"))
     ]
-    sheet = Sheet(f"By {factor}", columns, name="levels")
-    groups: dict[Any, list[Mapping[str, Any]]] = {}
-    for cell, entry in found:
-        groups.setdefault(FACTORS[factor](cell), []).append(entry["metrics"][METRIC])
-    levels = groups if factor == "schedule" else sorted(groups)
-    for level in levels:
-        times = groups[level]
-        cells: list[Any] = [level, len(times)]
-        for part in ("error", "duration_error"):
-            errors = [time[part] for time in times]
-            sizes = [abs(error) for error in errors]
-            cells += [statistics.fmean(errors), statistics.median(sizes), max(sizes)]
-        sheet.add(*cells)
+    sheet = Sheet("By the levels of each factor", columns, name="levels")
+    for factor, level_of in FACTORS.items():
+        groups: dict[Any, list[Mapping[str, Any]]] = {}
+        for cell, entry in found:
+            groups.setdefault(level_of(cell), []).append(entry["metrics"][METRIC])
+        for level in groups if factor == "schedule" else sorted(groups):
+            times = groups[level]
+            cells: list[Any] = [factor, level, len(times)]
+            for part in ("error", "duration_error"):
+                errors = spread({str(n): time[part] for n, time in enumerate(times)})
+                cells += [errors["bias"], errors["median"], errors["worst"]]
+            sheet.add(*cells)
     return sheet
 
 
@@ -189,8 +176,7 @@ def _text(found: Found, content: Mapping[str, Any], size: Size) -> str:
     parts.append(f"- texts that differ from plain greedy decoding: {', '.join(wrong) or 'none'}")
     parts += ["", "![predicted against measured](validation.png)", ""]
     parts.append(summary_sheet(summary).markdown())
-    parts += [by_level(found, factor).markdown() for factor in FACTORS]
-    parts.append(table(found).markdown())
+    parts += [levels(found).markdown(), table(found).markdown()]
     warned = {w for _, entry in found for w in _kinds(entry["warnings"])}
     parts += [f"- {warning}" for warning in sorted(warned)]
     return "\n".join(parts).rstrip() + "\n"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
+from treepipe.results.sheet import Sheet, words
 from treepipe.testing import LAWS, TREE_LAWS, Law
 
 TABLES: Mapping[str, Mapping[str, Law]] = {"laws": LAWS, "laws of executors": TREE_LAWS}
@@ -17,15 +16,14 @@ TABLES: Mapping[str, Mapping[str, Law]] = {"laws": LAWS, "laws of executors": TR
 def with_laws(text: str) -> str:
     """Replace the page's tables of laws by those of the tool."""
     for name, laws in TABLES.items():
-        rows = [f"| {x.name} | {x.sentence} | {x.source} | {x.trial} |" for x in laws.values()]
-        table = "\n".join(["| law | what holds | source | trial |", "|---|---|---|---|", *rows])
-        place = re.compile(rf"(<!-- {name} -->\n)(.*?)(<!-- end -->)", re.S)
-        text = place.sub(partial(_filled, table), text)
+        sheet = Sheet("", words("law", "what holds", "source", "trial"))
+        for law in laws.values():
+            sheet.add(law.name, law.sentence, law.source, law.trial)
+        table = sheet.markdown().partition("\n\n")[2]
+        before, begin, rest = text.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition("<!-- end -->")
+        text = f"{before}{begin}\n{table}\n{end}{after}"
     return text
-
-
-def _filled(table: str, found: re.Match[str]) -> str:
-    return f"{found[1]}\n{table}\n\n{found[3]}"
 
 
 if __name__ == "__main__":

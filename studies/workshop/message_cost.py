@@ -33,6 +33,8 @@ from treepipe.studies.workshop.simulator_speed import Figure, figure
 ROWS, WIDTH, TIMES = 81, 192, 500
 SIZES = {"64 B": 64, "64 KiB": 2**16, "1 MiB": 2**20}
 """Sizes of the messages that CURVE is timed with."""
+BARE = [bytes(600), bytes(4 * ROWS * WIDTH)]
+"""Frames as long as those of the message."""
 PLACES = tuple(range(ROWS))
 FLIGHT = Flight(0, 0, (Segment(1, 7, 3, 2, 0, PLACES, PLACES, tuple(range(-1, ROWS - 1))),))
 TOKEN = bytes(TOKEN_BYTES)
@@ -47,7 +49,7 @@ def message_cost() -> list[Figure]:
     return [
         *_figures(f"{name}, work of its two ends", _work(), "aim 0.25 ms"),
         *_figures(f"{name}, one way between processes", _one_way(_our_ends)),
-        *_figures(f"{name}, one way, bare ZeroMQ", _one_way(_bare_ends)),
+        *_figures(f"{name}, one way, bare ZeroMQ", _one_way(partial(_raw_ends, BARE, None))),
     ]
 
 
@@ -56,7 +58,7 @@ def curve_cost() -> list[Figure]:
     found = []
     for name, size in SIZES.items():
         plain, guarded = (
-            _one_way(partial(_sized_ends, size, key)) for key in (None, KeyPair.new())
+            _one_way(partial(_raw_ends, [bytes(size)], key)) for key in (None, KeyPair.new())
         )
         label = f"message of {name}, one way over TCP"
         found += [
@@ -171,9 +173,9 @@ def _our_ends(context: Any, name: str) -> Ends:
     return inbox.address, connect, send, wait
 
 
-def _sized_ends(size: int, key: KeyPair | None, context: Any, name: str) -> Ends:
+def _raw_ends(frames: Sequence[bytes], key: KeyPair | None, context: Any, name: str) -> Ends:
     """Open bare sockets, encrypted if a key is given."""
-    pull, push, frame = context.socket(zmq.PULL), context.socket(zmq.PUSH), bytes(size)
+    pull, push = context.socket(zmq.PULL), context.socket(zmq.PUSH)
     if key is not None:
         guard = ThreadAuthenticator(context)
         guard.start()
@@ -182,19 +184,10 @@ def _sized_ends(size: int, key: KeyPair | None, context: Any, name: str) -> Ends
             socket.curve_publickey = key.public.encode()
             socket.curve_secretkey = key.secret.encode()
         pull.curve_server, push.curve_serverkey = True, key.public.encode()
-    port = pull.bind_to_random_port(f"tcp://{LOOPBACK}")
-    return f"tcp://{LOOPBACK}:{port}", push.connect, lambda: push.send(frame, copy=False), pull.recv
-
-
-def _bare_ends(context: Any, name: str) -> Ends:
-    pull, push = context.socket(zmq.PULL), context.socket(zmq.PUSH)
-    port, frames = (
-        pull.bind_to_random_port(f"tcp://{LOOPBACK}"),
-        [bytes(600), bytes(4 * ROWS * WIDTH)],
-    )
+    address = f"tcp://{LOOPBACK}:{pull.bind_to_random_port(f'tcp://{LOOPBACK}')}"
     return (
-        f"tcp://{LOOPBACK}:{port}",
+        address,
         push.connect,
-        lambda: push.send_multipart(frames),
+        partial(push.send_multipart, frames, copy=False),
         pull.recv_multipart,
     )

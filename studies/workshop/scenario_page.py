@@ -36,19 +36,18 @@ def with_tables(text: str) -> str:
 
 
 def _table(found: Sequence[KeyFacts]) -> str:
-    """Show the keys, then, by condition, those that are not always read."""
+    """Show the keys, then which system reads which of ``[schedule]``."""
     sheet = Sheet("", words("key", "meaning", "values; default"))
     read: dict[str, list[str]] = {}
     for each in found:
         default = f"; `{each.default}`" if each.default else ""
         sheet.add(f"`{each.path}`", each.meaning, each.values + default)
-        if each.read:
-            by = "by " if each.path.startswith("schedule.") else ""
-            read.setdefault(by + each.read, []).append(f"`{each.path}`")
+        if each.read and each.path.startswith("schedule."):
+            read.setdefault(each.read, []).append(f"`{each.path}`")
     rows = sheet.markdown().partition("\n\n")[2]
-    conditions = [f"* {', '.join(keys)}: {when}\n" for when, keys in read.items()]
-    told = ["\nSome of these keys are read only under a condition:\n\n"] if conditions else []
-    return "".join([rows, *told, *conditions])
+    readers = [f"* {', '.join(keys)}: {systems}\n" for systems, keys in read.items()]
+    told = ["\nSome of these keys are those of some systems:\n\n"] if readers else []
+    return "".join([rows, *told, *readers])
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import pytest
 
 from tests.worlds.made_runs import judged, made_deployment
 from tests.worlds.written_studies import few_prompts, say, written
-from treepipe.core.errors import UserError
 from treepipe.studies import all_schedules
 from treepipe.studies.layered import Card, CardCluster
 from treepipe.studies.measured import Axis, MeasuredColumn, on_bundled_pair
@@ -17,7 +16,7 @@ from treepipe.studies.specpipe.run import measure_widths
 from treepipe.studies.starsd.run import measure_targets
 from treepipe.studies.starsd.testbed import Testbed as Servers
 from treepipe.studies.starsd.testbed import simulate_columns
-from treepipe.studies.study import STUDIES, Measuring, StudyRequest, StudyResult, perform
+from treepipe.studies.study import Measuring, StudyResult
 from treepipe.validation.judgement import METRIC
 
 SMALL = Measuring(prompts=2, new_tokens=10, runs=2)
@@ -89,12 +88,3 @@ def test_targets_are_measured(tmp_path: Path) -> None:
         for metric in ("draft_rounds_s", "draft_idle_ms"):
             assert rows[f"measured/n={n}/{metric}"]["measured"] > 0
     assert rows["measured/n_full"]["predicted"] is None, "two targets do not load it"
-
-
-def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
-    study = STUDIES["pipedec-stages"]
-    with pytest.raises(
-        UserError, match=r"pipedec-stages has no points to run as well; .*, specpipe-wi"
-    ):
-        perform(study, StudyRequest(tmp_path / "out", measure=True, quiet=True))
-    assert not (tmp_path / "out").exists()

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.worlds.command_line import Terminal
 from tests.worlds.written_studies import few_prompts, say, written
-from treepipe.core.errors import RunError, UserError
 from treepipe.results.sheet import Column, Sheet
 from treepipe.scenario.schema import ScheduleName
 from treepipe.studies import all_schedules, study
-from treepipe.studies.study import StudyRequest, StudyResult, perform
+from treepipe.studies.study import StudyResult
 from treepipe.validation import demo
 from treepipe.validation.cells import SYSTEMS, Cell, Size, cases_of
 from treepipe.validation.comparison import _prepare
@@ -66,8 +66,8 @@ def test_the_demonstration_end_to_end(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def made_study(monkeypatch: pytest.MonkeyPatch) -> study.Study:
-    """A study without a run: one table, no plot."""
+def made_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A study ``made`` without a run: one table, no plot."""
 
     def made(settings: all_schedules.Settings, say: study.Progress) -> StudyResult:
         full = settings is all_schedules.FULL
@@ -77,30 +77,30 @@ def made_study(monkeypatch: pytest.MonkeyPatch) -> study.Study:
         return StudyResult("made", rows, [sheet], {}, ["so it is"], faults=["no"] if full else [])
 
     monkeypatch.setattr(all_schedules, "study", made)
-    return study.Study("made", "a made one", "treepipe.studies.all_schedules")
+    entry = study.Study("made", "a made one", "treepipe.studies.all_schedules")
+    monkeypatch.setitem(study.STUDIES, "made", entry)
 
 
-def test_perform_writes_and_prints_and_fails_for_a_fault_after_all_is_written(
-    made_study: study.Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.usefixtures("made_study")
+def test_a_study_writes_and_prints_and_fails_for_a_fault_after_all_is_written(
+    terminal: Terminal,
 ) -> None:
-    out = tmp_path / "new" / "folder"
-    perform(made_study, StudyRequest(out, quiet=False))
-    assert "so it is" in capsys.readouterr().out
+    out = terminal.folder / "new" / "folder"
+    assert "so it is" in terminal.succeeds("study", "made", "--out", out)
     assert sorted(path.name for path in out.iterdir()) == ["made.csv", "made.json", "made.md"]
-    perform(made_study, StudyRequest(out, quiet=True, json="-"))  # again, into the same folder
-    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    again = terminal.succeeds("study", "made", "--out", out, "--quiet", "--json", "-")
+    (row,) = json.loads(again)["rows"]
     known = {"key": "a", "unit": "ms", "predicted": 1.0, "measured": 2.0, "role": "predicted"}
     assert row == {**dict.fromkeys(("low", "high", "published")), **known}
-    with pytest.raises(RunError, match="no"):
-        perform(made_study, StudyRequest(out, full=True, quiet=True))
+    terminal.fails("no", "study", "made", "--out", out, "--full", "--quiet", code=1)
     assert "NO" in (out / "made.md").read_text()
 
 
-def test_a_foreign_folder_is_not_touched(made_study: study.Study, tmp_path: Path) -> None:
-    (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(UserError, match="holds something else than an earlier result"):
-        perform(made_study, StudyRequest(tmp_path, quiet=True))
-    assert [path.name for path in tmp_path.iterdir()] == ["other.json"]
+@pytest.mark.usefixtures("made_study")
+def test_a_foreign_folder_is_not_touched(terminal: Terminal) -> None:
+    (terminal.folder / "other.json").write_text("{}")
+    here = ("--out", terminal.folder)
+    terminal.refuses("holds something else than an earlier result", "study", "made", *here)
 
 
 def test_a_sheet_wants_a_cell_per_column() -> None:

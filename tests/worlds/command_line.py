@@ -63,7 +63,7 @@ WORK = {
     "simulate": "treepipe.sim.predict.predict",
     "theory": "treepipe.sim.theory.closed_form.closed_form",
     "run": "treepipe.executor.execute.execute",
-    "validate": "treepipe.validation.validate.compared",
+    "validate": "treepipe.validation.comparison.compared",
     "plan": "treepipe.planner.halving.rank",
     "sweep": "treepipe.sweeps.sweeping.carry_out",
     "study": "treepipe.studies.study.run_study",

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from treepipe.results.sheet import Sheet
-    from treepipe.scenario.keys import KeyFacts
 
 
 def keys(
@@ -18,18 +13,13 @@ def keys(
     ] = "",
 ) -> None:
     """Show the keys of a scenario: what each means, takes and defaults to, and who reads it."""
+    from treepipe.results.sheet import Sheet, words
     from treepipe.results.show import console
     from treepipe.scenario.keys import key_facts
 
-    table = key_sheet(key_facts(path)).filled.rich()
+    sheet = Sheet("", words("key", "meaning", "values", "default", "read"))
+    for each in key_facts(path):
+        sheet.add(each.path, each.meaning, each.values, each.default, each.read)
+    table = sheet.filled.rich()
     table.columns[0].no_wrap = True
     console().print(table)
-
-
-def key_sheet(found: Sequence[KeyFacts]) -> Sheet:
-    from treepipe.results.sheet import Sheet, words
-
-    sheet = Sheet("", words("key", "meaning", "values", "default", "read"))
-    for each in found:
-        sheet.add(each.path, each.meaning, each.values, each.default, each.read)
-    return sheet

@@ -26,15 +26,16 @@ from treepipe.cli import keys as cli_keys
 from treepipe.cli import plan as cli_plan
 from treepipe.cli import profiles as cli_profiles
 from treepipe.cli import sweep as cli_sweep
+from treepipe.cli import validate as cli_validate
 from treepipe.cli import worker as cli_worker
 from treepipe.cli.options import (
-    Changes,
-    Drawn,
     Force,
+    OfRuns,
     OfScenario,
     Quiet,
     Reported,
     Settings,
+    check_faults,
     command,
     command_line,
 )
@@ -43,6 +44,7 @@ from treepipe.extras import need_executor
 from treepipe.files.outputs import (
     Failures,
     check_outputs,
+    claim_results,
     drop_standard_output,
     forget_written,
     what_is_kept,
@@ -85,6 +87,7 @@ app.add_typer(cli_calibrate.app, name="calibrate")
 app.add_typer(cli_profiles.app, name="profiles")
 app.command()(cli_plan.plan)
 app.command()(cli_sweep.sweep)
+app.command()(cli_validate.validate)
 app.command()(cli_worker.worker)
 app.command()(cli_keys.keys)
 app.command()(cli_check.check)
@@ -157,7 +160,7 @@ def options(
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulateOptions(Reported, Drawn, Changes, OfScenario):
+class SimulateOptions(OfRuns):
     """Options of ``treepipe simulate``."""
 
     versus: Annotated[
@@ -177,7 +180,7 @@ class SimulateOptions(Reported, Drawn, Changes, OfScenario):
 def simulate(asked: SimulateOptions) -> None:
     """Predict a scenario, or the difference between two (--versus, --versus-set)."""
     from treepipe import library
-    from treepipe.results.show import ProgressBars, show_result, show_versus
+    from treepipe.results.show import ProgressBars, console, print_versus
     from treepipe.scenario.scenario import Scenario
     from treepipe.scenario.workload import effort_warnings
 
@@ -196,14 +199,13 @@ def simulate(asked: SimulateOptions) -> None:
             result = library.simulate(a, say=say)
         else:
             found = library.compare(a, b, changed=asked.versus_settings or (), say=say)
-    files = asked.json, asked.trace, asked.plot, asked.quiet
     if b is None:
-        asked.emit(
-            partial(_page, result, a),
-            partial(show_result, result, *files, asked.where_time_goes),
-        )
+        asked.emit(partial(_page, result, a), *asked.outputs(result))
     else:
-        asked.emit(partial(_comparison_page, found, a, b), partial(show_versus, found, *files))
+        sides = {"A": found.a, "B": found.b}
+        first = [(f"{label}: {side.scenario}", side.traces[0]) for label, side in sides.items()]
+        shown = asked.results(found.to_json(), partial(print_versus, found, console()))
+        asked.emit(partial(_comparison_page, found, a, b), *asked.drawn(first), *shown)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,20 +218,18 @@ class TheoryOptions(Reported, Settings, OfScenario):
 def theory(asked: TheoryOptions) -> None:
     """Predict a scenario by the papers' closed forms, where one applies."""
     from treepipe import library
-    from treepipe.results.show import show_result
+    from treepipe.results.show import console, print_result
     from treepipe.scenario.scenario import Scenario
 
     asked.check({}, asked.scenario)
     loaded = Scenario.load(asked.scenario, asked.changes)
     result = library.theory(loaded)
-    asked.emit(
-        partial(_page, result, loaded),
-        partial(show_result, result, asked.json, None, None, asked.quiet),
-    )
+    shown = asked.results(result.to_json(), partial(print_result, result, console()))
+    asked.emit(partial(_page, result, loaded), *shown)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(Reported, Drawn, Changes, OfScenario):
+class RunOptions(OfRuns):
     """Options of ``treepipe run``."""
 
     recording: Annotated[
@@ -244,7 +244,7 @@ def run(asked: RunOptions) -> None:
     """Execute a scenario with real processes, on this machine and on the workers that it names."""
     need_executor("treepipe run")
     from treepipe import library
-    from treepipe.results.show import ProgressBars, show_result
+    from treepipe.results.show import ProgressBars
     from treepipe.scenario.scenario import Scenario
 
     files = {"--recording": asked.recording, **asked.files}
@@ -252,11 +252,10 @@ def run(asked: RunOptions) -> None:
     loaded = Scenario.load(asked.scenario, asked.changes)
     with ProgressBars(asked.quiet) as say:
         result = library.run(loaded, say=say, json=asked.json, recording=asked.recording)
-    written = asked.json, asked.trace, asked.plot, asked.quiet, asked.where_time_goes
     asked.emit(
         partial(_page, result, loaded),
         None if asked.recording is None else partial(result.recordings[0].save, asked.recording),
-        partial(show_result, result, *written),
+        *asked.outputs(result),
         partial(_check_served, result),
     )
 
@@ -266,50 +265,6 @@ def _check_served(result: Result) -> None:
     lost = [r for each in result.traces for r in each.requests if r.reason == "worker lost"]
     if lost:
         raise RunError(f"{len(lost)} requests ended early, since a worker was lost")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ValidateOptions(Reported, Changes):
-    """Options of ``treepipe validate``."""
-
-    scenarios: Annotated[list[Path], typer.Argument(metavar="SCENARIO.toml...")]
-    calibrate_on: Annotated[
-        str | None,
-        typer.Option(metavar="PROMPTS", help="Calibrate acceptance on these, as workload.prompts."),
-    ] = None
-    against: Annotated[
-        Path | None,
-        typer.Option(metavar="EARLIER.json", help="Say what got better or worse since then."),
-    ] = None
-    timelines: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write pictures and traces of both worlds here."),
-    ] = None
-    measured: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="What AIPerf or vllm bench serve measured, not a run."),
-    ] = None
-
-
-@app.command()
-@command(ValidateOptions)
-def validate(asked: ValidateOptions) -> None:
-    """Predict, execute, and explain how far off the prediction was."""
-    from treepipe.validation.outcome import Request
-
-    files = asked.json, asked.against, asked.timelines, asked.quiet
-    page = asked.report, command_line(), asked.force
-    inputs = asked.scenarios, asked.changes, asked.measured, asked.calibrate_on
-    request = Request(*inputs, *files, *page)
-    if asked.measured is not None:
-        from treepipe.validation.measured import perform_measured
-
-        perform_measured(request)
-        return
-    need_executor("treepipe validate")
-    from treepipe.validation.validate import perform
-
-    perform(request)
 
 
 @app.command()
@@ -363,19 +318,30 @@ class StudyOptions(Reported):
 @command(StudyOptions)
 def study(asked: StudyOptions) -> None:
     """Answer a question with a table and a plot: predictions beside runs."""
-    from treepipe.studies.study import StudyRequest, find_study, perform, show_studies
+    from treepipe.results.show import ProgressBars
+    from treepipe.studies import study as studies
 
     if asked.listed:
-        show_studies()
+        studies.show_studies()
         return
     if asked.name is None:
         raise UserError("treepipe study needs a name; treepipe study --list shows them")
-    found = find_study(asked.name)
+    found = studies.find_study(asked.name)
     if found.needs_executor or asked.measure:
         need_executor("treepipe study")
-    page = asked.report, command_line(), asked.force
-    request = StudyRequest(asked.out, asked.full, asked.measure, asked.json, *page, asked.quiet)
-    perform(found, request)
+    if asked.measure:
+        studies.check_measurable(found)
+    folder = asked.out or Path(f"treepipe-study-{found.name}")
+    claim_results(folder, f"{found.name}.json", f"result of the study {found.name}")
+    asked.check({})
+    with ProgressBars(asked.quiet) as say:
+        result = studies.run_study(found, say, asked.full, asked.measure)
+    asked.emit(
+        partial(studies.study_report, result, command_line()),
+        partial(studies.write_study, result, folder),
+        *asked.results(result.content(), partial(studies.show_study, result, folder)),
+        partial(check_faults, result.faults),
+    )
 
 
 def _page(result: Result, scenario: Scenario) -> Report:

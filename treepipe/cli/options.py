@@ -9,18 +9,24 @@ from __future__ import annotations
 import inspect
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_origin, get_type_hints
 
 import typer
 
+from treepipe.core.errors import RunError
 from treepipe.files.outputs import Failures, check_outputs
 
 if TYPE_CHECKING:
     from treepipe.report.page import Report
+    from treepipe.results.result import Result
+    from treepipe.results.trace import Trace
 
+Action: TypeAlias = Callable[[], object]
+"""What writes one file or prints tables, once all work is done."""
 Quiet = Annotated[bool, typer.Option("--quiet", help="No table and no progress.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite what is there.")]
 
@@ -111,6 +117,13 @@ class Output:
         """Whether no tables are printed to standard output."""
         return self.quiet or self.json == "-"
 
+    def results(self, content: Mapping[str, Any], show: Action) -> list[Action]:
+        """Write ``--json``, and show the result unless the command is silent."""
+        from treepipe.results.result import write_json
+
+        written = [] if self.json is None else [partial(write_json, content, self.json)]
+        return [*written, *([] if self.silent else [show])]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reported(Output):
@@ -140,7 +153,7 @@ class Reported(Output):
             keep=() if self.force else ("--report", *keep),
         )
 
-    def emit(self, page: Callable[[], Report], *shown: Callable[[], object] | None) -> None:
+    def emit(self, page: Callable[[], Report], *shown: Action | None) -> None:
         """Write the page of ``--report`` and all else, even if some of it cannot be written."""
         from treepipe.report.page import write_report
 
@@ -181,6 +194,44 @@ class Drawn:
         beside = picture_beside(self.plot) if drawn and self.plot is not None else None
         return {"--trace": self.trace, "--plot": self.plot, "--where-time-goes": beside}
 
+    def drawn(self, traces: Sequence[tuple[str, Trace]]) -> list[Action]:
+        """Write ``--trace`` and ``--plot`` of named traces."""
+        from treepipe.results.trace import write_chrome_trace
+
+        found = list[Action]()
+        if self.trace is not None:
+            found.append(partial(write_chrome_trace, traces, self.trace, "--trace"))
+        if self.plot is not None:
+            from treepipe.results.timeline import draw_timelines
+
+            found.append(partial(draw_timelines, traces, "", self.plot, option="--plot"))
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfRuns(Reported, Drawn, Changes, OfScenario):
+    """Options of commands that simulate or run a scenario."""
+
+    def outputs(self, result: Result) -> list[Action]:
+        """Write and show a result, with the first run's pictures."""
+        from treepipe.results import show
+        from treepipe.results.where import shares
+
+        drawn = self.drawn([(result.scenario, run) for run in result.traces[:1]])
+        content, print_result = result.to_json(), partial(show.print_result, result, show.console())
+        if not self.where_time_goes:
+            return [*drawn, *self.results(content, print_result)]
+        found, beside = shares(result.traces), self.files["--where-time-goes"]
+        content["where_time_goes"] = {"unit": "1", "workers": found}
+        if beside is not None:
+            from treepipe.results.plots import save_figure
+            from treepipe.results.where_plot import shares_figure
+
+            figure = shares_figure(found, result.scenario)
+            drawn.append(partial(save_figure, figure, Path(beside), 110, "--where-time-goes"))
+        table = partial(show.print_sheet, show.console(), show.shares_table(found))
+        return [*drawn, *self.results(content, print_result), *([] if self.silent else [table])]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Distributed:
@@ -206,6 +257,12 @@ class Distributed:
             help="Of a running Ray or Dask cluster.",
         ),
     ] = None
+
+
+def check_faults(faults: Sequence[str]) -> None:
+    """Raise ``RunError`` if runs were at fault; call it once all files are written."""
+    if faults:
+        raise RunError("; ".join(faults))
 
 
 def command_line() -> str:

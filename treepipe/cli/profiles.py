@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -15,9 +15,6 @@ from treepipe.cli.options import Force, Quiet, command
 from treepipe.core.errors import UserError
 from treepipe.extras import need_executor
 from treepipe.files.outputs import check_outputs
-
-if TYPE_CHECKING:
-    from treepipe.profiles.engines import Imported
 
 
 class ShowByDefault(TyperGroup):
@@ -83,8 +80,7 @@ def check_(
 
 @dataclass(frozen=True, kw_only=True)
 class ImportOptions:
-    """Options of ``treepipe profiles import``; ``OF_DEVICES`` are for times of passes only, those
-    in ``OF_BOTH`` for all, the rest for acceptance only."""
+    """Options of ``treepipe profiles import``; ``TAKEN`` says what each is for."""
 
     kind: Annotated[
         str, typer.Argument(metavar="KIND", help="vllm, llama-cpp, sglang, llama-bench, …")
@@ -136,10 +132,15 @@ class ImportOptions:
     quiet: Quiet = False
 
 
-OF_DEVICES = {"config", "dtype", "hardware"}
-OF_BOTH = {"kind", "file", "out", "source", "model", "force", "quiet"}
 WORKLOAD = "workload"
-OF_WORKLOADS = {"kind", "file", "out", "force", "quiet"}
+COMMON = {"kind", "file", "out", "force", "quiet"}
+TAKEN: Mapping[str, set[str]] = {
+    "a device profile": {*COMMON, "source", "model", "config", "dtype", "hardware"},
+    "an acceptance profile": {each.name for each in fields(ImportOptions)}
+    - {"config", "dtype", "hardware"},
+    "a workload": COMMON,
+}
+"""Options that have an effect, by what is made of a file."""
 
 
 @app.command("import")
@@ -149,56 +150,57 @@ def import_(asked: ImportOptions) -> None:
     device profile of the times of passes that a benchmark prints; or a CSV of a workload."""
     from treepipe.profiles.cost_tables import COSTS
     from treepipe.profiles.engines import KINDS
-
-    kinds = (*KINDS, *COSTS, WORKLOAD)
-    if asked.kind not in kinds:
-        raise UserError(f"profiles import {asked.kind}: there are {', '.join(kinds)}")
-    if asked.kind == WORKLOAD:
-        _import_workload(asked)
-        return
-    of_device = asked.kind in COSTS
-    for each in fields(asked):
-        foreign = each.name not in OF_BOTH and (each.name in OF_DEVICES) != of_device
-        if foreign and getattr(asked, each.name) != each.default:
-            made = "a device" if of_device else "an acceptance"
-            option = each.name.replace("_", "-")
-            raise UserError(f"--{option}: has no effect; {asked.kind} makes {made} profile")
-    (_import_device if of_device else _import_acceptance)(asked)
-
-
-def _import_workload(asked: ImportOptions) -> None:
-    """Write a trace of any known format as CSV for ``workload.trace``, and tell its counts."""
-    from treepipe.profiles.workloads import read_workload, save_csv
     from treepipe.results.show import console
 
+    makers = {
+        **dict.fromkeys(KINDS, ("an acceptance profile", _import_acceptance)),
+        **dict.fromkeys(COSTS, ("a device profile", _import_device)),
+        WORKLOAD: ("a workload", _import_workload),
+    }
+    if asked.kind not in makers:
+        raise UserError(f"profiles import {asked.kind}: there are {', '.join(makers)}")
+    made, make = makers[asked.kind]
     for each in fields(asked):
-        if each.name not in OF_WORKLOADS and getattr(asked, each.name) != each.default:
-            raise UserError(f"--{each.name.replace('_', '-')}: has no effect on a workload")
-    out = asked.out or Path("imported-workload.csv")
-    check_outputs({"--out": out}, inputs=(asked.file,), keep=() if asked.force else ("--out",))
-    trace = read_workload(asked.file, "profiles import workload")
-    save_csv(trace, out, "--out")
+        if each.name not in TAKEN[made] and getattr(asked, each.name) != each.default:
+            option = each.name.replace("_", "-")
+            raise UserError(f"--{option}: has no effect; {asked.kind} makes {made}")
+    lines = make(asked)
     if not asked.quiet:
-        for line in (trace.summary, f"workload.trace: {out}"):
+        for line in lines:
             console().print(line, highlight=False)
 
 
-def _import_device(asked: ImportOptions) -> None:
+def _out(asked: ImportOptions, default: str, replay: Path | None = None) -> Path:
+    """Return the file to write, once it is known that it can be written."""
+    out, keep = asked.out or Path(default), () if asked.force else ("--out",)
+    check_outputs({"--out": out, "--replay": replay}, inputs=(asked.file,), keep=keep)
+    return out
+
+
+def _import_workload(asked: ImportOptions) -> list[str]:
+    """Write a trace of any known format as CSV for ``workload.trace``, and tell its counts."""
+    from treepipe.profiles.workloads import read_workload, save_csv
+
+    out = _out(asked, "imported-workload.csv")
+    trace = read_workload(asked.file, "profiles import workload")
+    save_csv(trace, out, "--out")
+    return [trace.summary, f"workload.trace: {out}"]
+
+
+def _import_device(asked: ImportOptions) -> list[str]:
     from treepipe.files.outputs import write_file
     from treepipe.files.toml_file import toml_text, validated
     from treepipe.profiles.cost_tables import device_content, read_costs
     from treepipe.profiles.library import find_model
     from treepipe.profiles.schema import DeviceProfile, EmulatedProfile
     from treepipe.profiles.shapes import BYTES
-    from treepipe.results.show import console
 
     dtype = next((each for each in BYTES if each == asked.dtype), None)
     if asked.dtype != dtype:
         raise UserError(f"--dtype {asked.dtype}: must be one of {', '.join(BYTES)}")
     if dtype is not None and asked.config is None:
         raise UserError("--dtype: has no effect without --config, the model's sizes")
-    out = asked.out or Path("imported-device.toml")
-    check_outputs({"--out": out}, inputs=(asked.file,), keep=() if asked.force else ("--out",))
+    out = _out(asked, "imported-device.toml")
     found = read_costs(asked.kind, asked.file, asked.model)
     config = None if asked.config is None else find_model(asked.config, "--config")
     origin = {"source": asked.source or f"{asked.kind}: {asked.file.name}"}
@@ -208,26 +210,22 @@ def _import_device(asked: ImportOptions) -> None:
     content = device_content(found, config, model=named, dtype=dtype, **origin)
     validated(EmulatedProfile if config is None else DeviceProfile, content, out)
     write_file(out, toml_text(content, [f"Imported from {asked.file.name}."]), "--out")
-    if not asked.quiet:
-        for line in (content["origin"]["note"], f"device profile: {out}"):
-            console().print(line, highlight=False)
+    return [content["origin"]["note"], f"device profile: {out}"]
 
 
-def _import_acceptance(asked: ImportOptions) -> None:
+def _import_acceptance(asked: ImportOptions) -> list[str]:
     from treepipe.files.outputs import Failures, write_file
     from treepipe.files.toml_file import toml_text, validated
     from treepipe.profiles.engines import profile_content, read_export
     from treepipe.profiles.schema import AcceptanceProfile
     from treepipe.results.recording import chain_recording
-    from treepipe.results.show import console
 
     if asked.assume_ranks != (asked.uncertainty is not None):
         raise UserError(
             "--assume-ranks is an assumption: it needs --uncertainty, and --uncertainty needs it"
         )
-    out, replay = asked.out or Path("imported-acceptance.toml"), asked.replay
-    keep = () if asked.force else ("--out",)
-    check_outputs({"--out": out, "--replay": replay}, inputs=(asked.file,), keep=keep)
+    replay = asked.replay
+    out = _out(asked, "imported-acceptance.toml", replay)
     found = read_export(asked.kind, asked.file, asked.model)
     if replay is not None and not found.replay:
         raise UserError(f"--replay {replay}: {asked.file} does not tell the steps in their order")
@@ -242,21 +240,17 @@ def _import_acceptance(asked: ImportOptions) -> None:
         uncertainty=asked.uncertainty,
     )
     validated(AcceptanceProfile, content, out)
+    lines = [
+        f"accepted, given all above: {', '.join(f'{share:.3g}' for share in found.shares)}",
+        f"tokens per step: {found.tokens:.4g}",
+        content["origin"]["note"],
+        f"acceptance profile: {out}",
+    ]
     with Failures() as failures:
         text = toml_text(content, [f"Imported from {asked.file.name}."])
         failures.attempt(write_file, out, text, "--out")
         if replay is not None:
             failures.attempt(chain_recording(found.replay, found.prompts).save, replay)
-    if not asked.quiet:
-        for line in _said(found, content["origin"]["note"], out, asked.replay):
-            console().print(line, highlight=False)
-
-
-def _said(found: Imported, note: str, out: Path, replay: Path | None) -> Iterator[str]:
-    yield f"accepted, given all above: {', '.join(f'{share:.3g}' for share in found.shares)}"
-    yield f"tokens per step: {found.tokens:.4g}"
-    yield note
-    yield f"acceptance profile: {out}"
-    if replay is not None:
-        drafted = max(length for steps in found.replay for length, _ in steps)
-        yield f"recording: {replay}; replay it with schedule chain, gamma = {drafted}"
+            drafted = max(length for steps in found.replay for length, _ in steps)
+            lines.append(f"recording: {replay}; replay it with schedule chain, gamma = {drafted}")
+    return lines

@@ -58,6 +58,13 @@ def band(panel: Any, x: Sequence[float], values: Sequence[Interval], style: dict
     panel.fill_between(x, low, high, color=style["color"], alpha=0.2, lw=0)
 
 
+def whiskers(values: Sequence[Interval]) -> list[list[float]]:
+    """Return the lengths of error bars below and above means; 0 where an interval has no end."""
+    below = [0.0 if each.low is None else each.mean - each.low for each in values]
+    above = [0.0 if each.high is None else each.high - each.mean for each in values]
+    return [below, above]
+
+
 def doubling(panel: Any, values: Sequence[float]) -> None:
     """Set a horizontal axis on which doublings have equal length; ticks at the values only."""
     panel.set_xscale("log", base=2)

@@ -1,26 +1,21 @@
-"""Output of the command line: progress on a terminal, tables, and requested files."""
+"""Output on a terminal: progress, and results as tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
-from pathlib import Path
-from typing import Any
 
 import rich.progress
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-from treepipe.files.outputs import Failures
 from treepipe.progress import Progress
-from treepipe.results.result import MetricValue, Result, Terms, write_json
+from treepipe.results.result import MetricValue, Result, Terms
 from treepipe.results.sheet import Sheet, figures, words
 from treepipe.results.statistics import Interval
-from treepipe.results.trace import Trace, write_chrome_trace
 from treepipe.results.versus import Comparison, Difference
-from treepipe.results.where import NAMES, Shares, picture_beside, shares
+from treepipe.results.where import NAMES, Shares
 
 
 def console(width: int = 120) -> Console:
@@ -148,68 +143,6 @@ def _fit(table: Table, columns: list[list[str]], width: int, *, frame: bool) -> 
         column.width = low + min(high - low, spare)
         spare -= column.width - low
     return True
-
-
-def show_result(
-    result: Result,
-    json: str | None,
-    trace: Path | None,
-    plot: Path | None,
-    quiet: bool,
-    where: bool = False,
-) -> None:
-    """Write the files asked for and print the tables (not if JSON goes to standard output).
-
-    Args:
-        where: also print each worker's shares of time; with ``plot``, draw them in a second
-            picture.
-    """
-    first = [(result.scenario, run) for run in result.traces[:1]]
-    content, found = result.to_json(), shares(result.traces) if where else {}
-    with Failures() as failures:
-        if where:
-            content["where_time_goes"] = {"unit": "1", "workers": found}
-        failures.attempt(_write_files, content, json, first, trace, plot)
-        if where and plot is not None:
-            from treepipe.results.plots import save_figure
-            from treepipe.results.where_plot import shares_figure
-
-            figure, path = shares_figure(found, result.scenario), picture_beside(plot)
-            failures.attempt(save_figure, figure, path, 110, "--where-time-goes")
-        if not quiet and json != "-":
-            print_result(result, console())
-            if where:
-                print_sheet(console(), shares_table(found))
-
-
-def show_versus(
-    found: Comparison, json: str | None, trace: Path | None, plot: Path | None, quiet: bool
-) -> None:
-    """Write and print a comparison likewise, with the first run of A and of B."""
-    sides = {"A": found.a, "B": found.b}
-    first = [(f"{label}: {side.scenario}", side.traces[0]) for label, side in sides.items()]
-    with Failures() as failures:
-        failures.attempt(_write_files, found.to_json(), json, first, trace, plot)
-        if not quiet and json != "-":
-            print_versus(found, console())
-
-
-def _write_files(
-    content: Mapping[str, Any],
-    json: str | None,
-    traces: Sequence[tuple[str, Trace]],
-    trace: Path | None,
-    plot: Path | None,
-) -> None:
-    with Failures() as failures:
-        if json is not None:
-            failures.attempt(write_json, content, json)
-        if trace is not None:
-            failures.attempt(write_chrome_trace, traces, trace, "--trace")
-        if plot is not None:
-            from treepipe.results.timeline import draw_timelines
-
-            failures.attempt(draw_timelines, traces, "", plot, option="--plot")
 
 
 def print_result(result: Result, shown: Console) -> None:

@@ -9,7 +9,7 @@ times of a closed loop are the measured system's own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from treepipe.profiles.workloads import Asked, WorkloadTrace, read_workload
 from treepipe.progress import Progress
 from treepipe.results.estimates import Estimates, observe
 from treepipe.results.metrics import run_metrics
-from treepipe.results.show import ProgressBars
 from treepipe.results.statistics import Interval
 from treepipe.results.trace import Trace
 from treepipe.scenario.resolve import resolve
@@ -28,42 +27,10 @@ from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Replay
 from treepipe.scenario.workload import request_of
 from treepipe.sim.predict import predict
-from treepipe.validation.outcome import Request, check, conclude
-from treepipe.validation.validation import intervals_of, metric_errors
+from treepipe.validation.validation import errors_of, intervals_of
 
 LOAD_DIFFERS = 0.1
 """Relative difference of open requests from which the load is said to differ."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """The metrics that ``validation.Compared`` asks for."""
-
-    metrics: Mapping[str, Interval]
-    of_a_run: Mapping[str, Interval]
-    measured_metrics: Mapping[str, float]
-    replayed_metrics: Mapping[str, float]
-
-
-def perform_measured(request: Request) -> dict[str, Any]:
-    """Predict what a benchmark measured, and show the difference; returns the file's content.
-
-    Raises ``UserError``: an argument or input file is wrong.
-    """
-    assert request.measured is not None
-    for option, given in (
-        ("--calibrate-on", request.calibrate_on),
-        ("--timelines", request.timelines),
-    ):
-        if given is not None:
-            raise UserError(f"{option}: has no effect with --measured, which runs nothing")
-    if len(request.paths) > 1:
-        raise UserError(f"--measured {request.measured}: is of one scenario; give one")
-    earlier = check(request)
-    scenario = Scenario.load(request.paths[0], request.overrides)
-    with ProgressBars(request.quiet) as say:
-        entry = measured_entry(scenario, request.measured, say)
-    return conclude(request, [entry], {}, [scenario], earlier)
 
 
 def measured_entry(scenario: Scenario, file: Path, say: Progress) -> dict[str, Any]:
@@ -92,9 +59,8 @@ def measured_entry(scenario: Scenario, file: Path, say: Progress) -> dict[str, A
     measured = run_metrics(executed)
     if acceptance is not None:
         measured["tokens_per_round"] = acceptance.tokens
-    pair = _Measured(
-        predicted, of_a_run, measured, {name: each.mean for name, each in replayed.items()}
-    )
+    again = {name: each.mean for name, each in replayed.items()}
+    errors = errors_of(predicted, of_a_run, measured, again)
     return {
         "scenario": scenario.path.stem,
         "schedule": scenario.schedule.name,
@@ -106,7 +72,7 @@ def measured_entry(scenario: Scenario, file: Path, say: Progress) -> dict[str, A
             ),
             "utilization": {},
         },
-        "metrics": {name: asdict(each) for name, each in metric_errors(pair).items()},
+        "metrics": {name: asdict(each) for name, each in errors.items()},
         "utilization": {},
         "work": {},
         "drift": 1.0,

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -54,29 +54,26 @@ class BusyShares:
     measured: float
 
 
-class Compared(Protocol):
-    """Metrics that were predicted, measured, and predicted with the measured acceptance."""
-
-    @property
-    def metrics(self) -> Mapping[str, Interval]: ...
-    @property
-    def of_a_run(self) -> Mapping[str, Interval]: ...
-    @property
-    def measured_metrics(self) -> Mapping[str, float]: ...
-    @property
-    def replayed_metrics(self) -> Mapping[str, float]: ...
+def metric_errors(row: Row) -> dict[str, MetricErrors]:
+    """Return the errors of a case's metrics."""
+    return errors_of(row.metrics, row.of_a_run, row.measured_metrics, row.replayed_metrics)
 
 
-def metric_errors(row: Compared) -> dict[str, MetricErrors]:
+def errors_of(
+    predicted: Mapping[str, Interval],
+    of_a_run: Mapping[str, Interval],
+    measured: Mapping[str, float],
+    replayed: Mapping[str, float],
+) -> dict[str, MetricErrors]:
     """Return the errors of all metrics that prediction, run and replay have."""
     found = {}
     for name in METRICS:
-        if all(name in each for each in (row.metrics, row.measured_metrics, row.replayed_metrics)):
-            predicted, replayed = row.metrics[name].mean, row.replayed_metrics[name]
-            measured, run = row.measured_metrics[name], row.of_a_run[name]
-            apart = (predicted - measured, replayed - measured, predicted - replayed)
-            errors = [each / measured if measured else None for each in apart]
-            values = predicted, replayed, measured, METRICS[name].unit
+        if all(name in each for each in (predicted, measured, replayed)):
+            means = predicted[name].mean, replayed[name], measured[name]
+            apart = (means[0] - means[2], means[1] - means[2], means[0] - means[1])
+            errors = [each / means[2] if means[2] else None for each in apart]
+            run = of_a_run[name]
+            values = *means, METRICS[name].unit
             found[name] = MetricErrors(*values, *errors, *[run.low, run.high])
     return found
 

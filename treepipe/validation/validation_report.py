@@ -1,15 +1,18 @@
-"""Predictions beside runs: sentences, tables, and the report of ``treepipe validate``."""
+"""Predictions beside runs: sentences, tables, pictures, and the report of ``treepipe validate``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from treepipe.files.outputs import Failures
 from treepipe.report.background import background, file_chapter
 from treepipe.report.page import Chapter, Picture, Report
 from treepipe.results.sheet import Sheet, columns
 from treepipe.results.show import Scale
-from treepipe.results.timeline import timelines_figure
+from treepipe.results.timeline import draw_timelines, timelines_figure
+from treepipe.results.trace import write_chrome_trace
 from treepipe.scenario.scenario import Scenario
 from treepipe.validation.judgement import METRIC, Row
 from treepipe.validation.plain import Agreement
@@ -155,6 +158,15 @@ def changes(content: Mapping[str, Any]) -> list[str]:
         if content[key]:
             found.append(f"{when}: {', '.join(content[key])}")
     return found
+
+
+def write_timelines(row: Row, path: Path) -> None:
+    """Write ``path.png``, replay above run, and ``path-trace.json`` with the prediction."""
+    traces = [("prediction", row.prediction), ("replay", row.replay), ("execution", row.execution)]
+    picture, trace = (path.with_name(path.name + end) for end in (".png", "-trace.json"))
+    with Failures() as failures:
+        failures.attempt(write_chrome_trace, traces, trace, "--timelines")
+        failures.attempt(draw_timelines, row.timelines, row.label, picture, option="--timelines")
 
 
 # --- the page ------------------------------------------------------------------------------------

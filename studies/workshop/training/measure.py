@@ -3,7 +3,7 @@
     python -m treepipe.studies.workshop.training.measure --out executor/reference
 
 The checkpoints are read from their folders and used in float32, as in the executor. The result is
-kept in ``metrics.json`` under "measured", and the card is written again.
+kept in ``metrics.json`` under "measured".
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from treepipe.studies.workshop.training import card
 from treepipe.studies.workshop.training.corpus import KINDS, unseen
 
 CONTINUATION = 64
@@ -29,7 +28,7 @@ END_TOKEN = 0
 
 
 def measure(out: Path) -> dict[str, Any]:
-    """Measure all figures of the card for the pair in ``out``."""
+    """Measure the pair in ``out``."""
     from tokenizers import Tokenizer
     from transformers import AutoModelForCausalLM
 
@@ -119,12 +118,11 @@ def _greedy(model: Any, ids: torch.Tensor) -> torch.Tensor:
 
 
 def record(out: Path) -> None:
-    """Measure the pair in ``out``, keep the figures in ``metrics.json``, write the card."""
+    """Measure the pair in ``out``, and keep the figures in ``metrics.json``."""
     path = out / "metrics.json"
     metrics = json.loads(path.read_text(encoding="utf-8"))
     metrics["measured"] = measure(out)
     path.write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
-    card.write(out)
 
 
 def main() -> None:

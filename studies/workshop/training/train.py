@@ -4,8 +4,7 @@ two CPU cores.
     python -m treepipe.studies.workshop.training.train --out executor/reference
 
 The target learns to predict the corpus; the draft learns the target's own distribution. Then the
-prompts are cut and the pair is measured: ``metrics.json`` keeps the figures with the steps, and
-``MODEL_CARD.md`` describes them.
+prompts are cut and the pair is measured: ``metrics.json`` keeps the figures with the steps.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ Texts = dict[str, torch.Tensor]
 
 
 def main() -> None:
-    """Train, cut, measure and describe a pair."""
+    """Train a pair, cut prompts, and measure the pair."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of target and draft")
     for role, steps in STEPS.items():

@@ -9,15 +9,9 @@ target's distribution there (cross entropy; places further away weigh less).
 
 from __future__ import annotations
 
-import argparse
-import json
-import shutil
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
-from tokenizers import Tokenizer
 from transformers import Qwen3Config
 
 from treepipe.core.captures import NORMED
@@ -26,10 +20,16 @@ from treepipe.executor.block_head import BlockHead, BlockLayout, load_block_head
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.stage_model import TargetEnds
 from treepipe.profiles.library import REFERENCE
-from treepipe.studies.workshop.training.corpus import KINDS, texts
-from treepipe.studies.workshop.training.descent import SEED, Descent
-from treepipe.studies.workshop.training.measure import rows
-from treepipe.studies.workshop.training.train_eagle import fixed_target, write_figures
+from treepipe.studies.workshop.training.descent import SEED
+from treepipe.studies.workshop.training.heads import (
+    CAPACITY,
+    asked,
+    fixed_target,
+    save,
+    train,
+    training_data,
+    write_figures,
+)
 
 PEAK_RATE, DECAY = 3e-3, 0.9
 LAYERS, SIZE, MASK = 2, 8, 0
@@ -44,21 +44,14 @@ BLOCKS = 256
 
 def main() -> None:
     """Train a block draft and save it in the published layout."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=REFERENCE / "block")
-    parser.add_argument("--steps", type=int, default=900)
-    arguments = parser.parse_args()
+    out, steps = asked(__doc__, "block", 900)
     target = fixed_target()
     head = new_head(target.config)
-    train(head, target, arguments.steps)
-    save(head, arguments.out)
-    record(arguments.out, arguments.steps)
-
-
-def record(out: Path, steps: int) -> None:
-    """Measure the saved draft's agreement, and keep it beside the weights."""
-    target = Checkpoint.open(REFERENCE / "target")
-    draft = BlockDraft(load_block_head(out, target), TargetEnds(target), 1024)
+    data = {kind: continued(target, row, TEXTS[kind]) for kind, row in training_data().items()}
+    train(head, data, steps, lambda window: block_loss(head, target, window), PEAK_RATE)
+    save(out, config(head), head.state_dict())
+    checkpoint = Checkpoint.open(REFERENCE / "target")
+    draft = BlockDraft(load_block_head(out, checkpoint), TargetEnds(checkpoint), CAPACITY)
     write_figures(out, steps, draft, (NORMED,), SIZE - 1)
 
 
@@ -77,17 +70,6 @@ def new_head(sizes: Any) -> BlockHead:
         if weight.dim() > 1:
             torch.nn.init.normal_(weight, std=0.02 if "proj" in name else 0.05)
     return head
-
-
-def train(head: BlockHead, target: Any, steps: int) -> None:
-    """Train the draft towards the target, whose weights stay fixed."""
-    tokenizer = Tokenizer.from_file(str(REFERENCE / "target" / "tokenizer.json"))
-    data = {
-        kind: continued(target, rows(tokenizer, texts(kind, held_out=False)), TEXTS[kind])
-        for kind in KINDS
-    }
-    descent = Descent(steps, PEAK_RATE, clip=0.5, weight_decay=0.01)
-    descent.run(head, data, lambda window: block_loss(head, target, window))
 
 
 @torch.no_grad()
@@ -135,21 +117,16 @@ def block_loss(head: BlockHead, target: Any, window: torch.Tensor) -> torch.Tens
     return (losses * weights).sum() / weights.sum()
 
 
-def save(head: BlockHead, out: Path) -> None:
-    """Save ``config.json`` and ``model.safetensors``; embedding and projection are the target's."""
-    out.mkdir(parents=True, exist_ok=True)
+def config(head: BlockHead) -> dict[str, Any]:
+    """Return ``config.json``; embedding and projection are the target's."""
     layout = head.layout
-    content = head.config.to_dict() | {
+    return {
+        **head.config.to_dict(),
         "architectures": ["DFlashDraftModel"],
         "block_size": layout.size,
         "dflash_config": {"mask_token_id": layout.mask, "target_layer_ids": [*layout.layers]},
         "dtype": "float16",
     }
-    (out / "config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    tensors = {name: tensor.half().contiguous() for name, tensor in head.state_dict().items()}
-    temporary = out / "model.safetensors.part"
-    save_file(tensors, temporary)
-    shutil.move(temporary, out / "model.safetensors")
 
 
 if __name__ == "__main__":

@@ -9,15 +9,10 @@ loss is the cross entropy with the target's distribution over the head's tokens.
 
 from __future__ import annotations
 
-import argparse
-import json
-import shutil
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from transformers import LlamaConfig
 
 from treepipe.core.captures import named_boundaries
@@ -27,9 +22,12 @@ from treepipe.executor.eagle3_head import Eagle3Head, HeadRules
 from treepipe.profiles.library import REFERENCE
 from treepipe.studies.workshop.training.corpus import KINDS
 from treepipe.studies.workshop.training.descent import WEIGHTS
-from treepipe.studies.workshop.training.train_eagle import (
+from treepipe.studies.workshop.training.heads import (
     CAPACITY,
+    asked,
     fixed_target,
+    save,
+    target_config,
     train,
     training_data,
     write_figures,
@@ -43,10 +41,7 @@ UNROLL, DECAY = 2, 0.8
 
 def main() -> None:
     """Train a head and save it in the layout of EAGLE's code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=REFERENCE / "eagle3")
-    parser.add_argument("--steps", type=int, default=1000)
-    arguments = parser.parse_args()
+    out, steps = asked(__doc__, "eagle3", 1000)
     target = fixed_target()
     content = head_config()
     config = LlamaConfig(**content)
@@ -56,18 +51,17 @@ def main() -> None:
     captured = named_boundaries("auto", None, 0, target.config.num_hidden_layers)
     data = training_data()
     known = frequent(data, target.config.vocab_size)
-    train(head, data, arguments.steps, partial(head_loss, head, target, captured, known))
-    save(head, content, known, target.config.vocab_size, arguments.out)
-    draft = Eagle3Draft(arguments.out, Checkpoint.open(REFERENCE / "target"), CAPACITY)
-    write_figures(arguments.out, arguments.steps, draft, captured)
+    train(head, data, steps, partial(head_loss, head, target, captured, known))
+    save(out, content, tensors(head, known, target.config.vocab_size))
+    draft = Eagle3Draft(out, Checkpoint.open(REFERENCE / "target"), CAPACITY)
+    write_figures(out, steps, draft, captured)
 
 
 def head_config() -> dict[str, Any]:
     """Return the head's ``config.json``: the target's with one smaller layer."""
-    content = json.loads((REFERENCE / "target" / "config.json").read_text(encoding="utf-8"))
     changes = {"num_hidden_layers": 1, "intermediate_size": INNER, "draft_vocab_size": TOKENS}
     named = {"architectures": ["LlamaForCausalLMEagle3"], "tie_word_embeddings": False}
-    return {**content, **changes, **named}
+    return {**target_config(), **changes, **named}
 
 
 def frequent(data: dict[str, torch.Tensor], vocabulary: int) -> torch.Tensor:
@@ -122,21 +116,12 @@ def drafting_mask(count: int, levels: int) -> torch.Tensor:
     return seen.view(levels * count, levels * count)
 
 
-def save(
-    head: Eagle3Head, content: dict[str, Any], known: torch.Tensor, vocabulary: int, out: Path
-) -> None:
-    """Save ``config.json`` and ``model.safetensors``; the embedding is the target's."""
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    tensors = {
-        name.replace("layers.0.", "midlayer."): tensor.half().contiguous()
-        for name, tensor in head.state_dict().items()
-    }
-    tensors["d2t"] = known - torch.arange(TOKENS)
-    tensors["t2d"] = torch.isin(torch.arange(vocabulary), known)
-    temporary = out / "model.safetensors.part"
-    save_file(tensors, temporary)
-    shutil.move(temporary, out / "model.safetensors")
+def tensors(head: Eagle3Head, known: torch.Tensor, vocabulary: int) -> dict[str, torch.Tensor]:
+    """Return the head's tensors by their published names; the embedding is the target's."""
+    found = {n.replace("layers.0.", "midlayer."): t for n, t in head.state_dict().items()}
+    found["d2t"] = known - torch.arange(TOKENS)
+    found["t2d"] = torch.isin(torch.arange(vocabulary), known)
+    return found
 
 
 if __name__ == "__main__":

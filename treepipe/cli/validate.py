@@ -1,0 +1,142 @@
+"""``treepipe validate``: predict, run or read a measurement, explain, and compare with earlier."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from treepipe.cli.options import Changes, Reported, check_faults, command, command_line
+from treepipe.core.errors import UserError
+from treepipe.extras import need_executor
+from treepipe.files.outputs import Failures, claim_folder
+
+if TYPE_CHECKING:
+    from treepipe.scenario.scenario import Scenario
+    from treepipe.validation.judgement import Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidateOptions(Reported, Changes):
+    """Options of ``treepipe validate``."""
+
+    scenarios: Annotated[list[Path], typer.Argument(metavar="SCENARIO.toml...")]
+    calibrate_on: Annotated[
+        str | None,
+        typer.Option(metavar="PROMPTS", help="Calibrate acceptance on these, as workload.prompts."),
+    ] = None
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="EARLIER.json", help="Say what got better or worse since then."),
+    ] = None
+    timelines: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write pictures and traces of both worlds here."),
+    ] = None
+    measured: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What AIPerf or vllm bench serve measured, not a run."),
+    ] = None
+
+
+@command(ValidateOptions)
+def validate(asked: ValidateOptions) -> None:
+    """Predict, execute, and explain how far off the prediction was."""
+    from treepipe.scenario.scenario import Scenario
+    from treepipe.validation.judgement import faults_of
+    from treepipe.validation.validation import against, load_validation, validation
+    from treepipe.validation.validation_report import validation_report
+
+    if asked.measured is None:
+        need_executor("treepipe validate")
+    else:
+        _check_measured(asked, asked.measured)
+    earlier = None if asked.against is None else load_validation(asked.against, "--against")
+    if asked.timelines is not None:
+        claim_folder(asked.timelines, "--timelines")
+    asked.check({}, *asked.scenarios, asked.measured)
+    labels = _labels(asked.scenarios)
+    scenarios = {label: Scenario.load(path, asked.changes) for label, path in labels.items()}
+    entries, rows = _entries(asked, scenarios)
+    content = validation(entries)
+    if earlier is not None:
+        content["against"] = against(earlier, content)
+    page = content, rows, list(scenarios.values()), command_line()
+    asked.emit(
+        partial(validation_report, *page),
+        None if asked.timelines is None else partial(_draw, rows, asked.timelines),
+        *asked.results(content, partial(_show, content)),
+        partial(check_faults, faults_of(rows)),
+    )
+
+
+def _check_measured(asked: ValidateOptions, file: Path) -> None:
+    """Raise ``UserError`` for options that a benchmark's result leaves without effect."""
+    for option, given in (("calibrate-on", asked.calibrate_on), ("timelines", asked.timelines)):
+        if given is not None:
+            raise UserError(f"--{option}: has no effect with --measured, which runs nothing")
+    if len(asked.scenarios) > 1:
+        raise UserError(f"--measured {file}: is of one scenario; give one")
+
+
+def _entries(
+    asked: ValidateOptions, scenarios: Mapping[str, Scenario]
+) -> tuple[list[dict[str, Any]], Mapping[str, Row]]:
+    """Return the entries of the file, and the rows of those that were run."""
+    from treepipe.results.show import ProgressBars
+    from treepipe.validation.measured import measured_entry
+    from treepipe.validation.validation import entry
+
+    with ProgressBars(asked.quiet) as say:
+        if asked.measured is not None:
+            return [measured_entry(s, asked.measured, say) for s in scenarios.values()], {}
+        from treepipe.validation.comparison import Case, compared
+
+        cases = [Case(label, each, asked.calibrate_on) for label, each in scenarios.items()]
+        rows = compared(cases, say)
+    return [entry(row) for row in rows.values()], rows
+
+
+def _labels(paths: Sequence[Path]) -> dict[str, Path]:
+    """Label scenario paths by their stems, or by the whole path if two stems are equal."""
+    stems = [path.stem for path in paths]
+    found = {
+        stem if stems.count(stem) == 1 else str(p): p for stem, p in zip(stems, paths, strict=True)
+    }
+    if len(found) < len(paths):
+        twice = next(path for path in paths if list(paths).count(path) > 1)
+        raise UserError(f"{twice}: is given twice")
+    return found
+
+
+def _draw(rows: Mapping[str, Row], folder: Path) -> None:
+    from treepipe.validation.validation_report import write_timelines
+
+    with Failures() as failures:
+        for name, row in rows.items():
+            failures.attempt(write_timelines, row, folder / name.replace("/", "-"))
+
+
+def _show(content: Mapping[str, Any]) -> None:
+    from treepipe.results.show import console, print_sheet
+    from treepipe.validation import validation_report as words
+
+    shown, said = console(), list[str]()
+    for scenario in content["scenarios"]:
+        print_sheet(shown, words.metrics_sheet(scenario))
+        if scenario["utilization"]:
+            print_sheet(shown, words.utilization_sheet(scenario))
+        for sentence in words.explain(scenario):
+            shown.print(sentence, highlight=False)
+    if len(content["scenarios"]) > 1:
+        print_sheet(shown, words.summary_sheet(content["summary"]))
+        if (correlation := content["summary"]["pearson_r"]) is not None:
+            said.append(f"predicted and measured: Pearson's r = {correlation:.4f}")
+    if "against" in content:
+        said += words.changes(content["against"])
+    for sentence in said:
+        shown.print(sentence, highlight=False)
