@@ -177,9 +177,10 @@ def _import_workload(asked: ImportOptions) -> None:
     out = asked.out or Path("imported-workload.csv")
     check_outputs({"--out": out}, inputs=(asked.file,), keep=() if asked.force else ("--out",))
     trace = read_workload(asked.file, "profiles import workload")
-    save_csv(trace, out, "--out")
+    cut = save_csv(trace, out, "--out")
     if not asked.quiet:
-        for line in (trace.summary, f"workload.trace: {out}"):
+        branches = f"written as first turns, since others follow the same ones: {cut} turns"
+        for line in (trace.summary, *([branches] if cut else []), f"workload.trace: {out}"):
             console().print(line, highlight=False)
 
 
