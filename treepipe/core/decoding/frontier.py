@@ -85,11 +85,14 @@ class Frontier:
         self._slots = [*map(moved.get, self._slots)]
 
     def ask_again(self) -> None:
-        """Forget the answers without a candidate: the draft's next one reaches further down."""
+        """Forget the answers without a candidate: the draft's next one reaches further down. A root
+        that has none is alone, and is read again with all that was committed."""
         for node, known in enumerate(self.candidates):
             if known is not None and not np.isfinite(known[0].log_probs[known[1]]).any():
                 self.candidates[node] = None
                 self._slots = [None if slot == node else slot for slot in self._slots]
+        if self.candidates[0] is None:
+            self._slots, self._accepted, self.root_read = [], [], False
 
     def take_prune(self) -> tuple[tuple[int, ...] | None, int]:
         """Return the nodes that the draft's cache keeps, and how many of them are committed."""
