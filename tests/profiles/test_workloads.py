@@ -193,6 +193,10 @@ def test_windows_and_rates(tmp_path: Path) -> None:
     later = one_stage(tmp_path, '["workload.window_s", [0.2, 9]]')
     assert draw_requests(later, 0)[0].arrival_ms == pytest.approx(50), "its first turn is before"
     read(tmp_path, MOONCAKE)
+    warm = one_stage(tmp_path, '["workload.warmup_requests", 2]')
+    assert len(draw_requests(warm, 0)) == 3
+    with pytest.raises(UserError, match="= 3 leaves nothing of the 3 requests"):
+        draw_requests(one_stage(tmp_path, '["workload.warmup_requests", 3]'), 0)
     with pytest.raises(UserError, match="has no request in it"):
         draw_requests(one_stage(tmp_path, '["workload.window_s", [7, 9]]'), 0)
 
