@@ -64,7 +64,10 @@ def read_costs(kind: str, file: Path, model: str | None = None) -> CostTable:
         entries = _entries(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{file}: {reading_fault(error)}") from None
-    return COSTS[kind]([(f"{file}: {place}", entry) for place, entry in entries], model)
+    try:
+        return COSTS[kind]([(f"{file}: {place}", entry) for place, entry in entries], model)
+    except OverflowError:
+        raise UserError(f"{file}: one of its numbers is too large for a time or a size") from None
 
 
 def device_content(

@@ -30,6 +30,8 @@ LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 """Patterns of a sample in the text format of Prometheus, and of one of its labels."""
 ALIKE = 0.02
 """Relative variation below which draft lengths count as fixed."""
+MOST_DRAFTED = 10_000
+"""Most drafted tokens of a step."""
 RANKS = (1, 2, 4, 8, 16)
 """Numbers of candidates for which ``assumed`` computes hit ratios."""
 
@@ -70,10 +72,14 @@ def read_export(kind: str, file: Path, model: str | None = None) -> Imported:
         text = read_text(file, "utf-8-sig")
     try:
         return KINDS[kind](text, model)
-    except (KeyError, TypeError) as error:
+    except KeyError as error:
+        raise UserError(f"{file}: is no export of {kind}: key {error} is missing") from None
+    except (TypeError, AttributeError, OverflowError):
         raise UserError(
-            f"{file}: is no export of {kind}: {error} is missing, or is not what it should be"
+            f"{file}: is no export of {kind}: a value is of another kind than it should be"
         ) from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"{file}: is no export of {kind}: no valid JSON: {error}") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{file}: {reading_fault(error)}") from None
 
@@ -198,7 +204,7 @@ def _gauges(text: str, model: str | None) -> Imported:
 
 def _even_share(length: float, drafted: int) -> float:
     """Solve 1 + p + ... + p^drafted = length for the share p."""
-    if drafted < 1 or not 1 <= length <= drafted + 1:
+    if not 1 <= drafted <= MOST_DRAFTED or not 1 <= length <= drafted + 1:
         raise ValueError(f"a mean length of {length:g} tokens does not go with {drafted} drafted")
 
     def excess(share: float) -> float:
@@ -261,7 +267,7 @@ def _vllm_requests(text: str, model: str | None) -> Imported:
         ordered = [(d, n - own) for d, n in zip(drafted, accepted, strict=True)]
         counts.update(ordered)
         replay.append(tuple(ordered))
-        prompts.append(int(response.get("usage", {}).get("prompt_tokens", 1)))
+        prompts.append(int((response.get("usage") or {}).get("prompt_tokens") or 1))
     if sum(map(len, replay)) < counts.total():
         replay, prompts = [], []
     shares = _counted(counts, model, notes)
@@ -319,8 +325,10 @@ def _counted(counts: Counter[tuple[int, int]], model: str, notes: set[str]) -> I
     if wrong:
         raise ValueError(f"a step of {wrong[0][0]} drafted tokens has {wrong[0][1]} accepted ones")
     longest, rounds = max((drafted for drafted, _ in counts), default=0), counts.total()
-    if not longest:
-        raise ValueError("no step drafted a token")
+    if not 0 < longest <= MOST_DRAFTED:
+        raise ValueError(
+            f"the longest step drafted {longest:.4g} tokens; there may be 1 to {MOST_DRAFTED}"
+        )
     reached = [
         sum(n for (_, right), n in counts.items() if right >= depth) for depth in range(longest + 1)
     ]
@@ -343,7 +351,8 @@ def _blocks(
         content = json.loads(text)
         responses = content if isinstance(content, list) else [content]
     except json.JSONDecodeError:
-        responses = [json.loads(line) for line in text.splitlines() if line.strip()]
+        # Texts may hold other line ends, such as U+2028.
+        responses = [json.loads(line) for line in text.split("\n") if line.strip()]
     found = [
         (response, table)
         for response in responses

@@ -229,6 +229,11 @@ class ServiceTimes:
         experts = model.shape.experts
         if experts is None:
             return tables
+        if dense := experts.dense_layers:
+            self._warn(
+                f"{dense} of {model.shape.layers} layers of {model} are dense, and all count as "
+                f"the mean: the times of stages that hold more or fewer of them are off"
+            )
         last = min(max(points) for points in tables.values())
         if last < bend(experts):
             self._warn(

@@ -12,17 +12,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from treepipe.core.errors import UserError
-from treepipe.files.section import Count, Positive
+from treepipe.files.section import MOST, Count, Positive
 from treepipe.files.toml_file import validated
 
 CHUNKS_ALIKE = 0.1
 """Relative difference of tokens per chunk and per step up to which a chunk counts as a step."""
+
+Tokens: TypeAlias = Annotated[int, Field(ge=0, le=MOST)]
+Seconds: TypeAlias = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class BenchServe(BaseModel):
@@ -30,11 +33,11 @@ class BenchServe(BaseModel):
 
     model_id: str = ""
     max_concurrency: Count
-    output_lens: tuple[int, ...]
-    input_lens: tuple[int, ...]
-    itls: tuple[tuple[float, ...], ...]
-    spec_decode_num_drafts: int = 0
-    spec_decode_draft_tokens: int = 0
+    output_lens: tuple[Tokens, ...]
+    input_lens: tuple[Tokens, ...]
+    itls: tuple[tuple[Seconds, ...], ...]
+    spec_decode_num_drafts: Annotated[int, Field(ge=0)] = 0
+    spec_decode_draft_tokens: Annotated[int, Field(ge=0)] = 0
     spec_decode_acceptance_length: Positive = 1.0
 
     @property
@@ -101,6 +104,10 @@ def read_step(place: str, entry: dict[str, Any]) -> TimedStep:
             f"{place}: key itls: a chunk has {chunk:.3g} tokens, a step "
             f"(spec_decode_acceptance_length) {step:.3g}, so their times are not those of steps"
         )
+    if not len(found.output_lens) == len(found.input_lens) == len(found.itls):
+        raise UserError(f"{place}: keys output_lens, input_lens, itls: must be equally long")
+    if not median(gaps):
+        raise UserError(f"{place}: key itls: the median time between chunks is 0")
     held = sum(found.input_lens) / len(found.input_lens)
     context = round(held + sum(found.output_lens) / len(found.output_lens) / 2)
     return TimedStep(place, found.max_concurrency, found.depth, step, 1e3 * median(gaps), context)

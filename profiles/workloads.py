@@ -25,11 +25,15 @@ from treepipe.files.reading import read_text, reading
 from treepipe.files.section import Section, Several
 from treepipe.files.toml_file import validated
 
-Time: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Time: TypeAlias = Annotated[float, Field(ge=0, le=1e20, allow_inf_nan=False)]
+"""In a format's unit; the bound is beyond any clock in nanoseconds."""
 Tokens: TypeAlias = Annotated[int, Field(ge=0)]
 Name: TypeAlias = int | str
+WHOLE = "message_array_with_responses"
 HEAD_LINES = 200
 """Most lines before a CSV file's columns."""
+LONGEST = 100
+"""Most characters of a line that an error shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,11 @@ class Format:
         own, parent: a request's own name, and that of the turn before it.
         delay, end: time between a turn's end and the next turn; the end, from which it follows.
         blocks, block_tokens: names of the prompt's blocks, each for all of the prompt up to it.
-        group, prefix: requests of a group begin with the same ``prefix`` tokens.
+        group, prefix: requests of a group begin with the same ``prefix`` tokens, which ``prompt``
+            does not count.
+        counted: tokens of the whole prompt as the server counted them, 0 if it did not.
+        context: turns state only what they add to their session's texts, unless this field says
+            ``WHOLE``.
         known: tokens of the prompt that a cache already holds.
         failed: a field that only failed requests have a value in.
         clock: times are some clock's, so they are counted from the first request on.
@@ -73,6 +81,8 @@ class Format:
     block_tokens: int = 0
     group: str = ""
     prefix: str = ""
+    counted: str = ""
+    context: str = ""
     known: str = ""
     failed: str = ""
     clock: bool = True
@@ -88,7 +98,8 @@ class Format:
         optional: list[tuple[str, Any]] = [
             *((name, Time) for name in (self.delay, self.end, self.first)),
             *((name, Name) for name in (self.session, self.own, self.parent, self.group)),
-            *((name, Tokens) for name in (self.turn, self.prefix, self.known)),
+            *((name, Tokens) for name in (self.turn, self.prefix, self.counted, self.known)),
+            (self.context, str),
             (self.blocks, tuple[Name, ...]),
             (self.gaps, tuple[Time, ...]),
         ]
@@ -147,6 +158,7 @@ FORMATS = (
         "lines",
         *("timestamp", 1e-3, "input_length", "output_length"),
         session="session_id",
+        context="context_mode",
         delay="delay",
         blocks="hash_ids",
         block_tokens=512,
@@ -167,6 +179,8 @@ FORMATS = (
         end="last_chunk_time_us",
         group="prefix_group",
         prefix="prefix_length",
+        counted="server_input_tokens",
+        failed="error_message",
     ),
     Format(
         "vllm bench serve",
@@ -218,15 +232,14 @@ class WorkloadTrace:
         places = [n for n, each in enumerate(self.requests) if first_s <= each.at_s < end_s]
         new = {old: place for place, old in enumerate(places)}
         kept = (self.requests[place] for place in places)
-        moved = (
-            replace(
-                each,
-                at_s=each.at_s - first_s,
-                after=new.get(-1 if each.after is None else each.after),
-            )
-            for each in kept
+        moved = [replace(each, at_s=each.at_s - first_s) for each in kept]
+        turns = (
+            replace(each, after=new[each.after])
+            if each.after in new
+            else replace(each, after=None, delay_s=None)
+            for each in moved
         )
-        return replace(self, requests=tuple(moved))
+        return replace(self, requests=tuple(turns))
 
     @property
     def summary(self) -> str:
@@ -254,7 +267,7 @@ def read_workload(file: Path, key: str = "key workload.trace") -> WorkloadTrace:
 @lru_cache(maxsize=2)
 def _read(file: Path, key: str, stamp_ns: int) -> WorkloadTrace:
     """Read a trace once for all runs, as long as its file stays the same."""
-    with reading(file, f"cannot be read as CSV ({key})", f"file ({key})", (csv.Error,)):
+    with reading(file, f"cannot be read ({key})", f"file ({key})", (csv.Error,)):
         text = read_text(file, "utf-8-sig")  # drops a byte order mark
         form, records = _records(text, file, key)
     found, failed = [], 0
@@ -262,13 +275,18 @@ def _read(file: Path, key: str, stamp_ns: int) -> WorkloadTrace:
     for place, record in records:
         values = {name: _value(record, name) for name in model.model_fields}
         given = {name: value for name, value in values.items() if value not in (None, "")}
-        if form is not OURS and (given.get(form.new, 1) in (0, "0") or _value(record, form.failed)):
+        if form is not OURS and _failed(record, form):
             failed += 1
             continue
         found.append(_Row.of(form, place, validated(model, given, place)))
     if not found:
         raise UserError(f"{file}: holds no request ({key}); {failed} failed")
     return WorkloadTrace(form.name, tuple(_linked(found, form)), failed, form.accepts)
+
+
+def _failed(record: Mapping[str, Any], form: Format) -> bool:
+    told = form.failed and _value(record, form.failed)
+    return bool(told) or str(_value(record, form.new)).strip() in ("0", "0.0")
 
 
 @dataclass(slots=True)
@@ -289,6 +307,8 @@ class _Row:
     blocks: Sequence[Name] | None
     group: Name | None
     prefix: int | None
+    counted: int | None
+    context: str | None
     known: int | None
     first: float | None
     gaps: Sequence[float] | None
@@ -298,7 +318,10 @@ class _Row:
     def of(cls, form: Format, place: str, row: Section) -> _Row:
         meanings = [each.name for each in fields(cls)][2:-1]
         values: list[Any] = [getattr(row, getattr(form, each), None) for each in meanings]
-        return cls(form, place, *values)
+        made = cls(form, place, *values)
+        prefix = made.prefix if made.prefix and made.group is not None else 0
+        made.prompt = made.counted or made.prompt + prefix
+        return made
 
 
 def _linked(rows: list[_Row], form: Format) -> Iterator[Asked]:
@@ -315,8 +338,9 @@ def _linked(rows: list[_Row], form: Format) -> Iterator[Asked]:
         if row.session is not None:
             before[row.session] = row
     if form is OURS:
-        _check_order(rows)
+        _check_ours(rows)
     rows.sort(key=lambda row: (row.at_s, row.turn or 0))
+    _check_turns(rows, form)
     origin_s = rows[0].at_s if form.clock else 0.0
     places, cache = dict[Name, int](), _Prefixes(form.block_tokens)
     for place, row in enumerate(rows):
@@ -331,19 +355,51 @@ def _linked(rows: list[_Row], form: Format) -> Iterator[Asked]:
             delay_s = form.unit_s * row.delay
         elif after is not None and form.end and (end := rows[after].end):
             delay_s = max(0.0, row.at_s - form.unit_s * end)
-        known = min(row.known or cache.known(row), row.prompt - 1)
+        known = row.known or cache.known(row)
+        if form.context and after is not None and row.context != WHOLE:
+            told = rows[after].prompt + rows[after].new
+            row.prompt, known = row.prompt + told, told - 1  # nothing computed its last token
+        known = min(known, row.prompt - 1)
         measured = None if row.first is None else form.measured_s * row.first
         gaps = tuple(form.measured_s * gap for gap in row.gaps or ())
         yield Asked(row.at_s - origin_s, row.prompt, row.new, after, delay_s, known, measured, gaps)
 
 
-def _check_order(rows: Sequence[_Row]) -> None:
+def _check_ours(rows: Sequence[_Row]) -> None:
+    for row in rows:
+        if row.known is not None and row.known > row.prompt:
+            raise UserError(
+                f"{row.place}: key {row.form.known} = {row.known}: the prompt has {row.prompt}"
+            )
     for above, row in pairwise(rows):
         if row.at_s < above.at_s:
             raise UserError(
                 f"{row.place}: key {row.form.at} = {row.at_s:g} is before the line above it, "
                 f"{above.at_s:g}; arrivals must be in order"
             )
+
+
+def _check_turns(rows: Sequence[_Row], form: Format) -> None:
+    """Refuse turns that, by time, are asked for before those that they follow."""
+    latest, begun = dict[Name | None, _Row](), set[Name | None]()
+    named = {row.own: row for row in rows}
+    for row in rows:
+        if form.parent:
+            late = row.parent is not None and row.parent not in latest and named.get(row.parent)
+            key, value = form.parent, row.parent
+        elif form.turn and row.session is not None:
+            above, again = latest.get(row.session), row.turn == 0 and row.session in begun
+            late = above if above and not again and (row.turn or 0) <= (above.turn or 0) else None
+            key, value = form.turn, row.turn
+        else:
+            continue
+        if late:
+            raise UserError(
+                f"{row.place}: key {key} = {value}: by their times, this turn is not after the one "
+                f"that it follows; the other is at {late.place}"
+            )
+        latest[row.own if form.parent else row.session] = row
+        begun |= {row.session} if row.turn == 0 else set()
 
 
 class _Prefixes:
@@ -379,11 +435,14 @@ def _records(
         whole = None
     if isinstance(whole, dict) and (form := _format_of(whole, "columns")):
         return form, _columns(whole, form, file)
-    lines = ((n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip())
+    # Texts in JSON may hold other line ends, such as U+2028.
+    lines = ((n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip())
     records = [(f"{file}:{n}", _json(line, f"{file}:{n}")) for n, line in lines]
-    for _, record in records:  # failed requests lack fields
-        if form := _format_of(record, "lines"):
-            return form, iter(records)
+    known = (_format_of(record, "lines") for _, record in records)  # failed requests lack fields
+    if found := [form for form in known if form]:
+        return min(found, key=FORMATS.index), iter(records)
+    if form := _format_of(records[0][1], "columns"):
+        raise UserError(f"{file}: holds {len(records)} results of {form.name}; there may be one")
     raise UserError(f"{file}:1: has the keys of no workload ({key}); {_known('lines', 'columns')}")
 
 
@@ -404,6 +463,8 @@ def _csv(text: str, file: Path, key: str) -> tuple[Format, Iterator[tuple[str, M
     for place, (_, line) in enumerate(lines[:HEAD_LINES]):
         columns = [name.strip() for name in line]
         if form := _format_of(dict.fromkeys(columns, ""), "csv"):
+            if len({*columns}) < len(columns):
+                raise UserError(f"{file}: names a column twice: {', '.join(columns)} ({key})")
             if form is OURS and (foreign := {*columns} - {*form.model.model_fields}):
                 raise UserError(
                     f"{file}: its first line names {', '.join(sorted(foreign))}; there may be "
@@ -412,7 +473,8 @@ def _csv(text: str, file: Path, key: str) -> tuple[Format, Iterator[tuple[str, M
             if not lines[place + 1 :]:
                 raise UserError(f"{file}: holds no request, only the line with the columns ({key})")
             return form, _csv_rows(lines[place + 1 :], columns, file)
-    found = f"{', '.join(name.strip() for name in lines[0][1])!r}" if lines else "nothing"
+    first = ", ".join(name.strip() for name in lines[0][1]) if lines else ""
+    found = repr(first if len(first) <= LONGEST else first[:LONGEST] + "…") if lines else "nothing"
     raise UserError(
         f"{file}: its first line must name the columns {', '.join(OURS.needed)}, not {found} "
         f"({key}); {_known('csv')}"
@@ -425,7 +487,7 @@ def _csv_rows(
     for number, line in lines:
         if len(line) != len(columns):
             raise UserError(f"{file}:{number}: has {len(line)} values for {len(columns)} columns")
-        yield f"{file}:{number}", dict(zip(columns, line, strict=True))
+        yield f"{file}:{number}", dict(zip(columns, map(str.strip, line), strict=True))
 
 
 def _columns(
@@ -434,7 +496,8 @@ def _columns(
     lists = {name: whole[name] for name in form.model.model_fields if name in whole}
     lengths = {name: len(each) if isinstance(each, list) else -1 for name, each in lists.items()}
     if len({*lengths.values()}) > 1 or -1 in lengths.values():
-        told = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        words = {-1: "(no list)"}
+        told = ", ".join(f"{name} {words.get(n, n)}" for name, n in lengths.items())
         raise UserError(f"{file}: its lists must be equally long, not {told}")
     for number in range(lengths[form.at]):
         yield f"{file}: request {number}", {name: each[number] for name, each in lists.items()}
@@ -465,16 +528,20 @@ def _value(record: Any, name: str) -> Any:
     return None
 
 
-def save_csv(trace: WorkloadTrace, out: Path, option: str) -> None:
-    """Write a trace as our CSV. Raises ``WriteError``."""
-    sessions = list[int]()
+def save_csv(trace: WorkloadTrace, out: Path, option: str) -> int:
+    """Write a trace as our CSV; returns the number of turns that follow one that another turn
+    follows, too, which this format writes as first turns. Raises ``WriteError``."""
+    sessions, last, cut = list[int](), dict[int, int](), 0
+    lines = ["arrival_s,prompt_tokens,new_tokens,session,delay_s,known_tokens"]
     for place, each in enumerate(trace.requests):
-        sessions.append(place if each.after is None else sessions[each.after])
-    lines = [
-        ",".join(["arrival_s", "prompt_tokens", "new_tokens", "session", "delay_s", "known_tokens"])
-    ]
-    for session, each in zip(sessions, trace.requests, strict=True):
-        delay = "" if each.delay_s is None else repr(each.delay_s)
+        session, delay = place, "" if each.delay_s is None else repr(each.delay_s)
+        if each.after is not None and last[sessions[each.after]] == each.after:
+            session = sessions[each.after]
+        elif each.after is not None:
+            delay, cut = "", cut + 1
+        sessions.append(session)
+        last[session] = place
         sizes = each.prompt_tokens, each.new_tokens, session, delay, each.known
         lines.append(",".join(map(str, (repr(each.at_s), *sizes))))
     write_file(out, "\n".join(lines) + "\n", option)
+    return cut

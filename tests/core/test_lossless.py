@@ -59,7 +59,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         save_random_checkpoint(folder / draft, layers=1, seed=seed)
     target = Checkpoint.open(folder / f"target{LAYERS[0]}")
     save_head(folder / "head", target)
-    save_block_head(folder / "block", target, layers=(target.layers - 1,))
+    for places in (2, 5):
+        save_block_head(
+            folder / f"block{places}", target, layers=(target.layers - 1,), places=places
+        )
     return folder
 
 
@@ -258,17 +261,22 @@ def test_text_equals_generate_with_a_head(
 
 @pytest.mark.parametrize("name", SCHEDULES)
 @examples(10, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(drawn)
-def test_text_equals_generate_with_a_block_draft(folder: Path, name: str, case: Drawn) -> None:
-    """Trees end where the block does, at four levels; the states before its first token have been
-    observed whenever it makes one (or it would read those of other positions)."""
+@given(drawn, st.sampled_from((2, 5)))
+def test_text_equals_generate_with_a_block_draft(
+    folder: Path, name: str, case: Drawn, places: int
+) -> None:
+    """Trees end where the block does, at one or four levels; the states before its first token have
+    been observed whenever it makes one (or it would read those of other positions)."""
     target = Checkpoint.open(folder / f"target{case.layers}")
-    source = BlockDraft(load_block_head(folder / "block", target), TargetEnds(target), CAPACITY)
-    decode(target.directory, source, name, case, reads_states=True, independent_levels=True)
+    head = load_block_head(folder / f"block{places}", target)
+    source, of_block = BlockDraft(head, TargetEnds(target), CAPACITY), {"independent_levels": True}
+    decode(target.directory, source, name, case, places - 1, reads_states=True, **of_block)
 
 
-def decode(target: Path, source: DraftSource, name: str, case: Drawn, **of_draft: bool) -> None:
-    """Run the requests at once, and check their texts."""
+def decode(
+    target: Path, source: DraftSource, name: str, case: Drawn, levels: int = 0, **of_draft: bool
+) -> None:
+    """Run the requests at once, and check their texts; ``levels``: those of a block draft."""
     layers, random = case.layers, case.random
     bounds = sorted(random.sample(range(1, layers), random.randrange(layers)))
     cuts = [b - a for a, b in zip([0, *bounds], [*bounds, layers], strict=True)]
@@ -283,7 +291,7 @@ def decode(target: Path, source: DraftSource, name: str, case: Drawn, **of_draft
         prompts=case.prompts,
         room=room,
         least=case.least,
-        block=4 if isinstance(source, BlockDraft) else 0,
+        block=levels,
         round_ms=lambda rows: 1.0 + rows,
     )
     world = ModelWorld(target, source, cuts, any_order(case.seed), sharing)

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from tests.worlds.command_line import Terminal
+from tests.worlds.searches import found
 from treepipe.core.errors import UserError
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.depths import DepthRange, Depths
-from treepipe.planner.engine import engine, served_question
+from treepipe.planner.engine import engine, served_best, served_question
 
 BOX: dict[str, Any] = {
     "name": "box",
@@ -23,6 +24,7 @@ BOX: dict[str, Any] = {
     ],
     "acceptance": {"source": "hit_ratio", "table": {1: [0.8, 0.7, 0.5]}},
 }
+TWO = {"pipelines.0.count": 2, "workload.requests": 2, "workload.concurrency": 2}
 ENGINES = ("vllm", "sglang", "llama.cpp")
 
 
@@ -67,6 +69,14 @@ def test_vllm_s_table_begins_at_one_and_has_no_gap() -> None:
     assert told["num_speculative_tokens"] == max(each.depth for each in table)
 
 
+def test_a_name_stays_in_its_comment() -> None:
+    """YAML ends a comment at a line separator (U+2028), too."""
+    text = engine("vllm").config(served_question(box(name="a\u2028max-model-len: 1\nb: 2")))
+    *comments, told = filter(None, text.splitlines())
+    assert {line[0] for line in comments} == {"#"}
+    assert told.startswith("speculative-config: ")
+
+
 def test_what_an_engine_cannot_run_is_refused() -> None:
     with pytest.raises(UserError, match=r"--engine vllm: the best plan's system 'flowspec'"):
         engine("vllm").check_system("flowspec")
@@ -74,7 +84,32 @@ def test_what_an_engine_cannot_run_is_refused() -> None:
         engine("vlm")
 
 
+def test_a_plan_s_table_is_of_the_devices_that_it_buys() -> None:
+    """The file's own device stands for those that are bought, and takes no time here."""
+    fast = {"stage_ms": {1: 10.0, 4: 10.0, 64: 70.0}, "draft_ms": {1: 1.0}}
+    bought = found(**{
+        "acceptance.beta": 0.9,
+        "pipelines": [{"stages": [{"device": {"stage_ms": {1: 1e-6}}}]}],
+        "search.schedules": ["chain"],
+        "search.grid": {"schedule.gamma": [2]},
+        "search.drafts": ["stage"],
+        "search.devices": {
+            "kinds": [{"name": "fast", "device": fast, "price_usd": 1.0}], "counts": [1]
+        },
+    })  # fmt: skip
+    served = served_best(bought, engine("vllm"))
+    assert served.depths is not None
+    assert served.depths.periods_ms[0, 0] == pytest.approx(10.0)
+    assert '"num_speculative_tokens": ' in engine("vllm").config(served)
+    served = served_best(found(**{**TWO, "search.schedules": ["chain"]}), engine("sglang"))
+    assert "start as many servers" in " ".join(served.reasons)
+    assert engine("sglang").settings(engine("sglang"), served)[0]["pipeline-parallel-size"] == 2
+    draft = {"model": {"checkpoint": "reference"}, "device": fast, "host": "box"}
+    assert "DRAFT-CHECKPOINT" in engine("vllm").config(served_question(box(drafts=[draft])))
+
+
 def test_options_that_contradict_each_other(terminal: Terminal) -> None:
     (terminal.folder / "c.toml").write_text("name = 'c'\n", "utf-8")
     terminal.fails("give both", "plan", "c.toml", "--engine", "vllm")
     terminal.fails("has no effect", "plan", "c.toml", "--question", "depth", "--plot", "x.png")
+    terminal.fails("--runs has no effect", "plan", "c.toml", "--question", "depth", "--runs", 3)

@@ -76,8 +76,8 @@ def test_factors_are_lognormal_and_independent() -> None:
 
 def test_a_plan_with_all_figures_of_another_shares_its_cases() -> None:
     """For a single request SpecPipe-DB is SpecPipe: in the cases, too."""
-    grid = {"schedule.width": [2], "schedule.children": [2], "schedule.batch": [1]}
-    names = ("specpipe", "specpipe_db")
+    names, one = ("specpipe", "specpipe_db"), ("batch", "layers_per_step")
+    grid = {"schedule.width": [2], "schedule.children": [2], **{f"schedule.{k}": [1] for k in one}}
     each = found(**{"search.schedules": [*names], "search.grid": grid})
     assert len(each.ranking) == 1
     first, second = (each.cases.values[name].tolist() for name in names)
@@ -85,5 +85,5 @@ def test_a_plan_with_all_figures_of_another_shares_its_cases() -> None:
     scale = {"devices": {"jetson-agx-orin": 1.3}, "misses": 0.8}
     plans = [each.best_of_each[name].candidate.scenario for name in names]
     points = [Point(p.schedule.name, p.with_(scale=scale, runs=RUNS)) for p in plans]
-    one, other = (o.metrics[METRIC].mean for o in simulate_points(points, say).values())
-    assert one == other
+    first, second = (o.metrics[METRIC].mean for o in simulate_points(points, say).values())
+    assert first == second

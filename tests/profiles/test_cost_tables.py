@@ -180,6 +180,7 @@ BAD = [
     ("llama-bench", bench({}, {"model_filename": "b.gguf"}),
      "models are Qwen2.5-7B-Instruct-Q4_K_M, b; give --model"),
     ("llama-batched-bench", json.dumps({**LINE, "tg": 0}), "times.json: entry 1: key tg = 0: "),
+    ("llama-batched-bench", json.dumps({**LINE, "tg": 10**400}), "too large for a time"),
     ("dspark", json.dumps({**STEPS, "sample_steps_per_sec": [1.0]}),
      "times.json: entry 1: 3 numbers of rows do not go with 1 times"),
     ("dspark", json.dumps({**STEPS, "sample_steps_per_sec": [1.0, 0.0, 1.0]}),

@@ -194,3 +194,15 @@ def test_a_config_without_sense_is_refused(
     path.write_text(json.dumps({**CONFIG, **keys}))
     with pytest.raises(UserError, match=sentence):
         load_model(path)
+
+
+def test_dense_layers_of_a_mixture_are_told() -> None:
+    profile, shape = find_device("jetson-agx-orin", "test"), find_model(MIXTURE, "test")
+    assert isinstance(profile, DeviceProfile)
+    assert shape.experts is not None
+    partly = shape.experts.model_copy(update={"dense_layers": 3})
+    for experts, told in ((shape.experts, False), (partly, True)):
+        said = list[tuple[str, str]]()
+        model = ServedModel(MIXTURE, shape.model_copy(update={"experts": experts}), "int4")
+        ServiceTimes(BOARD, profile, shape_of, said).layer(model)
+        assert any("3 of 40 layers" in sentence for _, sentence in said) == told

@@ -84,6 +84,21 @@ def test_runs_that_tell_nothing_apart_are_refused(tmp_path: Path) -> None:
         read_costs("vllm-synthetic", written(tmp_path, [{"model_id": "x"}]))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"itls": [[float("nan")]]},
+        {"itls": [[0.0, 0.0]], "output_lens": [3]},
+        {"input_lens": []},
+        {"input_lens": [10**400]},
+        {"spec_decode_num_drafts": -32},
+    ],
+)
+def test_impossible_numbers_are_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="entry 1: key"):
+        read_costs("vllm-synthetic", written(tmp_path, [result(1, 3, 0) | change]))
+
+
 def test_the_command_writes_a_device_of_both(tmp_path: Path, terminal: Terminal) -> None:
     file = written(tmp_path, [result(n, k, 0) for n, k in SETTINGS])
     out = tmp_path / "box.toml"

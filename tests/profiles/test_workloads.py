@@ -62,7 +62,7 @@ SAMPLES = {
     "BurstGPT": (BURST, [(0, 472, 18, None, None, 0), (113, 417, 276, None, None, 0)], 1),
     "BLIS TraceV2": (
         BLIS,
-        [(0, 20, 4, None, None, 0), (1, 7, 6, None, None, 0), (2.5, 40, 5, 0, 0.5, 16)],
+        [(0, 36, 4, None, None, 0), (1, 7, 6, None, None, 0), (2.5, 56, 5, 0, 0.5, 16)],
         0,
     ),
     "vllm bench serve": (
@@ -85,8 +85,30 @@ def test_a_turn_with_a_delay_alone_comes_after_the_turn_above(tmp_path: Path) ->
     assert told(read(tmp_path, SESSIONS)) == [
         (0, 10, 5, None, None, 0),
         (0.1, 9, 7, None, None, 0),
-        (0.25, 30, 6, 0, 0.25, 0),
+        (0.25, 45, 6, 0, 0.25, 14),
     ]
+
+
+def test_turns_of_a_session_add_to_it_or_are_whole(tmp_path: Path) -> None:
+    """AIPerf's conversation context modes; BLIS counts the prefix apart, and servers all."""
+    whole = SESSIONS.replace("}", ', "context_mode": "message_array_with_responses"}')
+    assert told(read(tmp_path, whole))[2] == (0.25, 30, 6, 0, 0.25, 0)
+    counted = BLIS.replace(",status", ",server_input_tokens").replace(",ok", ",77")
+    assert [each.prompt_tokens for each in read(tmp_path, counted).requests] == [77, 77, 77]
+
+
+def test_files_as_other_programs_write_them(tmp_path: Path) -> None:
+    """An index without a name, numbers with a point, spaces; texts that hold other line ends; the
+    first line without the key that tells its format."""
+    first, *rest = BURST.splitlines()
+    written = [f",{first}", *(f"{n},{line}" for n, line in enumerate(rest))]
+    odd = "\n".join(written).replace(",0,", ",0.0,").replace(",", ", ")
+    expected, failed = SAMPLES["BurstGPT"][1:]
+    assert (told(read(tmp_path, odd)), read(tmp_path, odd).failed) == (expected, failed)
+    texts = MOONCAKE.replace("{", '{"text_input": "a\u2028b\x85c", ')
+    assert told(read(tmp_path, texts)) == SAMPLES["Mooncake, AIPerf mooncake_trace"][1]
+    bare = read(tmp_path, BAILIAN.replace('"chat_id": 159, ', ""))
+    assert [each.at_s for each in bare.requests] == [0, 1.5]
 
 
 @pytest.mark.parametrize(
@@ -104,6 +126,14 @@ def test_a_turn_with_a_delay_alone_comes_after_the_turn_above(tmp_path: Path) ->
         (json.dumps(VLLM | {"output_lens": [5, -1, 0]}), "request 1: key output_lens = -1"),
         (json.dumps(VLLM | {"itls": []}), "must be equally long, not"),
         ('{"a": 1}\n', "trace:1: has the keys of no workload"),
+        (BAILIAN.replace("61.0", "63.0"), "trace:2: key parent_chat_id = 159: by their times"),
+        (lines(aiperf(4, 6, "a", 0), aiperf(1, 3, "a", 1)), "trace:1: key metadata.turn_index = 0"),
+        (MOONCAKE.replace(" 500,", " 1e300,"), "trace:2: key timestamp = 1e+300"),
+        (MOONCAKE.replace(" 500,", " NaN,"), "trace:2: key timestamp = NaN: input should be a fin"),
+        ("[" + MOONCAKE.replace("\n", ","), "…' (key workload.trace)"),
+        (json.dumps(VLLM) + "\n" + json.dumps(VLLM), "holds 2 results of vllm bench serve"),
+        (CSV.replace("session", "delay_s"), "names a column twice"),
+        (CSV.replace(",3\n", ",9\n"), "trace:3: key known_tokens = 9: the prompt has 8"),
         (CSV.replace("session", "sesion"), "its first line names sesion; there may be"),
         (BURST.replace(",18,", ",0,").replace(",276,", ",0,"), "holds no request"),
     ],
@@ -122,6 +152,17 @@ def test_an_imported_trace_asks_for_the_same(tmp_path: Path, terminal: Terminal)
         assert read_workload(out).requests == before.requests
         terminal.refuses("--dtype: has no effect", *command, "--force", "--dtype", "float16")
         out.unlink()
+
+
+def test_a_second_turn_after_the_same_one_is_imported_as_a_first(
+    tmp_path: Path, terminal: Terminal
+) -> None:
+    other = BAILIAN.splitlines()[1].replace("160", "161").replace("62.5", "63.5")
+    read(tmp_path, BAILIAN + other)
+    out = tmp_path / "out.csv"
+    told_of = terminal.succeeds("profiles", "import", "workload", tmp_path / "trace", "--out", out)
+    assert "since others follow the same ones: 1 turns" in " ".join(told_of.split())
+    assert [each.after for each in read_workload(out).requests] == [None, 0, None]
 
 
 # --- in scenarios --------------------------------------------------------------------------------
@@ -148,6 +189,14 @@ def test_windows_and_rates(tmp_path: Path) -> None:
     assert found == [pytest.approx(each) for each in expected]
     (first,) = draw_requests(one_stage(tmp_path, '["workload.window_s", 0.1]'), 0)
     assert first == RequestSpec((0,) * 1100, 5, arrival_ms=0.0)
+    read(tmp_path, SESSIONS)
+    later = one_stage(tmp_path, '["workload.window_s", [0.2, 9]]')
+    assert draw_requests(later, 0)[0].arrival_ms == pytest.approx(50), "its first turn is before"
+    read(tmp_path, MOONCAKE)
+    warm = one_stage(tmp_path, '["workload.warmup_requests", 2]')
+    assert len(draw_requests(warm, 0)) == 3
+    with pytest.raises(UserError, match="= 3 leaves nothing of the 3 requests"):
+        draw_requests(one_stage(tmp_path, '["workload.warmup_requests", 3]'), 0)
     with pytest.raises(UserError, match="has no request in it"):
         draw_requests(one_stage(tmp_path, '["workload.window_s", [7, 9]]'), 0)
 

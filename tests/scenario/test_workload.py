@@ -138,7 +138,7 @@ BAD_TRACES = [
     (f"{HEADER}1,2\n", "arrivals.csv:2: has 2 values for 3 columns"),
     (f"{HEADER}1,2,3\n", "key workload.requests = 2, but arrivals.csv holds 1 requests"),
     (None, "arrivals.csv: there is no such file (key workload.arrivals.file)"),
-    ("\udcff", "arrivals.csv: cannot be read as CSV"),
+    ("\udcff", "arrivals.csv: cannot be read (key"),
 ]
 
 

@@ -75,11 +75,15 @@ def scenario(**changes: Any) -> Scenario:
 
 
 @pytest.mark.parametrize("name", ["specpipe", "pipedec"])
-def test_a_tree_goes_on_where_a_block_ends_before_the_pipeline_does(name: str) -> None:
-    """A draft that is always right is never missed, so one round is all of the text."""
-    keys = {"schedule.name": name, "drafts.0.block": 3, "pipelines.0.stages.0.count": 6}
+@pytest.mark.parametrize(("places", "rounds"), [(2, 20), (3, 1)])
+def test_a_tree_goes_on_where_a_block_ends_before_the_pipeline_does(
+    name: str, places: int, rounds: int
+) -> None:
+    """A draft that is always right is never missed, so one round is all of the text. With two
+    places the root is alone when it moves, and its child comes a step too late: two tokens each."""
+    keys = {"schedule.name": name, "drafts.0.block": places, "pipelines.0.stages.0.count": 6}
     (trace,) = predict(scenario(**keys))
-    assert [len(request.rounds) for request in trace.requests] == [1]
+    assert [len(request.rounds) for request in trace.requests] == [rounds]
 
 
 def test_a_replay_gives_every_answer_of_its_own_block() -> None:

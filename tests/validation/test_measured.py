@@ -122,3 +122,15 @@ def test_what_is_no_measurement_is_refused(terminal: Terminal) -> None:
     terminal.refuses("BurstGPT holds no time to the first token", *command)
     terminal.refuses("--timelines: has no effect with --measured", *command, "--timelines", "t")
     terminal.refuses("is of one scenario", *command, scenario)
+    file.write_text(json.dumps(VLLM | {"itls": [[], [], []]}))
+    terminal.refuses("holds no times between chunks", *command)
+    file.write_text(json.dumps(VLLM))
+    of_part = ("--set", "workload.trace='m'", "--set", "workload.rate_scale=2")
+    terminal.refuses("key workload.rate_scale: has no effect with --measured", *command, *of_part)
+
+
+def test_a_scenario_that_drafts_otherwise_than_the_file_is_told(terminal: Terminal) -> None:
+    longer = validated(terminal, json.dumps(VLLM), "schedule.gamma=8")
+    assert any("tells of 2 drafted tokens, the scenario drafts 8" in w for w in longer["warnings"])
+    plain = validated(terminal, json.dumps(VLLM), "schedule={name='pp'}")
+    assert any("1.9 tokens of a step are measured" in each for each in plain["warnings"])

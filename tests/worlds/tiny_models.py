@@ -52,9 +52,14 @@ def save_head(folder: Path, target: Checkpoint) -> Path:
 
 
 def save_block_head(
-    folder: Path, target: Checkpoint, *, layers: tuple[int, ...], causal: bool = False
+    folder: Path,
+    target: Checkpoint,
+    *,
+    layers: tuple[int, ...],
+    causal: bool = False,
+    places: int = 5,
 ) -> Path:
-    """A random block draft of two layers and four levels in the published layout."""
+    """A random block draft of two layers and a level less than places in the published layout."""
     folder.mkdir(exist_ok=True)
     torch.manual_seed(8)
     sizes = {
@@ -63,9 +68,9 @@ def save_block_head(
     }
     sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
     config = Qwen3Config(**sizes, num_hidden_layers=2, rms_norm_eps=1e-6)
-    made = BlockHead(config, BlockLayout(5, 5, layers, causal), target.hidden_size)
+    made = BlockHead(config, BlockLayout(places, 5, layers, causal), target.hidden_size)
     content = config.to_dict() | {
-        "block_size": 5,
+        "block_size": places,
         "dflash_config": {
             "mask_token_id": 5,
             "target_layer_ids": [*layers],

@@ -220,7 +220,7 @@ def _check(asked: PlanOptions) -> None:
 
         engine(asked.engine)
     if asked.question is not None:
-        of_search = {"--out": asked.out, "--plot": asked.plot}
+        of_search = {"--out": asked.out, "--plot": asked.plot, "--runs": asked.runs}
         idle = [option for option, value in of_search.items() if value is not None]
         idle += [analyses()[name].option for name in asked.analyses]
         if idle:

@@ -183,8 +183,9 @@ def _import_workload(asked: ImportOptions) -> list[str]:
 
     out = _out(asked, "imported-workload.csv")
     trace = read_workload(asked.file, "profiles import workload")
-    save_csv(trace, out, "--out")
-    return [trace.summary, f"workload.trace: {out}"]
+    cut = save_csv(trace, out, "--out")
+    branches = f"written as first turns, since others follow the same ones: {cut} turns"
+    return [trace.summary, *([branches] if cut else []), f"workload.trace: {out}"]
 
 
 def _import_device(asked: ImportOptions) -> list[str]:

@@ -57,9 +57,10 @@ class Depths:
     warnings: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, cluster: Cluster) -> Depths:
-        """Compute them for a cluster; raises ``UserError`` if something that it names is wrong."""
-        scenario = _chains(cluster)
+    def of(cls, cluster: Cluster, plan: Scenario | None = None) -> Depths:
+        """Compute them for a cluster, or for a plan of it, whose devices may be others; raises
+        ``UserError`` if something that it names is wrong."""
+        scenario = _chains(cluster if plan is None else plan)
         deployment = resolve(scenario)
         tokens, periods = _periods(scenario)
         inputs = {of: share for of, share in deployment.estimates.items() if of.kind != "model"}
@@ -157,8 +158,8 @@ def _interval(mean: float, found: Sequence[float]) -> Interval:
     return Interval(mean, min(mean, float(low)), max(mean, float(high)))
 
 
-def _chains(cluster: Cluster) -> Scenario:
-    """Return the cluster as a scenario of chains for one request at a time."""
+def _chains(cluster: Scenario) -> Scenario:
+    """Return a cluster or a plan as a scenario of chains for one request at a time."""
     if len(cluster.pipelines) != 1 or cluster.pipelines[0].count != 1:
         raise UserError(f"{cluster.path}: key pipelines: the question is about one pipeline")
     if not cluster.drafts:

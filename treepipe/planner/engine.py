@@ -81,8 +81,9 @@ class Served:
 
     @property
     def draft(self) -> str:
-        """The draft's checkpoint, or a word that stands for it."""
-        return self.scenario.drafts[0].checkpoint or UNNAMED
+        """The draft's checkpoint, or a word that stands for it (engines have no bundled one)."""
+        named = self.scenario.drafts[0].checkpoint
+        return UNNAMED if named in (None, "reference") else named
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ class Engine:
         head = [
             f"{self.mark} {part}"
             for line in lines
-            for part in textwrap.wrap(visible(line), 98, break_long_words=False)
+            for part in textwrap.wrap(visible(" ".join(line.split())), 98, break_long_words=False)
         ]
         return "\n".join([*head, self.text(settings)])
 
@@ -188,7 +189,7 @@ def served_best(result: SearchResult, asked: Engine) -> Served:
     asked.check_system(best.schedule)
     reasons = [headline(result), f"The plan is {best.label}."]
     drafts = systems()[best.schedule].drafts
-    depths = Depths.of(result.cluster) if drafts else None
+    depths = Depths.of(result.cluster, _one_server(best.scenario)) if drafts else None
     served = Served(best.scenario, best.layers[0], depths, reasons)
     if depths is None:
         reasons.append("Drafting does not pay in this plan, so it is off.")
@@ -197,6 +198,14 @@ def served_best(result: SearchResult, asked: Engine) -> Served:
     if len(best.layers) > 1:
         reasons.append(f"The plan has {len(best.layers)} pipelines: start as many servers.")
     return served
+
+
+def _one_server(plan: Scenario) -> Scenario:
+    """Return a plan with the first of its pipelines and of its draft servers alone."""
+    content = plan.content
+    for key in content.keys() & {"pipelines", "drafts"}:
+        content[key] = [{**content[key][0], "count": 1}]
+    return Scenario.of(content, plan.path)
 
 
 def served_question(cluster: Cluster) -> Served:

@@ -568,8 +568,11 @@ class Workload(Section):
 
     @model_validator(mode="after")
     def _some_are_counted(self) -> Workload:
+        """A trace without ``requests`` has as many as its file (``scenario/workload.py``)."""
+        traced = isinstance(self.arriving, ArrivalTrace)
+        known = not traced or "requests" in self.model_fields_set
         warmup = self.warmup_requests
-        if warmup is not None and warmup >= self.requests:
+        if warmup is not None and known and warmup >= self.requests:
             raise ValueError(
                 f"key workload.warmup_requests = {warmup} leaves nothing of "
                 f"workload.requests = {self.requests}"

@@ -97,6 +97,11 @@ def _traced(workload: Workload, arrivals: ArrivalTrace, path: Path) -> WorkloadT
                 f"{len(requests)} requests"
             )
         requests = requests[: workload.requests]
+    if (workload.warmup_requests or 0) >= len(requests):
+        raise UserError(
+            f"{path}: key workload.warmup_requests = {workload.warmup_requests} leaves nothing of "
+            f"the {len(requests)} requests of {arrivals.file}"
+        )
     _check_tokens(sum(each.prompt_tokens + each.new_tokens for each in requests), path)
     return replace(trace, requests=requests)
 

@@ -36,15 +36,7 @@ LOAD_DIFFERS = 0.1
 def measured_entry(scenario: Scenario, file: Path, say: Progress) -> dict[str, Any]:
     """Return the entry of a validation file for a scenario and what a benchmark measured of it."""
     trace = read_workload(file, "--measured")
-    if any(each.first_s is None for each in trace.requests):
-        raise UserError(
-            f"{file}: {trace.name} holds no time to the first token of each request, so it is no "
-            f"measurement (--measured)"
-        )
-    if isinstance(scenario.acceptance, Replay):
-        raise UserError(
-            f"{scenario.path}: key acceptance.source = 'replay': is of a run, not of a file"
-        )
+    _check(scenario, trace, file)
     arrive = scenario.workload.arriving is not None
     requests = tuple(
         request_of(each) if arrive else replace(request_of(each), arrival_ms=None, after=None)
@@ -84,22 +76,58 @@ def measured_entry(scenario: Scenario, file: Path, say: Progress) -> dict[str, A
     }
 
 
+def _check(scenario: Scenario, trace: WorkloadTrace, file: Path) -> None:
+    """Raise ``UserError`` if the file is no measurement, or the scenario is of none."""
+    if any(each.first_s is None for each in trace.requests):
+        raise UserError(
+            f"{file}: {trace.name} holds no time to the first token of each request, so it is no "
+            f"measurement (--measured)"
+        )
+    if not any(gap for each in trace.requests for gap in each.gaps_s):
+        raise UserError(
+            f"{file}: {trace.name} holds no times between chunks of a request, so it is no "
+            f"measurement (--measured)"
+        )
+    if isinstance(scenario.acceptance, Replay):
+        raise UserError(
+            f"{scenario.path}: key acceptance.source = 'replay': is of a run, not of a file"
+        )
+    for key, default in (("rate_scale", 1.0), ("window_s", None)):
+        if getattr(scenario.workload, key) != default:
+            raise UserError(
+                f"{scenario.path}: key workload.{key}: has no effect with --measured, whose "
+                f"requests are all of the file's"
+            )
+
+
 def _acceptance(
     scenario: Scenario, trace: WorkloadTrace, file: Path
 ) -> tuple[Scenario, Imported | None, list[str]]:
     """Return the scenario with the file's acceptance; unchanged where nothing is drafted, or where
     the file tells none, which is warned of."""
-    if not scenario.schedule.system.drafts:
-        return scenario, None, []
+    drafts = scenario.schedule.system.drafts
     try:
         found = read_export(trace.accepts, file)
     except UserError as error:
+        if not drafts:
+            return scenario, None, []
         return (
             scenario,
             None,
             [f"{error}; so the error is not split, all of it counts as durations"],
         )
+    if not drafts:
+        told = (
+            f"{file}: {found.tokens:.3g} tokens of a step are measured, the scenario drafts nothing"
+        )
+        return scenario, None, [told]
     notes = [*found.notes, *([] if scenario.schedule.system.chains else [NO_RANKS])]
+    asked = max(scenario.schedule.parameters.lengths().values(), default=0)
+    if asked > len(found.shares):
+        notes.append(
+            f"{file} tells of {len(found.shares)} drafted tokens, the scenario drafts {asked}: "
+            f"below, each is taken to be accepted as the last one"
+        )
     table = {"source": "hit_ratio", "table": {1: list(found.shares)}}
     return scenario.with_(acceptance=table), found, notes
 

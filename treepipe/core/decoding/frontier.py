@@ -84,7 +84,8 @@ class Frontier:
         self._slots = [*map(moved.get, self._slots)]
 
     def ask_again(self) -> None:
-        """Forget the answers without a candidate: the draft's next one reaches further down."""
+        """Forget the answers without a candidate: the draft's next one reaches further down. A root
+        that has none is alone, and is read again with all that was committed."""
         for node, known in enumerate(self.candidates):
             if known is not None and not np.isfinite(known[0].log_probs[known[1]]).any():
                 self.candidates[node] = None
