@@ -63,7 +63,14 @@ class Settings:
     cases: int = 12
 
 
-GRID = {"gamma": (2, 4, 8), "width": (4, 16, 64), "children": (8,), "expand_depth": (3,)}
+GRID = {
+    "gamma": (2, 4, 8),
+    "width": (4, 16, 64),
+    "children": (8,),
+    "layers_per_step": (1,),
+    "expand_depth": (3,),
+}
+"""Values of parameters; SpecPipe has one layer per step, as published (plans try up to three)."""
 SHORT = Settings({"latency": Amount(6, 40, 1), "throughput": Amount(4, 16, 8)}, GRID)
 FULL = Settings({"latency": Amount(18, 40, 1), "throughput": Amount(12, 16, 8)}, GRID)
 

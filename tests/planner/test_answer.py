@@ -70,7 +70,7 @@ def test_plain_decoding_that_wins_and_a_search_without_it_say_no_more() -> None:
     won = made(("flowspec", Interval(0.5, 0.2, 0.9), False), best="pp")
     assert headline(won).endswith("a token every 100 ms, and no schedule that drafts is better")
     assert headline(made(best="specpipe")) == (
-        "specpipe (one tree layer per step): 10 tokens/s (95%: 8 to 12.5), a token every 100 ms"
+        "specpipe (tree layers step by step): 10 tokens/s (95%: 8 to 12.5), a token every 100 ms"
     )
 
 
