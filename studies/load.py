@@ -22,6 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from treepipe.core.schedules import systems
 from treepipe.executor.launch import prepare
@@ -295,6 +296,7 @@ def _figure(world: str, found: Sequence[Loaded]) -> Figure:
             _points(panel, found, f"p{share}_{time}", colour)
         panel.set_xscale("log")
         panel.xaxis.set_major_formatter("{x:g}")
+        panel.xaxis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
         panel.xaxis.set_minor_formatter("{x:g}")
         panel.tick_params(axis="x", which="both", labelsize=7)
         panel.set_xlabel(f"{METRICS[time].in_words} (ms)")
