@@ -43,7 +43,18 @@ class LaneResults:
         self._turned = [t.draft for t in trace.turns], [t.pipeline for t in trace.turns]
         turns = [getattr(turn, name) for name in TURN for turn in trace.turns]
         self._turns = stacked(turns, lanes).reshape(3, -1, lanes)
-        self._ended = self._turns[2] <= clock.end.due  # which turns: [turns, lanes]
+        self._ended = self._which_ended(clock.turns, clock.end.due)
+
+    def _which_ended(self, known: int, end_ms: Floats) -> Flags:
+        """Return which turns ended before the end: [turns, lanes]; give up doubtful lanes, in which
+        a turn that is not among lane 0's first ``known`` ones ends at the time of the end."""
+        ended: Flags = self._turns[2] < end_ms
+        tied: Flags = self._turns[2] == end_ms
+        first = np.arange(len(ended)) < known
+        doubtful: Flags = np.any(tied[~first], axis=0)
+        self._kept.lanes[1:] &= ~doubtful[1:]
+        ended[first] |= tied[first]
+        return ended
 
     def trace(self, lane: int) -> Trace:
         """Return the trace of a lane that kept together."""

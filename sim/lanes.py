@@ -165,6 +165,7 @@ class LaneClock(Clock):
         self.spans = NotedSpans(self)
         self.end: LaneStep | None = None
         self._noted = 0
+        self.turns = 0  # those of draft servers before the end of lane 0
 
     @property
     def now(self) -> Any:

@@ -88,9 +88,9 @@ class Simulation(RequestListener):
         if self._failing is not None:  # not noticed before the end
             planned = self._failing
             self.trace.faults.append(Fault(planned.worker, planned.kind, planned.at_ms, None))
-        if isinstance(self.clock, LaneClock):
-            self.clock.drain()
         self._keep_turns()
+        if isinstance(self.clock, LaneClock):
+            self._drain(self.clock)
         self.trace.requests.sort(key=lambda request: request.session)
         return self.trace
 
@@ -153,6 +153,15 @@ class Simulation(RequestListener):
         if self.records:
             turns = [turn for draft in self._running.drafts for turn in draft.turns]
             self.trace.turns = [*self.trace.turns, *turns]
+
+    def _drain(self, clock: LaneClock) -> None:
+        """Let the clock take the steps behind the end of lane 0, and keep their turns, too."""
+        clock.turns = len(self.trace.turns)
+        known = [len(draft.turns) for draft in self._running.drafts]
+        clock.drain()
+        behind = zip(self._running.drafts, known, strict=True)
+        more = [turn for draft, count in behind for turn in draft.turns[count:]]
+        self.trace.turns = [*self.trace.turns, *more]
 
     # --- faults ----------------------------------------------------------------------------------
 

@@ -110,6 +110,11 @@ OWN: dict[type, st.SearchStrategy[Any]] = {
 CODECS = ORDERS, ANSWERS, FROM_COORDINATOR, FROM_DAEMON
 
 
+def _told(table: TimeTable) -> dict[str, Any]:
+    """What a table is made of, without the times that it keeps as they are asked for."""
+    return {name: value for name, value in vars(table).items() if name != "_found"}
+
+
 @pytest.mark.parametrize(
     ("codec", "kind"),
     [pytest.param(codec, kind, id=kind.__name__) for codec in CODECS for kind in codec._kinds],

@@ -74,6 +74,21 @@ def test_a_lane_is_its_own_simulation(scenario: Scenario, factors: Any) -> None:
     assert_own([scenario, *(varied(scenario, each) for each in factors)])
 
 
+def test_a_turn_at_the_time_of_the_end_is_counted_where_it_was_before_the_end() -> None:
+    """A lane of which that cannot be told is simulated alone."""
+    content = {
+        "name": "a draft server that has a turn when the last request is over",
+        "target": {},
+        "schedule": {"name": "pipedec", "overlapped_pruning": True},
+        "acceptance": {"source": "bernoulli", "beta": 0},
+        "drafts": [{"device": {}, "host": "solo"}],
+        "pipelines": [{"stages": [{"device": {}}, {"device": {}, "host": "solo"}]}],
+        "workload": {"new_tokens": {"distribution": "uniform", "min": 1, "max": 9}},
+    }
+    scenario = Scenario.of(content)
+    assert_own([scenario, *[varied(scenario, [0.5] * 4)] * 2])
+
+
 pipeline = st.fixed_dictionaries(
     {
         "device": st.fixed_dictionaries(
