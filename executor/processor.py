@@ -99,6 +99,14 @@ def _name() -> str:
     return platform.processor() or "unknown processor"
 
 
+def real_time_class() -> int | None:
+    """Return the real-time class that this process has at Linux' scheduler; None: a usual one."""
+    if sys.platform != "linux":
+        return None
+    policy = os.sched_getscheduler(0)
+    return policy if policy in (os.SCHED_FIFO, os.SCHED_RR) else None
+
+
 def _turn_ms(cores: int) -> float | None:
     """Turn of this process's class at Linux' scheduler; None on other systems.
 

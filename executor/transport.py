@@ -22,6 +22,7 @@ from zmq.auth.thread import ThreadAuthenticator
 
 from treepipe.core.errors import UserError
 from treepipe.executor.addresses import LOOPBACK, tcp
+from treepipe.executor.processor import real_time_class
 from treepipe.files.reading import read_bytes
 
 UNNAMED = sys.platform == "linux"
@@ -244,8 +245,8 @@ def _context() -> zmq.Context[Any]:
     role on the same processor has computed, where the I/O thread of a usual process wakes at once.
     """
     context = zmq.Context()
-    if sys.platform == "linux" and os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR):
-        policy, priority = os.sched_getscheduler(0), os.sched_getparam(0).sched_priority
+    if (policy := real_time_class()) is not None:
+        priority = os.sched_getparam(0).sched_priority
         context.set(zmq.THREAD_SCHED_POLICY, policy)
         context.set(zmq.THREAD_PRIORITY, min(priority + 1, os.sched_get_priority_max(policy)))
     return context

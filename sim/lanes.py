@@ -152,6 +152,8 @@ class NotedSpans(list[Span]):
 class LaneClock(Clock):
     """A clock of ``Times``, which notes which places its steps touch, and gives up lanes."""
 
+    in_lanes = True
+
     def __init__(self, kept: Kept) -> None:
         super().__init__()
         self.kept = kept
@@ -188,8 +190,6 @@ class LaneClock(Clock):
         self.acting, self._moment = step, moment
         self._pending.discard(step)
         callback(event)
-
-    in_lanes = True
 
     def advance(self, *times_ms: Any) -> None:
         moment = self._moment

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import importlib.metadata
-import os
 import platform
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any, TypeAlias
 
 from matplotlib.figure import Figure
 
-from treepipe.executor.processor import Processor
+from treepipe.executor.processor import Processor, real_time_class
 from treepipe.results.plots import BLUE, GREY, LEGEND, ORANGE, clean
 from treepipe.results.result import write_json
 from treepipe.results.sheet import Column, Sheet
@@ -89,11 +88,7 @@ def machine() -> str:
     processor = Processor.here()
     torch = importlib.metadata.version("torch")
     python = platform.python_version()
-    first = hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) in (
-        os.SCHED_FIFO,
-        os.SCHED_RR,
-    )
-    priority = ", workers at real-time priority" if first else ""
+    priority = "" if real_time_class() is None else ", workers at real-time priority"
     return f"{processor.cores} cores ({processor.name}), Python {python}, torch {torch}{priority}"
 
 
