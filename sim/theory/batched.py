@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from treepipe.core.errors import UserError
 from treepipe.profiles.hit_ratio import at_depth, chain_rounds, depths_of
@@ -53,15 +54,26 @@ def tokens_of(shares: Sequence[float], depth: int) -> float:
     return 1 + sum(itertools.accumulate(shares[:depth], lambda above, share: above * share))
 
 
-def period_ms(passage: Passage, streams: int, depth: int, shares: Sequence[float]) -> float:
+class Batches(NamedTuple):
+    """How the streams of a pipeline are divided: in ``flights``, the largest of ``batch`` streams."""
+
+    flights: int
+    batch: int
+
+    @classmethod
+    def of(cls, streams: int, stages: int) -> Batches:
+        flights = min(streams, stages)
+        return cls(flights, -(-streams // flights))
+
+
+def period_ms(passage: Passage, batches: Batches, depth: int, shares: Sequence[float]) -> float:
     """Return the time from one round of a stream to its next.
 
     Args:
         depth: drafted tokens of each stream's round; 0: plain decoding.
         shares: as of ``shares_of``, at least ``depth`` of them.
     """
-    flights = min(streams, len(passage.stages))
-    batch = -(-streams // flights)
+    flights, batch = batches
     rows = batch * (depth + 1)
     drafting = _drafting_ms(passage, batch, depth, shares) if depth else 0.0
     # A batch holds a decision of each stream, of which ``Passage`` counts one.

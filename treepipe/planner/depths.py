@@ -19,7 +19,7 @@ from treepipe.results.statistics import Interval
 from treepipe.scenario.passage import Passage
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario
-from treepipe.sim.theory.batched import period_ms, shares_of, tokens_of
+from treepipe.sim.theory.batched import Batches, period_ms, shares_of, tokens_of
 
 MOST_STREAMS = 256
 DEEPEST = 16
@@ -67,7 +67,7 @@ class Depths:
         drawn = drawn_factors(inputs, cluster.search.cases, cluster.seed) if inputs else []
         cases = [_periods(in_case(scenario, inputs, factors)) for factors in drawn]
         made, stages = cls(scenario, tokens, periods, cases), deployment.roles.pipelines[0]
-        rows = {n: -(-n // min(n, len(stages))) * (1 + made.best(n)) for n in SHOWN}
+        rows = {n: Batches.of(n, len(stages)).batch * (1 + made.best(n)) for n in SHOWN}
         bare = [n for n in SHOWN if any(s.times.stage.extrapolates(rows[n]) for s in stages)]
         beyond = [
             f"from {n} streams on passes have more rows than times are given for" for n in bare
@@ -177,12 +177,12 @@ def _periods(scenario: Scenario) -> tuple[Floats, Floats]:
     deepest = min(DEEPEST, block - 1) if block else DEEPEST
     shares = shares_of(scenario, deepest)
     tokens = np.array([tokens_of(shares, depth) for depth in range(deepest + 1)])
-    periods = np.array(
-        [
-            [period_ms(passage, streams, depth, shares) for depth in range(deepest + 1)]
-            for streams in range(1, MOST_STREAMS + 1)
-        ]
-    )
+    divided = [Batches.of(n, len(passage.stages)) for n in range(1, MOST_STREAMS + 1)]
+    rounds = {
+        batches: [period_ms(passage, batches, depth, shares) for depth in range(deepest + 1)]
+        for batches in dict.fromkeys(divided)
+    }
+    periods = np.array([rounds[batches] for batches in divided])
     if not periods.all():
         raise UserError(f"{scenario.path}: key pipelines: a round takes no time (all times are 0)")
     return tokens, periods
