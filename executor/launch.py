@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,6 +40,13 @@ class Launch:
     @property
     def deployment(self) -> Deployment:
         return self.runs[0]
+
+
+def shared_roles(launches: Sequence[Launch]) -> list[RoleSettings]:
+    """Return the roles of workers that serve all launches, which start theirs alike: the first
+    one's, with caches large enough for every one's trees."""
+    columns = zip(*(each.roles for each in launches), strict=True)
+    return [replace(same[0], capacity=max(role.capacity for role in same)) for same in columns]
 
 
 def prepare(scenario: Scenario) -> Launch:

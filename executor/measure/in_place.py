@@ -1,21 +1,25 @@
 """Measuring hosts in place: a scenario's own workers on their own devices, without emulation.
 
-Plain decoding (one busy role at a time) and static trees' segments (all busy at once) run in turns
-until the time is up; ``host_fit.py`` fits the hosts' terms to the workers' traces. At the end of a
-turn the session kills a worker, to measure the time of its replacement.
+Plain decoding (one busy role at a time) and static trees' segments (all busy at once) run in short
+turns until the time is up, for half of it with the target's ends at the pipeline, then at the draft
+server. Turns are short since a machine's speed drifts: then all schedules meet the same drift.
+``host_fit.py`` fits the hosts' terms to the workers' traces. In the end the session kills a worker,
+to measure the time of its replacement.
 """
 
 from __future__ import annotations
 
 import datetime
+import itertools
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from treepipe.core.system import Ends
 from treepipe.executor.controller import Controller
-from treepipe.executor.launch import Launch, prepare
+from treepipe.executor.launch import Launch, prepare, shared_roles
 from treepipe.executor.measure.host_fit import Observed, spread_of
 from treepipe.executor.measure.requests import TEXTS, RunRequest
 from treepipe.executor.processor import Processor, software
@@ -35,6 +39,7 @@ RUNS: Sequence[Mapping[str, object]] = (
     {"name": "naive_pp", "tree_size": 8, "tree_depth": 7, "top_k": 1, "segment_tokens": 4},
 )
 """Plain decoding, a broad tree, and a long one, whose draft passes follow each other."""
+ENDS: Sequence[Ends] = ("pipeline", "draft")
 SCHEDULES = tuple(dict.fromkeys(str(run["name"]) for run in RUNS))
 NEW_TOKENS = 48
 BUSY = 0.2
@@ -58,34 +63,38 @@ class HostSession:
     asked: RunRequest
     scenario: Scenario
     hosts: dict[str, Host] = field(default_factory=dict)
-    rounds: int = 0
+    turns: int = 0
     restarts_ms: list[float] = field(default_factory=list)
 
     def run(self, say: Progress) -> None:
         """Run all schedules in turns until the time is up, at least once each."""
-        launches = [self._launch(schedule) for schedule in RUNS]
-        self.hosts = _hosts(launches[0].deployment)
         say("seconds", round(self.asked.seconds))
-        spent = begun = 0.0
-        while not self.rounds or spent < self.asked.seconds:
-            for launch in launches:
-                with Controller(launch.roles, launch.deployment) as controller:
-                    began = time.perf_counter()
-                    self._observe(controller, launch)
-                    if launch is launches[-1]:
-                        self.restarts_ms.append(restart_ms(controller, launch.deployment))
-                    spent += time.perf_counter() - began
-            self.rounds += 1
-            say("", round(spent) - round(begun))
-            begun = spent
+        for ends in ENDS:
+            launches = [self._launch({**schedule, "ends": ends}) for schedule in RUNS]
+            deployments = [launch.deployment for launch in launches]
+            self.hosts = self.hosts or _hosts(deployments[0])
+            with Controller(shared_roles(launches), deployments[0]) as controller:
+                for deployment in deployments:  # a process's first passes take longer
+                    controller.run(replace(deployment, requests=deployment.requests[:1]))
+                self._take_turns(controller, deployments, say)
+                self.restarts_ms.append(restart_ms(controller, deployments[-1]))
 
-    def _observe(self, controller: Controller, launch: Launch) -> None:
-        """Run one request to warm up, then all, and collect the trace."""
-        deployment = launch.deployment
-        controller.run(replace(deployment, requests=deployment.requests[:1]), lambda: None)
-        trace, _ = controller.run(deployment, lambda: None)
-        for host in self.hosts.values():
-            host.observed.add(trace, deployment, host.roles)
+    def _take_turns(
+        self, controller: Controller, deployments: Sequence[Deployment], say: Progress
+    ) -> None:
+        """Run one text after another with all schedules until the time is up, at least once."""
+        spent, began = 0.0, time.perf_counter()
+        for text in itertools.cycle(range(TEXTS)):
+            for deployment in deployments:
+                asked = replace(deployment, requests=deployment.requests[text : text + 1])
+                trace, _ = controller.run(asked)
+                for host in self.hosts.values():
+                    host.observed.add(trace, asked, host.roles)
+            self.turns += 1
+            before, spent = spent, time.perf_counter() - began
+            say("", round(spent) - round(before))
+            if spent >= self.asked.seconds / len(ENDS):
+                return
 
     def _launch(self, schedule: Mapping[str, object]) -> Launch:
         content = self.scenario.content
@@ -113,9 +122,9 @@ class HostSession:
     def _profile(self, host: Host) -> HostProfile:
         found = host.observed.fit()
         spread = {key: _rounded(each) for key, each in found.spread.items() if each}
-        if differ := spread_of(self.restarts_ms):
+        if self.restarts_ms and (differ := spread_of(self.restarts_ms)):
             spread["restart_ms"] = _rounded({1: differ})
-        note = f"{self.rounds} rounds of {' and '.join(SCHEDULES)} on {self.asked.prompts}"
+        note = f"{self.turns} turns of {' and '.join(SCHEDULES)} on {self.asked.prompts}"
         company = statistics.fmean(host.observed.heard or [0.0])
         if company > BUSY:
             note += (
@@ -143,7 +152,7 @@ class HostSession:
             processors=host.observed.processors,
             turn_ms=host.processor.turn_ms,
             variation=round(found.variation, 4),
-            restart_ms=round(statistics.median(self.restarts_ms), 1),
+            restart_ms=round(statistics.median(self.restarts_ms), 1) if self.restarts_ms else None,
             iqr=spread,
             fit=HostFit(
                 schedules=SCHEDULES,
@@ -178,7 +187,7 @@ def _hosts(deployment: Deployment) -> dict[str, Host]:
 
 
 def restart_ms(controller: Controller, deployment: Deployment) -> float:
-    """Kill a stage, and measure the time until all workers work again."""
+    """Kill a stage, and return the time until all workers work again (ms)."""
     lost = deployment.roles.pipelines[-1][-1].name
     faults = replace(
         deployment.faults, spares=1, injected=(Injected(lost, "kill", 0.0),), spare_workers=()

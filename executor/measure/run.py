@@ -48,7 +48,7 @@ def calibrate_run(asked: RunRequest, say: Progress) -> list[Path]:
         try:
             session.run(say)
         finally:
-            if session.rounds:
+            if session.turns:
                 for name, measured in session.profiles():
                     mib = read.get(name)
                     profile = measured.model_copy(update={"restart_mib": mib and round(mib, 1)})

@@ -55,7 +55,7 @@ def tokens_of(shares: Sequence[float], depth: int) -> float:
 
 
 class Batches(NamedTuple):
-    """How the streams of a pipeline are divided: in ``flights``, the largest of ``batch`` streams."""
+    """How a pipeline's streams are divided: in ``flights``, the largest of ``batch`` streams."""
 
     flights: int
     batch: int

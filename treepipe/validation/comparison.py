@@ -17,10 +17,9 @@ import torch
 from treepipe.core.errors import UserError
 from treepipe.executor.computing import use
 from treepipe.executor.controller import Controller
-from treepipe.executor.launch import prepare
+from treepipe.executor.launch import prepare, shared_roles
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.executor.processor import is_this_machine
-from treepipe.executor.station import RoleSettings
 from treepipe.profiles.library import find_device
 from treepipe.profiles.schema import DeviceProfile
 from treepipe.progress import Progress
@@ -73,7 +72,7 @@ def compare(cases: Sequence[Case], say: Progress, cut: Cut = lambda trace: trace
         predictions[each.label] = predict_case(each.launch.deployment, *settings, say, cut)
     texts = _plain_texts([each for each in prepared if _is_greedy(each)], say)
     for group in _by_cluster(prepared):
-        roles = _roles_for(group)
+        roles = shared_roles([each.launch for each in group])
         say(f"starting {len(roles)} processes", 1)
         with Controller(roles, group[0].launch.deployment) as controller:
             say("", 1)
@@ -226,9 +225,3 @@ def _warm_up(controller: Controller, deployment: Deployment) -> None:
         for each in deployment.requests[:count]
     )
     controller.run(deployment.asked(tuple(requests)))
-
-
-def _roles_for(group: Sequence[Prepared]) -> list[RoleSettings]:
-    """Return the first case's roles, with caches large enough for every case's trees."""
-    columns = zip(*(each.launch.roles for each in group), strict=True)
-    return [replace(same[0], capacity=max(role.capacity for role in same)) for same in columns]
