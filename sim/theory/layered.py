@@ -17,7 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from statistics import fmean
 from typing import Literal, TypeAlias
+
+from treepipe.results.statistics import ROUNDING
 
 Refill = Literal["N", "N-1"]
 
@@ -126,19 +129,24 @@ class LockStep:
         return [*accumulate(self.groups)]
 
     @cached_property
-    def _hits(self) -> tuple[float, list[float]]:
-        """Time of a step between hits in the steady state, and when groups end in it."""
+    def _hits(self) -> tuple[list[float], list[float]]:
+        """Times of steps between hits in the steady state, and when groups end in the last one."""
         full, gaps = [True] * len(self.groups), list[float]()
         computed = [0.0] * len(full)
         for _ in range(4 * len(full) + 8):
             gap, computed = self._step(self.hit, full, computed, self.decide_ms)
             gaps.append(gap)
-        last = gaps[-2 * len(full) :]
-        return sum(last) / len(last), computed
+        return gaps[-2 * len(full) :], computed
 
     @property
     def hit_ms(self) -> float:
-        return self._hits[0]
+        """The mean time of a step between hits in the steady state."""
+        return fmean(self._hits[0])
+
+    @property
+    def alternates(self) -> bool:
+        """Whether steps between hits take different times in turn, in the steady state."""
+        return max(self._hits[0]) - min(self._hits[0]) > ROUNDING * self.hit_ms
 
     @property
     def miss_ms(self) -> float:

@@ -103,6 +103,8 @@ def bent(passage: Passage, steps: LockStep, width: int, prefilled: int) -> list[
         and prefilled > 1,
         "words and layers may wait for each other at ports that every message keeps busy (links, "
         "message_ms)": any(link.message_ms for link in passage.links),
+        "steps between hits take different times in turn, so that figures depend on where a text "
+        "ends": steps.alternates,
         "the markers before a text's first layer wait for each other in the central scheduler": (
             central and len(groups) > 1 and rippled_ms > steps.stage_ms[0]
         ),

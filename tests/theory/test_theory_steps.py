@@ -151,6 +151,27 @@ def pipelines(draw: st.DrawFn) -> tuple[str, ...]:
     )
 
 
+def test_steps_that_alternate_are_said_to() -> None:
+    """By hand: the second group takes 9 ms over a layer, which it has 7 ms after the first group
+    computed it, 3 ms behind a decision. Behind a step of 9 ms it has it 1 ms after the decision, so
+    the step takes 10; behind one of 10 ms it has it at the decision."""
+    keys = ("schedule.groups=[1, 3]", "schedule.ends=draft", "schedule.overlapped_pruning=true")
+    written = Written(
+        "pipedec",
+        *CHAIN,
+        *keys,
+        stages_of(*[3.0] * 4),
+        draft_of(0.0),
+        links_of(0.0, 7.0, 0.0, 0.0),
+        "acceptance.beta=1",
+        "schedule.central_transfers=false",
+    )
+    (trace,) = written.simulated()
+    assert gaps(trace.requests[0])[-4:] == pytest.approx([9.0, 10.0] * 2)
+    assert written.expected().terms["hit_ms"] == pytest.approx(9.5)
+    assert any("take different times in turn" in warning for warning in written.bent)
+
+
 @given(pipelines(), st.sampled_from([0, 1]))
 def test_all_hit_or_all_miss(keys: tuple[str, ...], beta: int) -> None:
     written = Written("pipedec", *keys, f"acceptance.beta={beta}")

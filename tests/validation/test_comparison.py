@@ -10,6 +10,7 @@ import pytest
 from tests.worlds.made_runs import POOL, SMALL, judged, made_deployment, say
 from treepipe.core.draft_work import Turn
 from treepipe.core.requests import RequestTrace
+from treepipe.executor.launch import shared_roles
 from treepipe.executor.processor import Processor, is_this_machine
 from treepipe.results.metrics import run_metrics
 from treepipe.results.steady import steady
@@ -20,7 +21,6 @@ from treepipe.validation.comparison import (
     Case,
     _by_cluster,
     _prepare,
-    _roles_for,
     _timed,
     compare,
     predict_case,
@@ -150,7 +150,7 @@ def test_cases_share_a_cluster_where_the_workers_are_the_same() -> None:
         ["queue"],
         ["links", "wide, slow"],
     ]
-    roles = _roles_for(groups[0])
+    roles = shared_roles([each.launch for each in groups[0]])
     for place, role in enumerate(roles):
         alone = [each.launch.roles[place].capacity for each in groups[0]]
         assert role.capacity == max(alone) > min(alone)
