@@ -35,6 +35,7 @@ from treepipe.executor.sources import SourceSettings, open_source
 from treepipe.executor.stage_model import StageModel, TargetEnds
 from treepipe.files.outputs import cache_folder
 from treepipe.files.toml_file import validated
+from treepipe.profiles.library import CALIBRATION
 from treepipe.scenario.computing import ONE_CORE
 from treepipe.scenario.schema import SamplingSection, SourceSection
 
@@ -43,7 +44,6 @@ PLACES, BEFORE = 64, 16
 CLEARLY = 2.5
 """Other boundaries are clearly better if the mean of the differences, place by place, is so many
 standard errors above 0 (paired t-test; of equally good ones that are one in 130)."""
-TEXTS = "reference:calibration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def text_of(target: Checkpoint) -> tuple[int, ...]:
     """Return tokens of bundled texts; of a target without a tokenizer any tokens."""
     count = BEFORE + PLACES
     if (target.directory / "tokenizer.json").exists():
-        texts = load_texts(TEXTS, target.directory)
+        texts = load_texts(CALIBRATION, target.directory)
         tokens = [token for text in tokenize(target, texts) for token in text]
         return tuple(tokens[:count])
     rng = np.random.default_rng(0)

@@ -45,6 +45,8 @@ REFERENCE = LIBRARY.parent / "executor" / "reference"
 """Folder of the bundled checkpoints."""
 REFERENCE_SET = "reference:"
 """Prefix of the names of bundled prompts."""
+CALIBRATION, HELD_OUT = f"{REFERENCE_SET}calibration", f"{REFERENCE_SET}heldout"
+"""Bundled prompts for calibration, and others, that runs decode."""
 _RATES = {"bandwidth_mbit_s", "transfer_ms"}
 """The two keys that state a link's rate."""
 

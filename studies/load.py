@@ -27,6 +27,7 @@ from matplotlib.ticker import LogLocator
 from treepipe.core.schedules import systems
 from treepipe.executor.launch import prepare
 from treepipe.executor.prompts import load_texts
+from treepipe.profiles.library import CALIBRATION, HELD_OUT
 from treepipe.progress import Progress
 from treepipe.results.metrics import METRICS
 from treepipe.results.plots import BLACK, BLUE, MARKS, ORANGE, clean, whiskers
@@ -35,7 +36,7 @@ from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance_pool import acceptance_pool
 from treepipe.studies import real_time
 from treepipe.studies.study import Entry, StudyResult
-from treepipe.validation.calibration import CALIBRATION, HELD_OUT, CalibratedAcceptance
+from treepipe.validation.calibration import CalibratedAcceptance
 from treepipe.validation.cells import SCENARIO
 from treepipe.validation.comparison import Case, compare, predict_case
 from treepipe.validation.judgement import Prediction, Row, faults_of, warnings_of

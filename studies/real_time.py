@@ -34,7 +34,7 @@ from treepipe.executor.measure.run import calibrate_run
 from treepipe.executor.prompts import load_texts
 from treepipe.executor.widening import write_wider
 from treepipe.files.toml_file import read_toml, toml_text
-from treepipe.profiles.library import REFERENCE
+from treepipe.profiles.library import CALIBRATION, HELD_OUT, REFERENCE
 from treepipe.progress import Progress
 from treepipe.results.plots import BLACK, BLUE, ORANGE, clean, whiskers
 from treepipe.results.sheet import Sheet, columns
@@ -43,7 +43,6 @@ from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ScheduleName
 from treepipe.studies.real_speed import Speeds, speeds
 from treepipe.studies.study import Entry, StudyResult
-from treepipe.validation.calibration import CALIBRATION, HELD_OUT
 from treepipe.validation.comparison import Case, compare
 from treepipe.validation.judgement import Row, faults_of, warnings_of
 from treepipe.validation.validation import busy_shares, spread

@@ -19,6 +19,7 @@ from treepipe.core.errors import UserError
 from treepipe.files.outputs import Failures, write_file
 from treepipe.files.reading import suggestion
 from treepipe.files.toml_file import read_toml
+from treepipe.profiles.library import CALIBRATION
 from treepipe.progress import Progress
 from treepipe.report.background import made_again, not_modelled
 from treepipe.report.page import Chapter, Picture, Report
@@ -27,7 +28,6 @@ from treepipe.results.result import write_json
 from treepipe.results.sheet import Sheet, words
 from treepipe.results.show import console, print_sheet
 from treepipe.results.statistics import Interval
-from treepipe.validation.calibration import CALIBRATION
 
 SCHEMA = "treepipe.study/1"
 WIDTH = 150

@@ -147,6 +147,16 @@ def test_starting_loads_no_more_than_it_needs() -> None:
         "    simulate(Scenario.load(path, few))\n"
         "    assert not slow & set(sys.modules), (path, slow & set(sys.modules))"
     )
+    # Studies by simulation alone work where the executor's libraries are not installed.
+    _python(
+        "import sys, importlib\n"
+        "from treepipe.studies.study import STUDIES\n"
+        "for study in STUDIES.values():\n"
+        "    if not study.needs_executor:\n"
+        "        importlib.import_module(study.module)\n"
+        "        slow = {'torch', 'transformers', 'zmq', 'safetensors'} & set(sys.modules)\n"
+        "        assert not slow, (study.name, slow)"
+    )
     # A worker of a sweep makes no intervals.
     _python("import sys, treepipe.sweeps.sweeping\nassert 'scipy' not in sys.modules")
 

@@ -18,6 +18,7 @@ from treepipe.executor.launch import Launch
 from treepipe.executor.measure.calibration import Texts, record_acceptance
 from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.executor.sources import SourceSettings
+from treepipe.profiles.library import CALIBRATION, HELD_OUT
 from treepipe.profiles.pool_file import PoolFile
 from treepipe.progress import Progress
 from treepipe.scenario.making import READS
@@ -26,8 +27,6 @@ from treepipe.scenario.schema import Replay
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.acceptance_pool import acceptance_pool, acceptance_warnings, judges_whole
 from treepipe.sim.pool import Pool
-
-CALIBRATION, HELD_OUT = "reference:calibration", "reference:heldout"
 
 
 @dataclass(frozen=True, slots=True)

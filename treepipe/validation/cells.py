@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from treepipe.core.schedules import systems
+from treepipe.profiles.library import CALIBRATION
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ScheduleName
-from treepipe.validation.calibration import CALIBRATION
 from treepipe.validation.comparison import Case
 
 SCENARIO = Path(__file__).parents[1] / "studies" / "scenarios" / "demo.toml"
