@@ -86,10 +86,10 @@ class Role:
         """Its current work or wait, for the report of a deadlock."""
         raise NotImplementedError
 
-    def hear(self, row_bytes: int, message: Message) -> None:
-        """Take a message that has to be unpacked, whose rows have ``row_bytes``."""
+    def hear(self, sender: str, message: Message) -> None:
+        """Take a message that has to be unpacked."""
         self._world.clock.touch(self)
-        self._unread.append((message, message.size_bytes(row_bytes)))
+        self._unread.append((message, self._world.size(sender, message)))
         self._wake()
 
     def deliver(self, message: Message) -> None:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from treepipe.core.messages import Flight, Message, Through
+from treepipe.core.messages import Flight, Message
 from treepipe.core.recovery import Committed
 from treepipe.core.requests import RequestTrace, numbered
 from treepipe.physics.transfers import Port
@@ -52,9 +52,6 @@ class RunningSystem(World):
         self.deployment = deployment
         self.failed: set[str] = set()
         self._listener, self._spans = listener, listener.spans
-        self._row_bytes = {
-            name: deployment.roles.sent_row_bytes(name) for name in deployment.roles.devices
-        }
         staged = {stage.name for stages in deployment.roles.pipelines for stage in stages}
         machines = {name: deployment.roles.machine(name) for name in deployment.roles.devices}
         at = places(self.clock, machines, staged, deployment.seed)
@@ -83,9 +80,7 @@ class RunningSystem(World):
             links[sender, receiver].send(message, size)
 
     def size(self, sender: str, message: Message) -> int:
-        report = isinstance(message, Through)
-        row_bytes = self.deployment.roles.row_bytes if report else self._row_bytes[sender]
-        return message.size_bytes(row_bytes)
+        return self.deployment.roles.size_bytes(sender, message)
 
     def note(self, device: str, kind: Kind, start_ms: float, session: int, tokens: int) -> None:
         if device in self.failed:
@@ -141,7 +136,7 @@ class RunningSystem(World):
         return SimulatedLink(
             self.clock,
             deployment.link_for(*pair, unscheduled=unscheduled),
-            partial(role.hear, self._row_bytes[sender]) if heard else role.deliver,
+            partial(role.hear, sender) if heard else role.deliver,
             rng,
             Claim(traffic, held, until_delivered) if held else None,
             partial(self._note_transfer, name) if self.records else None,

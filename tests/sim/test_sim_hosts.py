@@ -98,6 +98,16 @@ def test_a_message_costs_its_receiver_by_its_bytes(tmp_path: Path) -> None:
     assert added == pytest.approx((4 * 1000 + 8 - 100) / 1000)
 
 
+def test_a_report_costs_its_receiver_the_bytes_that_it_has(tmp_path: Path) -> None:
+    """A state of 8192 bytes beside the header (SPD's anchor at layer 0), without the states that
+    an EAGLE-3 head reads: those travel with the rows. By hand, 1 ms per 4096 bytes."""
+    by_size = f"receive_ms = {{ {HEADER_BYTES} = 0.0, {HEADER_BYTES + 4096} = 1.0 }}"
+    eagle3 = ("target={ layers = 8, hidden_size = 2048 }", 'drafts.0.source="eagle3"')
+    trace = simulated(tmp_path, by_size, *eagle3, "acceptance.beta=1", schedule="spd")
+    heard = [s.length_ms for s in trace.spans if (s.device, s.kind) == ("draft0", "receive")]
+    assert 2.0 in [pytest.approx(each) for each in heard]
+
+
 def work(machine: Machine, asks: list[tuple[str, float, float]]) -> list[tuple[str, float, float]]:
     """(role, start, end) of pieces of work, each asked for as (role, time, duration)."""
     clock = Clock()
