@@ -14,6 +14,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from treepipe.profiles.library import HELD_OUT
 from treepipe.progress import Progress
 from treepipe.results.metrics import METRICS
 from treepipe.results.plots import MEASURED, PREDICTED, REPLAYED
@@ -29,7 +30,7 @@ BUNDLED: Mapping[str, Any] = {
     "emulate": True,
     "target": {"checkpoint": "reference", "layers": 8},
     "acceptance": {"source": "profile", "name": "reference"},  # replaced by a calibration
-    "workload.prompts": "reference:heldout",
+    "workload.prompts": HELD_OUT,
     "workload.stop_at_end_of_text": False,
 }
 

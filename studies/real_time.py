@@ -344,20 +344,20 @@ def _errors(held: Mapping[str, Repeated]) -> dict[str, dict[str, Any]]:
     return {what: spread(errors) for what, errors in found.items()}
 
 
-def _apart(held: Mapping[str, Repeated]) -> dict[str, float]:
-    """Return how far runs of equal work in one turn are apart, by the later one's turn: schedules
-    whose predictions are equal do the same on the same prompts."""
+def _apart(held: Mapping[str, Repeated]) -> dict[str, Any]:
+    """Return the ``spread`` of how far runs of equal work in one turn are apart: schedules whose
+    predictions are equal do the same on the same prompts. Empty without such runs."""
     found, seen = dict[str, float](), dict[tuple[str, float], Row]()
     for key, row in _turns(held).items():
         own = key.partition("/")[2].partition("/")[2], row.predicted.mean
         if (other := seen.setdefault(own, row)) is not row:
             found[key] = row.measured / other.measured - 1
-    return found
+    return spread(found) if found else {}
 
 
 def _summary(pair: Pair, rows: Mapping[str, Repeated]) -> list[Entry]:
     held, aims = _held(pair, rows), _FILE["aims"][pair.name]
-    apart = spread(found) if (found := _apart(held)) else {}
+    apart = _apart(held)
     floor = [
         Entry(f"{pair.name}/equal_runs/{end}", "1", measured=apart[end])
         for end in ("median", "worst")
@@ -392,19 +392,15 @@ def _findings(pair: Pair, rows: Mapping[str, Repeated]) -> list[str]:
         f"{pair.name} pair: with the machine's drift taken off, which only the run itself tells "
         f"(it took {min(drifts):.2f} to {max(drifts):.2f} times as long as when it was "
         f"calibrated), durations are off by {told['drift_corrected_duration_error']}",
-        *_floor(pair, _apart(held)),
-    ]
-
-
-def _floor(pair: Pair, apart: Mapping[str, float]) -> list[str]:
-    """Say how well any prediction could do."""
-    if not apart:
-        return []
-    found = spread(apart)
-    return [
-        f"{pair.name} pair: two runs of equal work in one turn (schedules with equal predictions) "
-        f"differ by {found['median']:.1%} in the median and {found['worst']:.1%} at worst, which "
-        f"no prediction knows"
+        *(
+            [
+                f"{pair.name} pair: two runs of equal work in one turn (schedules with equal "
+                f"predictions) differ by {apart['median']:.1%} in the median and "
+                f"{apart['worst']:.1%} at worst, which no prediction knows"
+            ]
+            if (apart := _apart(held))
+            else []
+        ),
     ]
 
 

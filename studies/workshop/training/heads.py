@@ -20,7 +20,7 @@ from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.executor.prompts import load_texts, tokenize
-from treepipe.profiles.library import REFERENCE
+from treepipe.profiles.library import HELD_OUT, REFERENCE
 from treepipe.studies.workshop.training.corpus import KINDS, texts
 from treepipe.studies.workshop.training.descent import SEED, Descent
 from treepipe.studies.workshop.training.measure import rows
@@ -104,7 +104,7 @@ def agreement(
     predictions.
     """
     checkpoint = Checkpoint.open(REFERENCE / "target")
-    texts = load_texts("reference:heldout", REFERENCE)
+    texts = load_texts(HELD_OUT, REFERENCE)
     whole, seen = WholeModel(checkpoint, CAPACITY, captured=captured), dict[int, list[int]]()
     for prompt in tokenize(checkpoint, texts):
         text = [*prompt, *whole.greedy(prompt, 40)]
