@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import ceil, log2
 from pathlib import Path
 
-import treepipe
+from treepipe.version import __version__
 
 BASE_SLICE_MS = 0.7
 MONOTONIC_COARSE = 6
@@ -84,7 +84,7 @@ def software(*libraries: str) -> str:
     """Versions of treepipe, of these libraries, and of the system."""
     named = [f"{library} {importlib.metadata.version(library)}" for library in libraries]
     system = f"Python {platform.python_version()}, {platform.system()} {platform.release()}"
-    return ", ".join([f"treepipe {treepipe.__version__}", *named, system])
+    return ", ".join([f"treepipe {__version__}", *named, system])
 
 
 def _name() -> str:

@@ -15,6 +15,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from treepipe.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from treepipe.library import (
         Plan,
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from treepipe.results.versus import Comparison
     from treepipe.scenario.scenario import Scenario
 
-__version__ = "0.1.0"
 __all__ = [
     "Comparison",
     "MetricValue",

@@ -17,7 +17,7 @@ import pytest
 
 from conftest import EXECUTOR, MissingExecutor
 from tests.worlds.command_line import SCENARIO, on_one_host
-from tests.worlds.sources import imported, modules, nodes, parsed
+from tests.worlds.sources import modules, nodes, parsed
 
 ROOT = Path(__file__).parents[2]
 LINKED = ("sim", "executor", "profiles", "studies")
@@ -92,30 +92,17 @@ def test_rooms_form_no_cycle_and_their_picture_is_true() -> None:
         assert imported <= reached[room], (room, imported - reached[room])
 
 
-def _loaded(file: Path) -> set[str]:
-    """Modules that a file imports, in its functions, too, but not for type checkers alone."""
-    checked = [node for node in nodes(file) if isinstance(node, ast.If) and _for_checkers(node)]
-    apart = {id(each) for node in checked for part in node.body for each in ast.walk(part)}
-    tree = [node for node in nodes(file) if id(node) not in apart]
-    return set(imported(tree))
-
-
-def _for_checkers(node: ast.If) -> bool:
-    return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-
-
 def test_files_form_no_cycle() -> None:
-    """Imports inside functions count. The package's own face is above all of its files."""
+    """Imports inside functions and for type checkers count, and the package's own face."""
     folders = [ROOT / "treepipe", *(ROOT / name for name in LINKED)]
     found = {file.resolve() for folder in folders for file in folder.rglob("*.py")}
     parts = {file: file.relative_to(ROOT).with_suffix("").parts for file in found}
     named = {
         ".".join(("treepipe", *each) if each[0] in LINKED else each).removesuffix(".__init__"): file
         for file, each in parts.items()
-        if each != ("treepipe", "__init__")
     }
     assert len(named) > 250
-    above = {name: (_loaded(file) & named.keys()) - {name} for name, file in named.items()}
+    above = {name: (modules(file) & named.keys()) - {name} for name, file in named.items()}
     TopologicalSorter(above).prepare()  # raises CycleError, which names the files
 
 

@@ -8,10 +8,9 @@ import pytest
 from tests.worlds.searches import METRIC, found
 from tests.worlds.written_studies import say
 from treepipe.core.errors import UserError
-from treepipe.planner.break_even import BreakEven, axis_of, break_even, regions
+from treepipe.planner.break_even import BreakEven, BreakEvens, axis_of, break_even, regions
 from treepipe.planner.gaps import Runs
 from treepipe.planner.halving import SearchResult
-from treepipe.planner.regions_plot import regions_figure
 from treepipe.sim.points import Point, simulate_points
 
 TWO = {"search.schedules": ["pp", "chain"], "search.grid": {"schedule.gamma": [3]}}
@@ -42,7 +41,8 @@ def test_a_draft_that_is_never_wrong_is_worth_its_time_up_to_a_value_by_hand() -
     both = regions(each, x, y, say)
     row = both.best[y.values.index(1)]
     assert [name == "chain" for name in row] == [value < 147 / 15 for value in x.values]
-    drawn = regions_figure(both, "map").axes[0]
+    (picture,) = BreakEvens(even, both).pictures(each)
+    drawn = picture.figure.axes[0]
     assert {text.get_text() for text in drawn.texts} == {"chain", "pp"}
 
 

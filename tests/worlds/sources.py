@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -22,13 +21,8 @@ def nodes(file: Path) -> tuple[ast.AST, ...]:
 @cache
 def modules(file: Path) -> frozenset[str]:
     """What a file imports absolutely, wherever in it."""
-    return imported(nodes(file))
-
-
-def imported(found: Iterable[ast.AST]) -> frozenset[str]:
-    """What these nodes import absolutely."""
     names = set()
-    for node in found:
+    for node in nodes(file):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -31,7 +31,6 @@ from treepipe.core.cache_room import DRAFT, CacheBook, CacheRoom
 from treepipe.core.dock import Dock, board
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn, WarmUp, Work
 from treepipe.core.front_desk import ArrivalQueue
-from treepipe.core.gauge import Gauge
 from treepipe.core.messages import (
     Beat,
     Close,
@@ -51,6 +50,7 @@ from treepipe.core.protocol import (
     Emit,
     Event,
     Feed,
+    Gauge,
     Judged,
     Returned,
     Schedule,

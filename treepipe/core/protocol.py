@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from treepipe.core.errors import ProtocolError
-from treepipe.core.gauge import Gauge
-from treepipe.core.messages import Segment, Word, require
+from treepipe.core.messages import Flight, Segment, Word, require
 from treepipe.core.records import record
 
 # --- events: world -> schedule -------------------------------------------------------------------
@@ -236,6 +235,34 @@ class Offer:
     path: tuple[int, ...]
     position: int
     children: tuple[int, ...]
+
+
+class Gauge:
+    """The notes that a draft server may keep while it serves, for all its requests.
+
+    The draft desk calls this interface; ``decoding/pace.py`` implements it. This one records
+    nothing. Times are in milliseconds.
+    """
+
+    def given(self, work: object, now_ms: float) -> None:
+        """Record that the last work is over and its segments are on their way.
+
+        Args:
+            work: the next work, of ``draft_work.py``; None if there is none.
+        """
+
+    def arrived(self, flight: Flight, now_ms: float) -> None:
+        """Record that a flight came back, and waits for its turn."""
+
+    def commanded(self, session: int, command: Command) -> None:
+        """Record a command of a request's schedule."""
+
+    def left(self, session: int) -> None:
+        """Record that a request is closed."""
+
+    def seen(self, requests: int) -> Any:
+        """Return the value of ``seen`` in the next ``Returned``, with ``requests`` open."""
+        return None
 
 
 @runtime_checkable

@@ -203,14 +203,24 @@ class BreakEvens(Finding):
         return [sheet]
 
     def pictures(self, result: SearchResult) -> list[Picture]:
-        from treepipe.planner.regions_plot import regions_figure
+        from treepipe.planner.regions_plot import Ticks, regions_figure
         from treepipe.report.page import Picture
 
         if self.regions is None:
             return []
+        x, y = (
+            Ticks(
+                axis.key,
+                [axis.shown(value, 3) for value in axis.values],
+                axis.values.index(axis.stated) if axis.stated in axis.values else None,
+            )
+            for axis in (self.regions.x, self.regions.y)
+        )
         goal, runs = result.goal.in_words, self.regions.runs
         title = f"{result.cluster.name}: best schedule by {goal} ({runs} runs; dotted: as stated)"
-        return [Picture(regions_figure(self.regions, title), f"a map of schedules: {title}")]
+        return [
+            Picture(regions_figure(self.regions.best, x, y, title), f"a map of schedules: {title}")
+        ]
 
 
 def axis_of(text: str, scenario: Scenario) -> Axis:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.colors import ListedColormap
@@ -20,9 +21,6 @@ from treepipe.results.plots import (
     YELLOW,
 )
 
-if TYPE_CHECKING:
-    from treepipe.planner.break_even import Axis, Regions
-
 STYLES = (
     (PALE, ""),
     (AMBER, "///"),
@@ -35,10 +33,18 @@ STYLES = (
 """Colour and hatching of each schedule; further ones share a colour and keep their names."""
 
 
-def regions_figure(found: Regions, title: str) -> Figure:
+class Ticks(NamedTuple):
+    """An axis: its name, its values in words, and the place of the stated one among them."""
+
+    label: str
+    values: Sequence[str]
+    stated: int | None
+
+
+def regions_figure(best: Sequence[Sequence[str]], x: Ticks, y: Ticks, title: str) -> Figure:
     """Plot a field per pair of values, coloured, hatched and named by the best schedule there."""
-    names = sorted({name for row in found.best for name in row})
-    table = np.array([[names.index(name) for name in row] for row in found.best])
+    names = sorted({name for row in best for name in row})
+    table = np.array([[names.index(name) for name in row] for row in best])
     figure = Figure(figsize=(9, 6), layout="constrained")
     panel: Any = figure.subplots()
     styles = [STYLES[index % len(STYLES)] for index in range(len(names))]
@@ -49,14 +55,12 @@ def regions_figure(found: Regions, title: str) -> Figure:
             field = Rectangle((column, row), 1, 1, fc="none", ec="white", hatch=hatch, lw=0)
             panel.add_patch(field)
         _name(panel, table == index, names[index])
-    for axis, ticks, label, column in (
-        (found.x, panel.set_xticks, panel.set_xlabel, True),
-        (found.y, panel.set_yticks, panel.set_ylabel, False),
-    ):
-        values = axis.values
-        ticks(np.arange(len(values)) + 0.5, [axis.shown(value, 3) for value in values])
-        label(axis.key)
-        _mark_stated(panel, axis, column=column)
+    panel.set_xticks(np.arange(len(x.values)) + 0.5, x.values)
+    panel.set_yticks(np.arange(len(y.values)) + 0.5, y.values)
+    panel.set(xlabel=x.label, ylabel=y.label)
+    for stated, line in ((x.stated, panel.axvline), (y.stated, panel.axhline)):
+        if stated is not None:
+            line(stated + 0.5, color=BLACK, lw=1, ls=":")
     panel.set_title(title, loc="left", fontsize=10)
     handles = [
         Patch(fc=color, hatch=hatch, ec="white", label=name)
@@ -80,10 +84,3 @@ def _name(panel: Any, inside: Any, name: str) -> None:
         fontsize=9,
         bbox={"fc": "white", "ec": "none", "pad": 2},
     )
-
-
-def _mark_stated(panel: Any, axis: Axis, *, column: bool) -> None:
-    """Draw a line through the value that the cluster states."""
-    if axis.stated in axis.values:
-        line = panel.axvline if column else panel.axhline
-        line(axis.values.index(axis.stated) + 0.5, color=BLACK, lw=1, ls=":")

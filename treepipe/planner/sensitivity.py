@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from treepipe.core.errors import UserError
@@ -18,6 +19,7 @@ from treepipe.planner.analysis import Finding
 from treepipe.planner.gaps import Runs, relative_change, shown, shown_interval
 from treepipe.planner.halving import SearchResult
 from treepipe.progress import Progress
+from treepipe.results.metrics import in_words
 from treepipe.results.sheet import Sheet, figures, words
 from treepipe.results.statistics import ROUNDING, Interval
 from treepipe.scenario.scale import multiplied, named_devices
@@ -25,10 +27,16 @@ from treepipe.scenario.scenario import Scenario
 from treepipe.sim.points import Point, simulate_points
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from treepipe.report.page import Picture
 
 STEP = 0.1
 """Relative change of an input."""
+THICK = 0.36
+"""Height of a bar; rows are 1 high."""
+WIDTH = 80
+"""Width of a title in characters; a plan's label may be longer than the panel."""
 Side: TypeAlias = Literal["down", "up"]
 FACTORS = (1 - STEP, 1 + STEP)
 RATE = "workload.arrivals.rate_per_s"
@@ -96,7 +104,6 @@ class Sensitivities(Finding):
         return [sheet]
 
     def pictures(self, result: SearchResult) -> list[Picture]:
-        from treepipe.planner.sensitivity_plot import tornado_figure
         from treepipe.report.page import Picture
 
         if not self.rows:
@@ -180,3 +187,55 @@ def input_label(key: str) -> str:
     ('times of l40', 'misses of acceptance')
     """
     return LABELS.get(key) or f"times of {key.removeprefix('scale.devices.')}"
+
+
+def tornado_figure(rows: Sequence[Sensitivity], title: str, goal: str, step: float) -> Figure:
+    """Plot both changes by ``step`` as bars with labels, the larger one with its interval."""
+    from matplotlib.figure import Figure
+
+    from treepipe.results.plots import AMBER, BLACK, BLUE, clean
+
+    figure = Figure(figsize=(9, 1.8 + 0.55 * len(rows)), layout="constrained")
+    panel: Any = figure.subplots()
+    styles: dict[str, dict[str, Any]] = {
+        "down": {"color": AMBER, "hatch": "///", "edgecolor": "white", "lw": 0},
+        "up": {"color": BLUE},
+    }
+    for side, style in styles.items():
+        sign = -1 if side == "down" else 1
+        places = [row + sign * THICK / 2 for row in range(len(rows))]
+        changes = [getattr(row, side) for row in rows]
+        name = f"input {sign * step:+.0%}"
+        panel.barh(places, [100 * each for each in changes], THICK, label=name, **style)
+        for place, row, change in zip(places, rows, changes, strict=True):
+            _mark(panel, place, row, change, larger=row.larger == side)
+    panel.set_yticks(range(len(rows)), [row.label for row in rows])
+    panel.invert_yaxis()
+    panel.axvline(0, color=BLACK, lw=0.8)
+    panel.margins(x=0.15)
+    panel.set_xlabel(f"change of {in_words(goal)} (%); lines: 95 % intervals of the larger changes")
+    panel.set_title(fill(title, WIDTH), loc="left", fontsize=10)
+    clean(panel, "x")
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
+def _mark(panel: Any, place: float, row: Sensitivity, change: float, *, larger: bool) -> None:
+    """Write the change beyond the bar's end; draw the interval if the bar is the larger one."""
+    from treepipe.results.plots import BLACK
+
+    ends = [change]
+    if larger and row.size and row.low is not None and row.high is not None:
+        panel.plot([100 * row.low, 100 * row.high], [place] * 2, color=BLACK, lw=1.2)
+        ends += [row.low, row.high]
+    right = change >= 0
+    panel.annotate(
+        shown(change),
+        (100 * (max(ends) if right else min(ends)), place),
+        xytext=(4 if right else -4, 0),
+        textcoords="offset points",
+        ha="left" if right else "right",
+        va="center",
+        fontsize=8,
+        color=BLACK,
+    )

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from treepipe import __version__, physics
 from treepipe.files.sentences import sentences
 from treepipe.files.toml_file import toml_text
 from treepipe.profiles.library import load_any, profile_name, profile_path
@@ -20,9 +19,10 @@ from treepipe.results.sheet import Sheet, words
 from treepipe.scenario.scale import named_links
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Model
+from treepipe.version import __version__
 
 STATED = "the scenario itself, or a default"
-NOT_MODELLED = Path(physics.__file__).with_name("not_modelled.md")
+NOT_MODELLED = Path(__file__).parents[1] / "physics" / "not_modelled.md"
 
 
 class Input(NamedTuple):

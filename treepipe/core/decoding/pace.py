@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from treepipe.core.draft_work import Begin, Draft, Work
-from treepipe.core.gauge import Gauge
+from treepipe.core.draft_work import Begin, Draft
 from treepipe.core.messages import Flight
-from treepipe.core.protocol import Command, Feed, Judged
+from treepipe.core.protocol import Command, Feed, Gauge, Judged
 from treepipe.core.records import record
 
 MEMORY = 50
@@ -101,7 +100,7 @@ class PaceBook(Gauge):
     _under_way: dict[int, tuple[int, _Line, float]] = field(default_factory=dict)
     _reading: set[int] = field(default_factory=set)  # sessions whose draft has read no token
 
-    def given(self, work: Work | None, now_ms: float) -> None:
+    def given(self, work: object, now_ms: float) -> None:
         if self._drafting is not None:
             since_ms, line = self._drafting
             line.note(0, now_ms - since_ms)

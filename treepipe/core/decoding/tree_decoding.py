@@ -13,12 +13,12 @@ from treepipe.core.decoding.in_flight import TreeInFlight
 from treepipe.core.decoding.pending_pass import PendingPass
 from treepipe.core.decoding.request import RequestState
 from treepipe.core.errors import ProtocolError
-from treepipe.core.gauge import Gauge
 from treepipe.core.messages import Segment
 from treepipe.core.protocol import (
     Command,
     Drafted,
     Event,
+    Gauge,
     Offer,
     Returned,
     RoundRecord,

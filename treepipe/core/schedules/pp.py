@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from treepipe.core.decoding.request import RequestState
 from treepipe.core.errors import ProtocolError
-from treepipe.core.gauge import Gauge
 from treepipe.core.messages import Segment
 from treepipe.core.protocol import (
     Command,
     Event,
     Feed,
+    Gauge,
     Offer,
     Returned,
     RoundRecord,
