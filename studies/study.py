@@ -21,8 +21,6 @@ from treepipe.files.reading import suggestion
 from treepipe.files.toml_file import read_toml
 from treepipe.profiles.library import CALIBRATION
 from treepipe.progress import Progress
-from treepipe.report.background import made_again, not_modelled
-from treepipe.report.page import Chapter, Picture, Report
 from treepipe.results.plots import save_figure
 from treepipe.results.result import write_json
 from treepipe.results.sheet import Sheet, words
@@ -155,29 +153,6 @@ class StudyResult:
         for text, cells in self.warnings.items():
             kinds.setdefault(re.sub(r"\d+(\.\d+)?", "#", text), (text, set()))[1].update(cells)
         return [f"{text} ({counted(len(cells), 'cell')})" for text, cells in kinds.values()]
-
-
-def study_report(result: StudyResult, command: str = "") -> Report:
-    """Make the page in HTML; it quotes the shell ``command`` that made it."""
-    asked = STUDIES[result.study].summary if result.study in STUDIES else result.study
-    pictures = [
-        Picture(figure, f"{result.study}: {name}") for name, figure in result.figures.items()
-    ]
-    return Report(
-        f"Study: {result.study}",
-        [asked],
-        result.findings[:2],
-        [
-            Chapter("Further findings", result.findings[2:]),
-            Chapter("Pictures", pictures=pictures),
-            Chapter("Tables", tables=result.tables),
-            *(Chapter(heading, told) for heading, told in result.sections.items()),
-            Chapter("Warnings", result.warned()),
-            Chapter("Faults", result.faults),
-            not_modelled(),
-            made_again(command),
-        ],
-    )
 
 
 def counted(number: int, noun: str) -> str:

@@ -6,8 +6,8 @@ use, and returns its result. ``docs/api.md`` lists the names; ``docs/tutorial.md
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from treepipe.planner.halving import SearchResult
     from treepipe.planner.robustness import StressCase
     from treepipe.planner.sensitivity import Sensitivity
-    from treepipe.report.page import Report
-    from treepipe.results.recording import Recording
     from treepipe.results.trace import Trace
     from treepipe.results.versus import Comparison
     from treepipe.sim.engine import Backend
@@ -38,36 +36,9 @@ if TYPE_CHECKING:
     from treepipe.validation.validation import BusyShares, MetricErrors
 
 
-@dataclass(frozen=True, repr=False)
-class ScenarioResult(Result):
-    """A result together with its scenario, so that a report can list its inputs."""
-
-    asked: Scenario | None = field(default=None, compare=False)
-    recordings: Sequence[Recording] = field(default=(), compare=False)
-
-    @classmethod
-    def of(
-        cls, result: Result, asked: Scenario, recordings: Sequence[Recording] = ()
-    ) -> ScenarioResult:
-        """Attach a scenario to its result. Args: ``recordings``: one per run, for replay."""
-        own = {each.name: getattr(result, each.name) for each in fields(Result)}
-        return cls(**own, asked=asked, recordings=recordings)
-
-    def report(self, folder: Path | str) -> Path:
-        """Write the page that ``--report`` of the commands writes, and return its path.
-
-        Raises ``UserError``: such a page exists already, or it cannot be written there.
-        """
-        from treepipe.report.result_report import result_report
-
-        asked = self.asked
-        assert asked is not None  # as ``of`` has given it
-        return _written(folder, lambda: result_report(self, asked))
-
-
 def simulate(
     scenario: Scenario, runs: int | None = None, seed: int | None = None, say: Progress = silent
-) -> ScenarioResult:
+) -> Result:
     """Predict a scenario.
 
     Args:
@@ -92,7 +63,7 @@ def simulate(
     from treepipe.results.result import make_result
 
     chosen = _changed(scenario, runs=runs, seed=seed)
-    result = make_result(
+    return make_result(
         "simulation",
         chosen.name,
         chosen.seed,
@@ -100,10 +71,9 @@ def simulate(
         lossless=chosen.sampling.lossless,
         warmup=chosen.workload.warmup_requests,
     )
-    return ScenarioResult.of(result, chosen)
 
 
-def theory(scenario: Scenario) -> ScenarioResult:
+def theory(scenario: Scenario) -> Result:
     """Predict a scenario by the papers' closed forms: expected values, without intervals.
 
     Raises ``UserError``: no closed form describes it, or something it names is wrong.
@@ -123,7 +93,7 @@ def theory(scenario: Scenario) -> ScenarioResult:
     from treepipe.sim.theory.closed_form import closed_form
 
     found = closed_form(scenario)
-    result = make_theory_result(
+    return make_theory_result(
         scenario.name,
         scenario.seed,
         found.form,
@@ -132,7 +102,6 @@ def theory(scenario: Scenario) -> ScenarioResult:
         found.terms,
         found.warnings,
     )
-    return ScenarioResult.of(result, scenario)
 
 
 def run(
@@ -142,7 +111,7 @@ def run(
     say: Progress = silent,
     json: str | None = None,
     recording: Path | None = None,
-) -> ScenarioResult:
+) -> Result:
     """Execute a scenario with real processes on this machine (needs the extra ``executor``).
 
     Args:
@@ -177,7 +146,7 @@ def run(
     from treepipe.executor.execute import execute  # with PyTorch: now that all is checked
 
     execution = execute(chosen, say, json, recording)
-    result = make_result(
+    return make_result(
         "execution",
         chosen.name,
         chosen.seed,
@@ -185,8 +154,8 @@ def run(
         lossless=chosen.sampling.lossless,
         memory=execution.peak_memory_bytes,
         warmup=chosen.workload.warmup_requests,
+        recordings=execution.recordings,
     )
-    return ScenarioResult.of(result, chosen, execution.recordings)
 
 
 def compare(
@@ -275,16 +244,6 @@ class Validation:
 
         row = self.rows[0]
         return timelines_figure([("simulated", row.replay), ("executed", row.execution)], row.label)
-
-    def report(self, folder: Path | str) -> Path:
-        """Write the page of ``treepipe validate --report``, and return its path.
-
-        Raises ``UserError``: such a page exists already, or it cannot be written there.
-        """
-        from treepipe.validation.validation_report import validation_report
-
-        rows = {row.label: row for row in self.rows}
-        return _written(folder, lambda: validation_report(self.content, rows, self.scenarios))
 
     def __repr__(self) -> str:
         return "\n".join(
@@ -478,12 +437,13 @@ class Plan:
 
         Raises ``UserError``: such a page exists already, or it cannot be written there.
         """
-        from treepipe.planner.explorer import explore
+        from treepipe.files.outputs import REPORT, REPORT_PAGE, check_outputs
         from treepipe.planner.page import plan_report
+        from treepipe.report.page import write_report
 
-        return _written(
-            folder, lambda: plan_report(self.found, explored=explore(self.found, silent))
-        )
+        check_outputs({REPORT: folder}, keep=(REPORT,))
+        write_report(lambda: plan_report(self.found), Path(folder))
+        return Path(folder) / REPORT_PAGE
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of the file ``treepipe.plan/1``."""
@@ -637,16 +597,6 @@ device, draft, dtype, force, layers, model, out, seconds, threads, tokens
         options["out"] = Path(out)
     files = measure(request(**options), say)
     return files[0] if len(files) == 1 else files[0].parent
-
-
-def _written(folder: Path | str, page: Callable[[], Report]) -> Path:
-    """Write a page where there is none; check the folder before making the page."""
-    from treepipe.files.outputs import REPORT, REPORT_PAGE, check_outputs
-    from treepipe.report.page import write_report
-
-    check_outputs({REPORT: folder}, keep=(REPORT,))
-    write_report(page(), Path(folder))
-    return Path(folder) / REPORT_PAGE
 
 
 def _predicted(scenario: Scenario, say: Progress, *, paths: bool) -> list[Trace]:

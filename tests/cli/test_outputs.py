@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
 
-from tests.worlds.command_line import ARGUMENTS, ROOT, WORK, Terminal, commands
-from treepipe.cli.main import app
+from tests.worlds.command_line import ARGUMENTS, WORK, Terminal
 from treepipe.core.errors import RunError
 from treepipe.files.outputs import Failures, WriteError, check_outputs, write_file
 from treepipe.results.plots import save_figure
@@ -35,8 +32,6 @@ REFUSED = [
     *((c, ["--trace", "taken"], "--trace taken: is a folder, not a file") for c in WORK),
     *((c, ["--trace", "-"], "only --json can be written to standard output") for c in WORK),
     *((c, ["--json", "a", "--trace", "./a"], "--json is the same file") for c in WORK),
-    *((c, ["--report", "small.toml"], "--report small.toml: is a file, not a") for c in WORK),
-    *((c, ["--report", "taken"], "--report taken/index.html: " + THERE) for c in WORK),
     *((c, WHERE, f"--where-time-goes taken-where-time-goes.png: {THERE}") for c in WORK),
     ("run", ["--recording", "none/r.json"], "--recording none/r.json: there is no folder none"),
     ("run", ["--recording", "r", "--json", "r"], "--json is the same file"),
@@ -52,14 +47,14 @@ REFUSED = [
     ("study", ["--out", "small.toml"], "--out small.toml: is a file, not a folder"),
     ("demo", ["--out", "small.toml"], "--out small.toml: is a file, not a folder"),
     ("demo", ["--out", "/proc/demo"], "--out /proc/demo: cannot be made"),
-    ("simulate", ["--json", "x", "--report", "x"], "--json x: is a folder, not a file"),
-    ("demo", ["--out", "r/index.html", "--report", "r"], "r/index.html: is a folder, not a file"),
+    ("plan", ["--report", "small.toml"], "--report small.toml: is a file, not a"),
+    ("plan", ["--report", "taken"], "--report taken/index.html: " + THERE),
+    ("plan", ["--json", "x", "--report", "x"], "--json x: is a folder, not a file"),
+    ("plan", ["--out", "r/index.html", "--report", "r"], "--out is the same file"),
     ("study", ["--out", "x", "--json", "x"], "--json x: is a folder, not a file"),
     ("validate", ["--timelines", "x", "--json", "x"], "--json x: is a folder, not a file"),
 ]
-REPORTING = ("demo", "plan", "run", "simulate", "study", "theory", "validate")
 OPTIONS = {
-    "--report": REPORTING,
     "--where-time-goes": ("simulate", "run"),
     "--trace": ("simulate", "run"),
     "--plot": ("simulate", "run", "profiles", "plan"),
@@ -91,31 +86,16 @@ def test_outputs_are_refused_before_the_work(
     terminal.refuses(sentence, command, *ARGUMENTS.get(command, ["small.toml"]), *options)
 
 
-@pytest.mark.parametrize("command", REPORTING)
 @pytest.mark.usefixtures("scenario")
 def test_an_earlier_page_is_replaced_where_the_work_is_done(
-    command: str, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With ``--force`` the work begins: else the test above could pass for another reason."""
     Path("index.html").write_text("mine")
-    monkeypatch.setattr(WORK[command], no_work)
-    given = ARGUMENTS.get(command, ["small.toml"])
-    own = ["--out", "own"] if command in ("plan", "study") else []
+    monkeypatch.setattr(WORK["plan"], no_work)
     with pytest.raises(AssertionError, match="the work began"):
-        terminal.succeeds(command, *given, *own, "--report", ".", "--force")
+        terminal.succeeds("plan", *ARGUMENTS["plan"], "--out", "own", "--report", ".", "--force")
     assert Path("index.html").read_text() == "mine"
-
-
-def test_the_commands_that_write_reports_are_those_of_the_docs() -> None:
-    made: Any = commands(app)
-    able = [
-        name
-        for name, each in made.commands.items()
-        if any("--report" in option.opts for option in each.params)
-    ]
-    assert sorted(able) == [*REPORTING]
-    listed = (ROOT / "docs" / "reports.md").read_text()
-    assert all(re.search(rf"^\|.*`{name}`.*\|", listed, re.M) for name in able)
 
 
 def test_a_plan_is_not_written_over_another_unasked(

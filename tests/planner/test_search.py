@@ -1,12 +1,7 @@
-"""What a search shows on the way, keeps at Ctrl-C and gives up, and what a page's sliders show."""
+"""What a search shows on the way, keeps at Ctrl-C and gives up."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
-import json
-import re
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -19,12 +14,9 @@ from tests.worlds.written_studies import say
 from treepipe.files.toml_file import toml_text
 from treepipe.planner.candidates import Candidate
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.explorer import explore
 from treepipe.planner.gaps import Simulated
 from treepipe.planner.halving import SearchInterrupted, _survivors, rank, search
-from treepipe.planner.page import plan_report
 from treepipe.planner.report import plan_content, verdict
-from treepipe.report.page import SCRIPT, report_html
 from treepipe.results.show import ProgressBars
 from treepipe.results.statistics import Interval
 from treepipe.scenario.scenario import Scenario
@@ -132,34 +124,3 @@ def test_a_key_that_changes_no_figure_is_named() -> None:
     told = verdict(replace(result, ranking=[one]))
     assert "gamma makes no difference to it on these texts" in told
     assert not any("makes no difference" in each for each in verdict(result))
-
-
-def test_every_figure_of_the_sliders_is_a_simulation() -> None:
-    result = found(**CHAINS)
-    explored = explore(result, say)
-    assert explored is not None
-    assert [each.name for each in explored.inputs] == [
-        "link latency", "link bandwidth", "times of all devices", "misses of acceptance"
-    ]  # fmt: skip
-    place = (4.0, 0.25, 2.0, 0.5)
-    scale = {"latency": 4.0, "bandwidth": 0.25, "stages": 2.0, "drafts": 2.0, "misses": 0.5}
-    for each, value in zip(explored.plans, explored.values[place], strict=True):
-        plan = each.candidate.scenario.with_(runs=2)
-        points = [Point("stated", plan), Point("changed", plan.with_(scale=scale))]
-        means = [o.metrics[METRIC].mean for o in simulate_points(points, say).values()]
-        stated = each.outcome.metrics[METRIC].mean
-        assert value == pytest.approx(stated * means[1] / means[0])
-    page = report_html(plan_report(result, explored=explored))
-    (figures,) = re.findall(r'data-figures="([^"]*)"', page)
-    told = json.loads(html.unescape(figures))
-    levels = [each["levels"] for each in told["inputs"]]
-    index = 0
-    for each, level in zip(levels, ("4 times", "0.25 times", "2 times", "0.5 times"), strict=True):
-        index = index * len(each) + each.index(level)
-    assert told["values"][index] == list(explored.values[place])
-    assert "link latency" in page
-    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-    assert page.count("<script>") == 1
-    assert f"script-src 'sha256-{digest}'" in page
-    assert f"<script>{SCRIPT}</script>" in page
-    assert "<script" not in report_html(plan_report(result))

@@ -1,11 +1,9 @@
-"""Reports: whole pages that load nothing, say all that was found, and take no name for markup."""
+"""A plan's page: whole, loads nothing, says all that was found, and takes no name for markup."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,16 +11,13 @@ from typing import Any
 import pytest
 
 from tests.worlds.command_line import Terminal
-from tests.worlds.made_runs import SMALL, judged, made_deployment
 from tests.worlds.pages import ReadPage
 from tests.worlds.searches import CLUSTER, METRIC, found
 from tests.worlds.written_studies import say
-from treepipe import compare, simulate, theory
 from treepipe.core.errors import UserError
 from treepipe.files.toml_file import toml_text
-from treepipe.library import Plan, Validation
+from treepipe.library import Plan
 from treepipe.planner.break_even import BreakEvens
-from treepipe.planner.explorer import explore
 from treepipe.planner.halving import SearchResult
 from treepipe.planner.page import plan_report
 from treepipe.planner.report import plan_content
@@ -30,17 +25,9 @@ from treepipe.planner.sensitivity import Sensitivities
 from treepipe.profiles.library import find_device
 from treepipe.report.background import NOT_MODELLED, inputs_table
 from treepipe.report.page import Chapter, Report, report_html
-from treepipe.report.result_report import comparison_report, result_report
-from treepipe.results.sheet import Column, Sheet, words
+from treepipe.results.sheet import Sheet, words
 from treepipe.results.show import number
-from treepipe.results.timeline import timelines_figure
 from treepipe.scenario.scenario import Scenario
-from treepipe.studies.study import StudyResult, study_report
-from treepipe.validation.cells import SCENARIO as CELL
-from treepipe.validation.cells import Cell
-from treepipe.validation.demo import demo_report
-from treepipe.validation.validation import entry, validation
-from treepipe.validation.validation_report import validation_report
 
 pytestmark = pytest.mark.long
 
@@ -78,69 +65,17 @@ def scenario() -> Scenario:
     return Scenario.of({**content, **drawn})
 
 
-@cache
-def simulated_page() -> str:
-    return report_html(result_report(simulate(scenario()), scenario(), "treepipe simulate x"))
-
-
-@cache
-def compared_page() -> str:
-    other = scenario().with_(name="slower", **{"links.default.latency_ms": 9.0})
-    return report_html(comparison_report(compare(scenario(), other), scenario(), other))
-
-
-@cache
-def validated_page() -> str:
-    row = judged(made_deployment())
-    content = validation([entry(row)])
-    return report_html(validation_report(content, {row.label: row}, [Scenario.load(CELL, SMALL)]))
-
-
-@cache
-def studied_page() -> str:
-    sheet = Sheet("Sums", [Column("n", shown="d")], [(7,)], name="s")
-    figure = timelines_figure([("a", simulate(scenario()).traces[0])])
-    result = StudyResult("mine", [], [sheet], {"one": figure}, ["first", "second", "third"])
-    return report_html(study_report(result, "treepipe study mine"))
-
-
-def theory_page() -> str:
-    return report_html(result_report(theory(plain()), plain(), "treepipe theory x"))
-
-
-def plain() -> Scenario:
-    return scenario().with_(schedule={"name": "pp"})
-
-
-def demonstrated_page() -> str:
-    row = replace(judged(made_deployment()), label=Cell("pp").label)
-    return report_html(demo_report([row], "treepipe demo"))
-
-
-PAGES: dict[str, Callable[[], str]] = {
-    "plan": plan_page,
-    "simulation": simulated_page,
-    "comparison": compared_page,
-    "validation": validated_page,
-    "study": studied_page,
-    "theory": theory_page,
-    "demonstration": demonstrated_page,
-}
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_whole_answers_shortly_and_loads_nothing(name: str) -> None:
-    text = PAGES[name]()
+def test_a_page_is_whole_answers_shortly_and_loads_nothing() -> None:
+    text = plan_page()
     (answer,) = re.findall(r'class="answer">(.*?)</section>', text, re.DOTALL)
     assert 1 <= answer.count("<p>") <= 2
     for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
         assert re.search(r'role="img".*?<title>.{5,}</title>', svg, re.DOTALL)
     page = ReadPage(text)
     names = {tag for tag, _ in page.elements}
-    assert {"main", "table", "h1"} <= names
+    assert {"main", "table", "h1", "svg"} <= names
     assert "Not modelled" in page.text
     assert "Make it again" in page.text
-    assert ("svg" in names) == (name != "theory"), "a closed form has nothing to draw"
     assert not names & {"script", "link", "img", "iframe", "object", "image", "foreignobject"}
     assert {"width=device-width, initial-scale=1"} <= set(page.values("content"))
     ids = page.values("id")
@@ -233,53 +168,6 @@ def test_inputs_are_told_with_their_sources_once() -> None:
     assert by["links.default, links.local"][0] == "link"
 
 
-def test_a_result_tells_every_figure_and_warning() -> None:
-    each = scenario().with_(**{"links.default": "ethernet-1g"})
-    result = simulate(each)
-    page = ReadPage(report_html(result_report(result, each)))
-    assert result.warnings
-    assert all(warning in page.text for warning in result.warnings)
-    rows = {row[0]: row for row in page.cells if row}
-    for name, share in result.utilization.items():
-        assert rows[f"utilization {name}"][1] == f"{share.mean:.3f}"
-    value = result.metrics[METRIC]
-    assert f"{METRIC} is {number(value.mean)} ms" in page.text
-    assert f"{number(value.low)} … " in page.text
-    nothing = report_html(result_report(replace(result, metrics={}), each))
-    assert "There is no figure: no request got a token." in nothing
-
-
-def same_page() -> str:
-    same = compare(scenario(), scenario().with_(name="same"))
-    return report_html(comparison_report(same, scenario(), scenario()))
-
-
-def terms() -> list[str]:
-    form = theory(plain()).closed_form
-    return [form.source, *form.terms, "It is the expected value of a closed form."]
-
-
-def errors() -> list[str]:
-    time = entry(judged(made_deployment()))["metrics"][METRIC]
-    parts = f"{time['error']:+.1%}, of which {time['duration_error']:+.1%} by durations"
-    return [parts, "Every text equals plain greedy decoding."]
-
-
-@pytest.mark.parametrize(
-    ("page", "told"),
-    [
-        (compared_page, lambda: ["the two differ beyond doubt"]),
-        (same_page, lambda: ["B cannot be told from A"]),
-        (theory_page, terms),
-        (validated_page, errors),
-        (studied_page, lambda: ["first", "second", "third", " 7 "]),
-    ],
-)
-def test_a_page_tells_its_answer(page: Callable[[], str], told: Callable[[], list[str]]) -> None:
-    text = ReadPage(page()).text
-    assert [each for each in told() if each not in text] == []
-
-
 # --- the command line -------------------------------------------------------------------------
 
 
@@ -299,26 +187,11 @@ def test_the_page_holds_the_command_that_makes_it_again(terminal: Terminal) -> N
     assert (out / "index.html").read_text().replace(" --force", "") == first
 
 
-@pytest.mark.parametrize("versus", [[], ["--versus-set", "schedule.tree_size=10"]])
-def test_simulate_writes_its_page_beside_its_table(
-    versus: list[str], scenario: Path, terminal: Terminal
-) -> None:
-    shown = terminal.succeeds("simulate", scenario, "--report", "page", *versus)
-    assert METRIC.removesuffix("_ms") in shown
-    assert METRIC in ReadPage(Path("page", "index.html").read_text()).text
-
-
 def test_a_library_writes_the_same_page(tmp_path: Path) -> None:
     """Byte for byte; and a phone loads it at once: five pictures, some tables."""
     each = Plan(searched())
     path = each.report(tmp_path / "out")
-    explored = explore(searched(), say)
-    assert path.read_text() == report_html(plan_report(searched(), explored=explored))
+    assert path.read_text() == report_html(plan_report(searched()))
     assert 20_000 < path.stat().st_size < 400_000
     with pytest.raises(UserError, match="there is such a file already"):
         each.report(tmp_path / "out")
-    told = simulate(scenario()).report(tmp_path / "one").read_text()
-    assert told == report_html(result_report(simulate(scenario()), scenario()))
-    row = judged(made_deployment())
-    made = Validation((row,), validation([entry(row)]), (Scenario.load(CELL, SMALL),))
-    assert made.report(tmp_path / "other").read_text() == validated_page()

@@ -29,21 +29,18 @@ from treepipe.cli import sweep as cli_sweep
 from treepipe.cli import validate as cli_validate
 from treepipe.cli import worker as cli_worker
 from treepipe.cli.options import (
-    Force,
     OfRuns,
     OfScenario,
+    Output,
     Quiet,
-    Reported,
     Settings,
     check_faults,
     command,
-    command_line,
 )
 from treepipe.core.errors import RunError, UserError
 from treepipe.extras import need_executor
 from treepipe.files.outputs import (
     Failures,
-    check_outputs,
     claim_results,
     drop_standard_output,
     forget_written,
@@ -53,10 +50,7 @@ from treepipe.files.reading import visible
 from treepipe.interruption import Interruption
 
 if TYPE_CHECKING:
-    from treepipe.report.page import Report
     from treepipe.results.result import Result
-    from treepipe.results.versus import Comparison
-    from treepipe.scenario.scenario import Scenario
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -187,7 +181,7 @@ def simulate(asked: SimulateOptions) -> None:
     paired = asked.versus is not None or bool(asked.versus_settings)
     if asked.where_time_goes and paired:
         raise UserError("--where-time-goes shows one scenario; leave out --versus")
-    asked.check(asked.files, asked.scenario, asked.versus, keep=("--where-time-goes",))
+    asked.check(asked.files, asked.scenario, asked.versus, keep=asked.kept)
     a, b = Scenario.load(asked.scenario, asked.changes), None
     if paired:
         other = [*asked.changes, *(asked.versus_settings or []), f"seed={a.seed}"]
@@ -200,16 +194,16 @@ def simulate(asked: SimulateOptions) -> None:
         else:
             found = library.compare(a, b, changed=asked.versus_settings or (), say=say)
     if b is None:
-        asked.emit(partial(_page, result, a), *asked.outputs(result))
+        asked.emit(*asked.outputs(result))
     else:
         sides = {"A": found.a, "B": found.b}
         first = [(f"{label}: {side.scenario}", side.traces[0]) for label, side in sides.items()]
         shown = asked.results(found.to_json(), partial(print_versus, found, console()))
-        asked.emit(partial(_comparison_page, found, a, b), *asked.drawn(first), *shown)
+        asked.emit(*asked.drawn(first), *shown)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TheoryOptions(Reported, Settings, OfScenario):
+class TheoryOptions(Output, Settings, OfScenario):
     """Options of ``treepipe theory``."""
 
 
@@ -222,10 +216,8 @@ def theory(asked: TheoryOptions) -> None:
     from treepipe.scenario.scenario import Scenario
 
     asked.check({}, asked.scenario)
-    loaded = Scenario.load(asked.scenario, asked.changes)
-    result = library.theory(loaded)
-    shown = asked.results(result.to_json(), partial(print_result, result, console()))
-    asked.emit(partial(_page, result, loaded), *shown)
+    result = library.theory(Scenario.load(asked.scenario, asked.changes))
+    asked.emit(*asked.results(result.to_json(), partial(print_result, result, console())))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,12 +240,11 @@ def run(asked: RunOptions) -> None:
     from treepipe.scenario.scenario import Scenario
 
     files = {"--recording": asked.recording, **asked.files}
-    asked.check(files, asked.scenario, keep=("--where-time-goes",))
+    asked.check(files, asked.scenario, keep=asked.kept)
     loaded = Scenario.load(asked.scenario, asked.changes)
     with ProgressBars(asked.quiet) as say:
         result = library.run(loaded, say=say, json=asked.json, recording=asked.recording)
     asked.emit(
-        partial(_page, result, loaded),
         None if asked.recording is None else partial(result.recordings[0].save, asked.recording),
         *asked.outputs(result),
         partial(_check_served, result),
@@ -272,35 +263,25 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for tables, plots and traces.")] = Path(
         "treepipe-demo"
     ),
-    report: Annotated[
-        Path | None,
-        typer.Option("--report", metavar="DIR", help="Write all of it as a page, DIR/index.html."),
-    ] = None,
-    force: Force = False,
     quiet: Quiet = False,
 ) -> None:
     """Predict four schedules, run them on real processes, and compare."""
     need_executor("treepipe demo")
     from treepipe.results.show import ProgressBars
-    from treepipe.validation.demo import claim_folder, demo_report, run_demo, show_demo, write_demo
+    from treepipe.validation.demo import claim_folder, run_demo, show_demo, write_demo
 
     claim_folder(out)
-    check_outputs({"--report": report}, keep=() if force else ("--report",))
     with ProgressBars(quiet) as say:
         rows = run_demo(say)
     with Failures() as failures:
         failures.attempt(write_demo, rows, out)
-        if report is not None:
-            from treepipe.report.page import write_report
-
-            failures.attempt(write_report, demo_report(rows, command_line()), report)
         failures.attempt(show_demo, rows, out, quiet)
         if not all(row.lossless for row in rows):
             raise RunError("a schedule's text differs from plain greedy decoding")
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyOptions(Reported):
+class StudyOptions(Output):
     """Options of ``treepipe study``."""
 
     name: Annotated[str | None, typer.Argument(help="Which one; see --list.")] = None
@@ -337,23 +318,10 @@ def study(asked: StudyOptions) -> None:
     with ProgressBars(asked.quiet) as say:
         result = studies.run_study(found, say, asked.full, asked.measure)
     asked.emit(
-        partial(studies.study_report, result, command_line()),
         partial(studies.write_study, result, folder),
         *asked.results(result.content(), partial(studies.show_study, result, folder)),
         partial(check_faults, result.faults),
     )
-
-
-def _page(result: Result, scenario: Scenario) -> Report:
-    from treepipe.report.result_report import result_report
-
-    return result_report(result, scenario, command_line())
-
-
-def _comparison_page(found: Comparison, a: Scenario, b: Scenario) -> Report:
-    from treepipe.report.result_report import comparison_report
-
-    return comparison_report(found, a, b, command_line())
 
 
 def _complain(sentence: str) -> None:

@@ -21,7 +21,6 @@ from treepipe.core.errors import RunError
 from treepipe.files.outputs import Failures, check_outputs
 
 if TYPE_CHECKING:
-    from treepipe.report.page import Report
     from treepipe.results.result import Result
     from treepipe.results.trace import Trace
 
@@ -124,17 +123,6 @@ class Output:
         written = [] if self.json is None else [partial(write_json, content, self.json)]
         return [*written, *([] if self.silent else [show])]
 
-
-@dataclass(frozen=True, kw_only=True)
-class Reported(Output):
-    """Output options, and a page of all output."""
-
-    report: Annotated[
-        Path | None,
-        typer.Option("--report", metavar="DIR", help="Write all of it as a page, DIR/index.html."),
-    ] = None
-    force: Force = False
-
     def check(
         self,
         files: Mapping[str, Path | str | None],
@@ -144,22 +132,14 @@ class Reported(Output):
         """Refuse, before the work, outputs that could not be written after it (``check_outputs``).
 
         Args:
-            files: files by option, besides ``--json`` and ``--report``.
-            keep: options whose file must not exist yet unless ``--force`` is given.
+            files: files by option, besides ``--json``.
+            keep: options whose file must not exist yet.
         """
-        check_outputs(
-            {"--json": self.json, **files, "--report": self.report},
-            inputs=inputs,
-            keep=() if self.force else ("--report", *keep),
-        )
+        check_outputs({"--json": self.json, **files}, inputs=inputs, keep=keep)
 
-    def emit(self, page: Callable[[], Report], *shown: Action | None) -> None:
-        """Write the page of ``--report`` and all else, even if some of it cannot be written."""
-        from treepipe.report.page import write_report
-
+    def emit(self, *shown: Action | None) -> None:
+        """Write and show everything, even if some of it cannot be written."""
         with Failures() as failures:
-            if self.report is not None:
-                failures.attempt(lambda folder: write_report(page(), folder), self.report)
             for each in shown:
                 if each is not None:
                     failures.attempt(each)
@@ -209,8 +189,15 @@ class Drawn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfRuns(Reported, Drawn, Changes, OfScenario):
+class OfRuns(Output, Drawn, Changes, OfScenario):
     """Options of commands that simulate or run a scenario."""
+
+    force: Force = False
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Options whose file must not exist yet."""
+        return () if self.force else ("--where-time-goes",)
 
     def outputs(self, result: Result) -> list[Action]:
         """Write and show a result, with the first run's pictures."""

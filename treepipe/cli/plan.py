@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from treepipe.cli.options import Changes, Distributed, Reported, command, command_line
+from treepipe.cli.options import Changes, Distributed, Force, Output, command, command_line
 from treepipe.core.errors import UserError
 from treepipe.planner.analysis import analyses
 
 if TYPE_CHECKING:
     from treepipe.planner.analysis import Finding
     from treepipe.planner.cluster import Cluster
-    from treepipe.planner.explorer import Explored
     from treepipe.planner.halving import SearchResult
-    from treepipe.report.page import Report
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions(Reported, Distributed, Changes):
+class PlanOptions(Output, Distributed, Changes):
     """Options of ``treepipe plan`` besides one for each analysis."""
 
     cluster: Annotated[Path, typer.Argument(metavar="CLUSTER.toml")]
@@ -39,6 +37,11 @@ class PlanOptions(Reported, Distributed, Changes):
             help="Draw the sensitivity (a tornado), the map, or else the Pareto front here.",
         ),
     ] = None
+    report: Annotated[
+        Path | None,
+        typer.Option("--report", metavar="DIR", help="Write all of it as a page, DIR/index.html."),
+    ] = None
+    force: Force = False
     runs: Annotated[
         int | None,
         typer.Option(min=2, help="Of the last rung, instead of the file's."),
@@ -65,6 +68,10 @@ class PlanOptions(Reported, Distributed, Changes):
         """The values given to the option of each requested analysis; empty for a flag."""
         asked = {name: getattr(self, name) for name in analyses()}
         return {n: given if isinstance(given, list) else () for n, given in asked.items() if given}
+
+    def kept(self, *options: str) -> tuple[str, ...]:
+        """Those of the options whose file must not exist yet."""
+        return () if self.force else ("--report", *options)
 
 
 def _analysis_options() -> list[tuple[str, Any, Any]]:
@@ -96,7 +103,6 @@ def plan(asked: PlanOptions) -> None:
     """
     from treepipe import library
     from treepipe.planner.cluster import Cluster
-    from treepipe.planner.explorer import explore
     from treepipe.planner.halving import SearchInterrupted
     from treepipe.planner.report import (
         check_feasible,
@@ -116,13 +122,13 @@ def plan(asked: PlanOptions) -> None:
         return
     out = default_out(asked.cluster) if asked.out is None else asked.out
     files = {"--out": out, "--plot": asked.plot, "--out-config": asked.out_config}
-    asked.check(files, asked.cluster, keep=("--out", "--out-config"))
+    files["--report"] = asked.report
+    asked.check(files, asked.cluster, keep=asked.kept("--out", "--out-config"))
     loaded = Cluster.load(asked.cluster, asked.changes)
     for name, given in asked.analyses.items():
         analyses()[name].finding.check(loaded, given)
     shown = None if asked.silent else console()
     done: dict[str, Finding] = {}
-    explored: Explored | None = None
     with engine(asked.backend, asked.jobs, asked.address):
         try:
             with ProgressBars(asked.quiet) as say:
@@ -138,13 +144,10 @@ def plan(asked: PlanOptions) -> None:
                     done[name] = library.Plan(found).examine(name, *given, say=say)
                 if shown is not None:
                     show_finding(found, done[name], shown)
-            if asked.report is not None:
-                with ProgressBars(asked.quiet) as say:
-                    explored = explore(found, say)
         except KeyboardInterrupt:
             stopped = True
     asked.emit(
-        partial(_page, found, done, explored),
+        None if asked.report is None else partial(_report, found, done, asked.report),
         partial(write_best, found, out),
         None if asked.json is None else partial(write_json, plan_content(found, done), asked.json),
         None if asked.plot is None else partial(_draw, found, done, asked.plot),
@@ -161,10 +164,12 @@ def _answer(asked: PlanOptions, name: str) -> None:
     """Answer a question without a search."""
     from treepipe.planner.cluster import Cluster
     from treepipe.planner.question import question
+    from treepipe.report.page import write_report
     from treepipe.results.result import write_json
     from treepipe.results.show import console, print_sheet
 
-    asked.check({"--out-config": asked.out_config}, asked.cluster, keep=("--out-config",))
+    files = {"--out-config": asked.out_config, "--report": asked.report}
+    asked.check(files, asked.cluster, keep=asked.kept("--out-config"))
     chosen, cluster = question(name), Cluster.load(asked.cluster, asked.changes)
     answer = chosen.answer(cluster)
     if not asked.silent:
@@ -172,8 +177,9 @@ def _answer(asked: PlanOptions, name: str) -> None:
             print_sheet(console(), table)
         for sentence in (*answer.sentences, *(f"Warning: {each}." for each in answer.warnings)):
             console().print(sentence, highlight=False)
+    page = partial(chosen.page, answer, command_line())
     asked.emit(
-        lambda: chosen.page(answer, command_line()),
+        None if asked.report is None else partial(write_report, page, asked.report),
         None if asked.json is None else partial(write_json, answer.content, asked.json),
         None if asked.engine is None else partial(_configure, asked, cluster),
     )
@@ -192,10 +198,11 @@ def _configure(asked: PlanOptions, of: SearchResult | Cluster) -> None:
     write_file(asked.out_config, chosen.config(served), "--out-config")
 
 
-def _page(found: SearchResult, done: Mapping[str, Finding], explored: Explored | None) -> Report:
+def _report(found: SearchResult, done: Mapping[str, Finding], folder: Path) -> None:
     from treepipe.planner.page import plan_report
+    from treepipe.report.page import write_report
 
-    return plan_report(found, done, command_line(), explored)
+    write_report(partial(plan_report, found, done, command_line()), folder)
 
 
 def _draw(result: SearchResult, done: Mapping[str, Finding], plot: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from treepipe.cli.options import Changes, Reported, check_faults, command, command_line
+from treepipe.cli.options import Changes, Output, check_faults, command
 from treepipe.core.errors import UserError
 from treepipe.extras import need_executor
 from treepipe.files.outputs import Failures, claim_folder
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ValidateOptions(Reported, Changes):
+class ValidateOptions(Output, Changes):
     """Options of ``treepipe validate``."""
 
     scenarios: Annotated[list[Path], typer.Argument(metavar="SCENARIO.toml...")]
@@ -49,7 +49,6 @@ def validate(asked: ValidateOptions) -> None:
     from treepipe.scenario.scenario import Scenario
     from treepipe.validation.judgement import faults_of
     from treepipe.validation.validation import against, load_validation, validation
-    from treepipe.validation.validation_report import validation_report
 
     if asked.measured is None:
         need_executor("treepipe validate")
@@ -65,9 +64,7 @@ def validate(asked: ValidateOptions) -> None:
     content = validation(entries)
     if earlier is not None:
         content["against"] = against(earlier, content)
-    page = content, rows, list(scenarios.values()), command_line()
     asked.emit(
-        partial(validation_report, *page),
         None if asked.timelines is None else partial(_draw, rows, asked.timelines),
         *asked.results(content, partial(_show, content)),
         partial(check_faults, faults_of(rows)),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from treepipe.planner.analysis import Finding, analyses, with_empty
-from treepipe.planner.explorer import Explored
 from treepipe.planner.front_plot import search_figure
 from treepipe.planner.halving import SearchResult
 from treepipe.planner.report import (
@@ -27,10 +26,7 @@ from treepipe.sim.predict import predict
 
 
 def plan_report(
-    result: SearchResult,
-    done: Mapping[str, Finding] | None = None,
-    command: str = "",
-    explored: Explored | None = None,
+    result: SearchResult, done: Mapping[str, Finding] | None = None, command: str = ""
 ) -> Report:
     """Make the report of a search; ``command`` is the shell command that it quotes."""
     cluster, of = result.cluster, analyses()
@@ -40,7 +36,6 @@ def plan_report(
         Chapter("Plans", [*ranking_notes(result), *prices(result)], tables),
         Chapter("What binds", binding(result)),
         _front(result),
-        *([] if explored is None else [_what_if(explored)]),
         *(
             Chapter(of[name].heading, each.sentences(), each.tables(result), each.pictures(result))
             for name, each in with_empty(done or {}).items()
@@ -80,12 +75,6 @@ def question(result: SearchResult) -> list[str]:
         f"{len(result.refused)} refused), {in_a_run} a run.",
         f"Limits: {'; '.join(limits)}.",
     ]
-
-
-def _what_if(explored: Explored) -> Chapter:
-    """Let the reader move inputs; without a script, show each input alone."""
-    sliders = explored.to_json()
-    return Chapter("What if", explored.sentences(), [explored.table()], sliders=sliders)
 
 
 def _front(result: SearchResult) -> Chapter:

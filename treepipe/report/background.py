@@ -1,4 +1,4 @@
-"""The last chapters of every report: inputs and their sources, omissions, and the command.
+"""The last chapters of a plan's page: inputs and their sources, omissions, and the command.
 
 Sources come from the profiles, omissions from ``treepipe/physics/not_modelled.md``.
 """
@@ -51,29 +51,14 @@ def background(
         command: the shell command that made the report.
         used: the scenarios that were simulated or run, if not ``scenario`` itself.
     """
+    made = f"made with treepipe {__version__}, Python {platform.python_version()}"
     return [
         Chapter("Inputs", tables=[inputs_table(used or [scenario])]),
         Chapter("Warnings", list(dict.fromkeys(warnings))),
-        not_modelled(),
-        made_again(command, f"seed {scenario.seed}"),
-        file_chapter(scenario),
+        Chapter("Not modelled", sentences(NOT_MODELLED.read_text(encoding="utf-8"))[""]),
+        Chapter("Make it again", [f"{made}; seed {scenario.seed}"], verbatim=command),
+        Chapter(f"The file {scenario.path.name}", verbatim=toml_text(scenario.content)),
     ]
-
-
-def file_chapter(scenario: Scenario) -> Chapter:
-    """Show the scenario as given, with changes by ``--set``."""
-    return Chapter(f"The file {scenario.path.name}", verbatim=toml_text(scenario.content))
-
-
-def made_again(command: str, *what: str) -> Chapter:
-    """Show the command, versions and ``what`` else is needed to repeat the report."""
-    made = f"made with treepipe {__version__}, Python {platform.python_version()}"
-    return Chapter("Make it again", ["; ".join([made, *what])], verbatim=command)
-
-
-def not_modelled() -> Chapter:
-    """List the effects that the simulator does not model."""
-    return Chapter("Not modelled", sentences(NOT_MODELLED.read_text(encoding="utf-8"))[""])
 
 
 def inputs_table(scenarios: Sequence[Scenario]) -> Sheet:

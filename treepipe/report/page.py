@@ -1,16 +1,14 @@
 """One HTML page of sentences, tables and plots under headings, in a file that needs no network.
 
-The template escapes everything that comes from a scenario, and the page's policy forbids loading,
-and every script but ``sliders.js``, by its hash.
+The template escapes everything that comes from a scenario, and the page's policy forbids loading
+and scripts.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,8 +25,6 @@ from treepipe.results.sheet import Sheet
 HERE = Path(__file__).parent
 SVG: Any = {"svg.fonttype": "none", "svg.hashsalt": "treepipe"}
 """SVG settings: text stays text (small, searchable, read aloud), and drawing is reproducible."""
-SCRIPT = (HERE / "sliders.js").read_text(encoding="utf-8")
-"""The one script, for pages with sliders."""
 LEAST_SCALE = 0.75
 """Smallest scale of a picture; on a narrower screen it scrolls in its box."""
 
@@ -48,7 +44,6 @@ class Chapter:
     Attributes:
         verbatim: text with line breaks kept, a command or a file.
         prose: whether the sentences form a paragraph rather than a list.
-        sliders: figures on a grid that the page's script shows (``Explored.to_json``).
     """
 
     heading: str
@@ -57,7 +52,6 @@ class Chapter:
     pictures: Sequence[Picture] = ()
     verbatim: str = ""
     prose: bool = False
-    sliders: Mapping[str, Any] | None = None
 
     @property
     def empty(self) -> bool:
@@ -75,9 +69,12 @@ class Report:
     chapters: Sequence[Chapter] = field(default=())
 
 
-def write_report(report: Report, folder: Path) -> None:
-    """Write the page into a folder that ``check_outputs`` has made. Raises ``WriteError``."""
-    write_file(folder / REPORT_PAGE, report_html(report), REPORT)
+def write_report(report: Callable[[], Report], folder: Path) -> None:
+    """Make the page and write it into a folder that ``check_outputs`` has made.
+
+    Raises ``WriteError``: it cannot be written.
+    """
+    write_file(folder / REPORT_PAGE, report_html(report()), REPORT)
 
 
 def report_html(report: Report) -> str:
@@ -96,13 +93,10 @@ def report_html(report: Report) -> str:
         Chapter("Answer", report.answer, prose=True),
     ]
     chapters = [each for each in (*first, *report.chapters) if not each.empty]
-    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     numbers = {id(p): n for n, p in enumerate(p for c in chapters for p in c.pictures)}
     shown: str = environment.get_template("page.html").render(
         report=report,
         chapters=chapters,
-        script=SCRIPT if any(each.sliders for each in chapters) else "",
-        digest=digest,
         svg=lambda picture: _svg(picture, f"p{numbers[id(picture)]}-"),
         colors={name: getattr(plots, name) for name in plots.PAGE},
     )

@@ -20,6 +20,8 @@ from treepipe.results.trace import Trace
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from treepipe.results.recording import Recording
+
 SCHEMA = "treepipe.result/1"
 Source: TypeAlias = Literal["simulation", "execution", "theory"]
 
@@ -103,6 +105,7 @@ class Result:
         memory: peak resident bytes per device, if measured.
         targets: metrics of each pipeline by name, where there are several.
         critical_path: shares of a token's time along the critical path, in a simulation.
+        recordings: of an execution, one per run, for replay.
 
     >>> from treepipe import Scenario, simulate
     >>> result = simulate(Scenario.of({
@@ -134,6 +137,7 @@ class Result:
     targets: Mapping[str, Mapping[str, MetricValue]] = field(default_factory=dict)
     critical_path: CriticalPath | None = None
     traces: tuple[Trace, ...] = field(default=(), repr=False, compare=False)
+    recordings: Sequence[Recording] = field(default=(), repr=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of the result file, ready for ``json.dumps``."""
@@ -249,6 +253,7 @@ def make_result(
     memory: Mapping[str, int] | None = None,
     warmup: int | None = None,
     estimates: Estimates | None = None,
+    recordings: Sequence[Recording] = (),
 ) -> Result:
     """Make the result of runs that ended well.
 
@@ -280,6 +285,7 @@ def make_result(
         if any(trace.paths for trace in traces)
         else None,
         traces=tuple(traces),
+        recordings=recordings,
     )
 
 

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from treepipe.files.outputs import Failures, claim_results, write_file
 from treepipe.progress import Progress
-from treepipe.report.page import Report
 from treepipe.results.result import write_json
 from treepipe.results.sheet import Sheet, columns
 from treepipe.results.show import console, print_sheet
@@ -21,8 +20,7 @@ from treepipe.scenario.schema import ScheduleName
 from treepipe.validation.cells import Cell, Size, cases_of
 from treepipe.validation.comparison import compared
 from treepipe.validation.judgement import Row as Row
-from treepipe.validation.validation import entry, validation
-from treepipe.validation.validation_report import row_sheet, validation_report
+from treepipe.validation.validation_report import row_sheet
 
 SCHEDULES: tuple[ScheduleName, ...] = ("pp", "naive_pp", "pruned_pp", "flowspec")
 SIZE = Size()
@@ -47,15 +45,6 @@ def write_demo(rows: list[Row], out: Path) -> None:
             title = f"{row.schedule}: 4 emulated stages of 20 ms, links of 1 ms"
             path = out / f"timeline-{row.schedule}.png"
             failures.attempt(draw_timelines, row.timelines, title, path, option="--out")
-
-
-def demo_report(rows: Sequence[Row], command: str = "") -> Report:
-    """Make the demonstration's page, as ``treepipe validate`` does; it quotes ``command``."""
-    by_label = {row.label: row for row in rows}
-    cases = cases_of(map(Cell, SCHEDULES), SIZE)
-    scenarios = [case.scenario for case in cases if case.label in by_label]
-    content = validation([entry(row) for row in rows])
-    return validation_report(content, by_label, scenarios, command)
 
 
 def claim_folder(out: Path) -> None:

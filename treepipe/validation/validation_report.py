@@ -1,19 +1,16 @@
-"""Predictions beside runs: sentences, tables, pictures, and the report of ``treepipe validate``."""
+"""Predictions beside runs: sentences, tables and pictures of ``treepipe validate``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from treepipe.files.outputs import Failures
-from treepipe.report.background import background, file_chapter
-from treepipe.report.page import Chapter, Picture, Report
 from treepipe.results.sheet import Sheet, columns
 from treepipe.results.show import Scale
-from treepipe.results.timeline import draw_timelines, timelines_figure
+from treepipe.results.timeline import draw_timelines
 from treepipe.results.trace import write_chrome_trace
-from treepipe.scenario.scenario import Scenario
 from treepipe.validation.judgement import METRIC, Row
 from treepipe.validation.plain import Agreement
 
@@ -167,72 +164,3 @@ def write_timelines(row: Row, path: Path) -> None:
     with Failures() as failures:
         failures.attempt(write_chrome_trace, traces, trace, "--timelines")
         failures.attempt(draw_timelines, row.timelines, row.label, picture, option="--timelines")
-
-
-# --- the page ------------------------------------------------------------------------------------
-
-
-def validation_report(
-    content: Mapping[str, Any],
-    rows: Mapping[str, Row],
-    scenarios: Sequence[Scenario],
-    command: str = "",
-) -> Report:
-    """Make the page of a validation file's ``content``; it quotes the shell ``command``."""
-    names = [each["scenario"] for each in content["scenarios"]]
-    chapters = [_scenario(each, rows.get(each["scenario"])) for each in content["scenarios"]]
-    if len(names) > 1:
-        chapters.insert(0, Chapter("All scenarios", tables=[summary_sheet(content["summary"])]))
-    if "against" in content:
-        chapters.append(Chapter("Since the earlier validation", changes(content["against"])))
-    warnings = [w for each in content["scenarios"] for w in each["warnings"]]
-    chapters += background(scenarios[0], warnings, command, scenarios)
-    return Report(
-        f"Validation: {names[0] if len(names) == 1 else f'{len(names)} scenarios'}",
-        [f"How far off are predictions of {', '.join(names)}, and what is the error due to?"],
-        _answer(content),
-        [*chapters, *map(file_chapter, scenarios[1:])],
-    )
-
-
-def _answer(content: Mapping[str, Any]) -> list[str]:
-    lossless = [each["lossless"] for each in content["scenarios"]]
-    right = (
-        f"In {sum(map(bool, lossless))} of {len(lossless)} scenarios all texts are plain greedy "
-        f"decoding's, but for ties by rounding."
-    )
-    if None in lossless:
-        right = "Texts were sampled, so not all of them are compared with plain decoding's."
-    if len(lossless) == 1:
-        (entry,) = content["scenarios"]
-        time = entry["metrics"][METRIC]
-        if "told" in entry:
-            right = entry["told"][0]
-        elif entry["agreement"] is not None:
-            said = str(Agreement(**entry["agreement"]))
-            right = f"{said[0].upper()}{said[1:]}."
-        return [
-            f"{METRIC} was predicted as {time['predicted']:.4g} ms and measured as "
-            f"{time['measured']:.4g} ms: {time['error']:+.1%}, of which "
-            f"{time['duration_error']:+.1%} by durations and {time['acceptance_error']:+.1%} by "
-            f"acceptance.",
-            right,
-        ]
-    error, durations = (content["summary"][part] for part in ("error", "duration_error"))
-    return [
-        f"{METRIC} is off by {error['median']:.1%} in the median, {error['worst']:.1%} at worst "
-        f"({error['worst_at']}) and {error['bias']:+.1%} in the mean; durations alone by "
-        f"{durations['median']:.1%}, {durations['worst']:.1%} and {durations['bias']:+.1%}.",
-        right,
-    ]
-
-
-def _scenario(entry: Mapping[str, Any], row: Row | None) -> Chapter:
-    said = [each for each in explain(entry) if not each.startswith("warning: ")]
-    if row is None:
-        return Chapter(entry["scenario"], said, [metrics_sheet(entry)])
-    picture = Picture(
-        timelines_figure(row.timelines, row.label),
-        f"{row.label}: what every device did, simulated and run",
-    )
-    return Chapter(row.label, said, [metrics_sheet(entry), utilization_sheet(entry)], [picture])
