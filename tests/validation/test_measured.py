@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.worlds.command_line import Terminal
-from tests.worlds.traces import BURST, VLLM, aiperf, lines
+from tests.worlds.traces import MOONCAKE, VLLM
 from treepipe.profiles.engines import read_export
 from treepipe.results.trace import Trace
 from treepipe.scenario.scenario import Scenario
@@ -71,7 +71,10 @@ def test_acceptance_is_imported(tmp_path: Path) -> None:
     found = read_export("vllm-bench", path)
     assert (found.shares, found.rounds, found.model) == ((0.6, 0.5), 10, "m")
     assert found.tokens == pytest.approx(1.9), "1 + accepted / drafts"
-    path.write_text(lines(aiperf(0, 1, "a", 0), aiperf(1, 2, "b", 0)))
+    path = tmp_path / "profile_export.jsonl"
+    counts = {"num_spec_steps": 2, "num_draft_tokens": 4, "num_accepted_draft_tokens": 2}
+    record = {"engine": "vllm", "acceptance_histogram": [1, 0, 1], "num_spec_tokens": 2} | counts
+    path.write_text(2 * (json.dumps({"spec_decode_acceptance": record}) + "\n"))
     found = read_export("aiperf", path)
     assert (found.shares, found.rounds) == ((0.5, 1.0), 4)
 
@@ -104,10 +107,11 @@ def test_a_slower_engine_is_all_duration_error(terminal: Terminal) -> None:
 
 
 def test_the_benchmarks_load_is_taken_or_told(terminal: Terminal) -> None:
-    records = lines(*(aiperf(n / 10, n / 10 + 2, f"s{n}", 0) for n in range(8)))
+    times = {"start_times": [n / 10 for n in range(8)], "ttfts": [0.1] * 8, "itls": [[1.9]] * 8}
+    records = json.dumps(VLLM | times | {"input_lens": [20] * 8, "output_lens": [4] * 8})
     found = validated(terminal, records)
     assert "workload.concurrency should be the benchmark's" in found["told"][-1]
-    assert "measured by AIPerf profile_export.jsonl: 8 requests" in found["told"][0]
+    assert "measured by vllm bench serve: 8 requests" in found["told"][0]
     times = found["metrics"]["time_to_first_token_ms"]
     assert times["measured"] == pytest.approx(100.0)
     opened = validated(terminal, records, "workload.trace='measured'")
@@ -117,9 +121,9 @@ def test_the_benchmarks_load_is_taken_or_told(terminal: Terminal) -> None:
 def test_what_is_no_measurement_is_refused(terminal: Terminal) -> None:
     scenario, file = terminal.folder / "s.toml", terminal.folder / "m"
     scenario.write_text(CHAIN)
-    file.write_text(BURST)
+    file.write_text(MOONCAKE)
     command = ("validate", scenario, "--measured", file)
-    terminal.refuses("BurstGPT holds no time to the first token", *command)
+    terminal.refuses("mooncake_trace holds no time to the first token", *command)
     terminal.refuses("--timelines: has no effect with --measured", *command, "--timelines", "t")
     terminal.refuses("is of one scenario", *command, scenario)
     file.write_text(json.dumps(VLLM | {"itls": [[], [], []]}))

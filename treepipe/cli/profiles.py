@@ -88,9 +88,7 @@ class ImportOptions:
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What the engine exported.")]
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", metavar="FILE.toml", help="Default imported-KIND, .csv of a workload."
-        ),
+        typer.Option("--out", metavar="FILE.toml", help="Default imported-KIND.toml."),
     ] = None
     target: Annotated[
         str | None, typer.Option(help="What decodes; default the engine's name of the model.")
@@ -132,13 +130,11 @@ class ImportOptions:
     quiet: Quiet = False
 
 
-WORKLOAD = "workload"
 COMMON = {"kind", "file", "out", "force", "quiet"}
 TAKEN: Mapping[str, set[str]] = {
     "a device profile": {*COMMON, "source", "model", "config", "dtype", "hardware"},
     "an acceptance profile": {each.name for each in fields(ImportOptions)}
     - {"config", "dtype", "hardware"},
-    "a workload": COMMON,
 }
 """Options that have an effect, by what is made of a file."""
 
@@ -146,8 +142,8 @@ TAKEN: Mapping[str, set[str]] = {
 @app.command("import")
 @command(ImportOptions)
 def import_(asked: ImportOptions) -> None:
-    """Make an acceptance profile of what a serving engine exports, or of a published table; a
-    device profile of the times of passes that a benchmark prints; or a CSV of a workload."""
+    """Make an acceptance profile of what a serving engine exports, or of a published table, or a
+    device profile of the times of passes that a benchmark prints."""
     from treepipe.profiles.cost_tables import COSTS
     from treepipe.profiles.engines import KINDS
     from treepipe.results.show import console
@@ -155,7 +151,6 @@ def import_(asked: ImportOptions) -> None:
     makers = {
         **dict.fromkeys(KINDS, ("an acceptance profile", _import_acceptance)),
         **dict.fromkeys(COSTS, ("a device profile", _import_device)),
-        WORKLOAD: ("a workload", _import_workload),
     }
     if asked.kind not in makers:
         raise UserError(f"profiles import {asked.kind}: there are {', '.join(makers)}")
@@ -175,17 +170,6 @@ def _out(asked: ImportOptions, default: str, replay: Path | None = None) -> Path
     out, keep = asked.out or Path(default), () if asked.force else ("--out",)
     check_outputs({"--out": out, "--replay": replay}, inputs=(asked.file,), keep=keep)
     return out
-
-
-def _import_workload(asked: ImportOptions) -> list[str]:
-    """Write a trace of any known format as CSV for ``workload.trace``, and tell its counts."""
-    from treepipe.profiles.workloads import read_workload, save_csv
-
-    out = _out(asked, "imported-workload.csv")
-    trace = read_workload(asked.file, "profiles import workload")
-    cut = save_csv(trace, out, "--out")
-    branches = f"written as first turns, since others follow the same ones: {cut} turns"
-    return [trace.summary, *([branches] if cut else []), f"workload.trace: {out}"]
 
 
 def _import_device(asked: ImportOptions) -> list[str]:

@@ -39,7 +39,7 @@ class ValidateOptions(Output, Changes):
     ] = None
     measured: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="What AIPerf or vllm bench serve measured, not a run."),
+        typer.Option(metavar="FILE", help="What vllm bench serve measured, not a run."),
     ] = None
 
 

@@ -535,8 +535,8 @@ class Workload(Section):
     )
     trace: str | None = Field(
         None,
-        description="a file of requests with their times: Mooncake, Bailian, BurstGPT, AIPerf, "
-        "BLIS TraceV2, vllm bench serve, or CSV; short for arrivals of process 'trace'",
+        description="a file of requests with their times: Mooncake's, vllm bench serve's, or CSV; "
+        "short for arrivals of process 'trace'",
     )
     rate_scale: Annotated[Factor, ReadIf("traced")] = Field(
         1.0, description="factor on the rate of a trace's requests; delays in sessions stay"

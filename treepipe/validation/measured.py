@@ -43,7 +43,7 @@ def measured_entry(scenario: Scenario, file: Path, say: Progress) -> dict[str, A
         for each in trace.requests
     )
     say("predicting", 2 * scenario.runs)
-    own, acceptance, warnings = _acceptance(scenario, trace, file)
+    own, acceptance, warnings = _acceptance(scenario, file)
     predicted, of_a_run, simulated = _predicted(scenario, requests, say)
     replayed, _, _ = _predicted(own, requests, say)
     executed = Trace((), requests=[_request(n, each) for n, each in enumerate(trace.requests, 1)])
@@ -100,14 +100,12 @@ def _check(scenario: Scenario, trace: WorkloadTrace, file: Path) -> None:
             )
 
 
-def _acceptance(
-    scenario: Scenario, trace: WorkloadTrace, file: Path
-) -> tuple[Scenario, Imported | None, list[str]]:
+def _acceptance(scenario: Scenario, file: Path) -> tuple[Scenario, Imported | None, list[str]]:
     """Return the scenario with the file's acceptance; unchanged where nothing is drafted, or where
     the file tells none, which is warned of."""
     drafts = scenario.schedule.system.drafts
     try:
-        found = read_export(trace.accepts, file)
+        found = read_export("vllm-bench", file)
     except UserError as error:
         if not drafts:
             return scenario, None, []
