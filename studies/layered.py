@@ -364,4 +364,4 @@ def add_errors(study: Reproduction, trivial: str, guesses: Mapping[str, float]) 
     study.show([each for each in study.entries if each.published], "published", "Published figures")
     ratios = [entry for entry in study.entries if entry.unit != "nodes"]
     scores = [("simulation", score(ratios)), (trivial, score(ratios, guesses))]
-    study.tables.append(score_sheet(f"{study.name}-errors", scores))
+    study.tables.append(score_sheet(f"{study.name}-scores", scores))

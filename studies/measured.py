@@ -12,15 +12,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from treepipe.profiles.library import HELD_OUT
 from treepipe.progress import Progress
 from treepipe.results.metrics import METRICS
-from treepipe.results.plots import MEASURED, PREDICTED, REPLAYED
 from treepipe.results.sheet import Sheet, columns
 from treepipe.scenario.scenario import Scenario
-from treepipe.studies.plots import Line, Panel, line_figure
 from treepipe.studies.study import Entry, Measuring, StudyResult
 from treepipe.validation.comparison import Case, compared
 from treepipe.validation.judgement import Cut, Row, faults_of, warnings_of
@@ -56,12 +52,10 @@ def on_bundled_pair(scenario: Scenario, measuring: Measuring) -> Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The varied parameter: its ``key`` in ``measured/KEY=VALUE/METRIC``, its name in words, and
-    whether the plot's axis is logarithmic, to the base of 2."""
+    """The varied parameter: its ``key`` in ``measured/KEY=VALUE/METRIC``, and its name in words."""
 
     key: str
     name: str
-    log: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +68,11 @@ class MeasuredColumn:
     metrics: Mapping[str, str]
 
     def join(self, result: StudyResult, title: str, entries: Sequence[Entry] = ()) -> None:
-        """Add figures, table, plot and sentence to the study's page, and further ``entries``."""
+        """Add figures, table and sentence to the study's page, and further ``entries``."""
         name = f"{result.study}-measured"
         named = {f"{self.axis.key} {value}": row for value, row in self.rows.items()}
         result.rows += [*self.entries(), *entries]
         result.tables.append(self.sheet(name, title))
-        result.figures[name] = self.figure(title)
         result.findings.append(self.finding())
         result.warnings |= warnings_of(named)
         result.faults += faults_of(named)
@@ -115,18 +108,6 @@ class MeasuredColumn:
             errors = row.error_of(first), row.duration_error_of(first)
             sheet.add(value, *(each for pair in pairs for each in pair), *errors, row.lossless)
         return sheet
-
-    def figure(self, title: str) -> Figure:
-        """Plot a panel per metric."""
-        panels = []
-        for metric, called in self.metrics.items():
-            lines = [
-                Line({value: row.metrics[metric] for value, row in self.rows.items()}, PREDICTED),
-                Line({v: row.replayed_metrics[metric] for v, row in self.rows.items()}, REPLAYED),
-                Line({v: row.measured_metrics[metric] for v, row in self.rows.items()}, MEASURED),
-            ]
-            panels.append(Panel(called + _unit(metric, "\n({})"), lines, zero=False))
-        return line_figure(title, self.axis.name, panels, log=self.axis.log)
 
 
 def _unit(metric: str, form: str) -> str:

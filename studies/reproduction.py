@@ -202,12 +202,13 @@ class Reproduction:
         """Show entries in a table without adding them to the study's own."""
         self.tables.append(comparison_sheet(f"{self.name}-{part}", title, entries))
 
-    def result(self, fields: Mapping[str, Any], figures: Mapping[str, Figure]) -> StudyResult:
+    def result(self, fields: Mapping[str, Any], figure: Figure) -> StudyResult:
         """Return the study's result; ``fields`` as for ``fill``."""
         page = fill(self._template, self.entries, {"paper": published(), **fields})
         findings = page.pop("")
-        tables, plots = self.tables, dict(figures)
-        return StudyResult(self.name, self.entries, tables, plots, findings, sections=page)
+        self.tables.sort(key=lambda sheet: not sheet.name.endswith("-scores"))  # the page's table
+        figures = {self.name: figure}
+        return StudyResult(self.name, self.entries, self.tables, figures, findings, sections=page)
 
 
 class _AbsentError(Exception):

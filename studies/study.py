@@ -31,7 +31,7 @@ SCHEMA = "treepipe.study/1"
 WIDTH = 150
 """Columns of the tables if the output is not a terminal."""
 LONG = 16
-"""Number of rows above which the Markdown page folds a table away."""
+"""Number of rows above which a table is in its CSV file alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,8 @@ class StudyResult:
     """The results of a study.
 
     Attributes:
-        figures: plots by file name (without ``.png``).
+        tables: the first one of at most ``LONG`` rows is the page's.
+        figures: plots by file name (without ``.png``), the page's first.
         findings: conclusions in sentences, the main one first.
         warnings: warnings of predictions and runs, with the names of their cells.
         faults: reasons for failure (a text that is not plain decoding's); empty after success.
@@ -122,12 +123,11 @@ class StudyResult:
         return {"schema": SCHEMA, "study": self.study, "rows": rows, **told}
 
     def page(self) -> str:
-        """Return the page in Markdown: the main finding with its plot, then everything else, with
-        long tables and warnings folded away."""
+        """Return the page in Markdown: what was found, one picture and one table; the cells of all
+        tables are in CSV files beside it, and the warnings in the JSON file."""
         first = [found[0].upper() + found[1:] for found in self.findings[:1]]
         parts = [f"# {self.study}", "", *(f"{found}." for found in first), ""]
-        pictures = [f"![{name}]({name}.png)\n" for name in self.figures]
-        parts += pictures[:1]
+        parts += [f"![{name}]({name}.png)\n" for name in [*self.figures][:1]]
         if self.study in STUDIES:
             summary = STUDIES[self.study].summary
             stop = "" if summary.endswith("?") else "."
@@ -135,16 +135,14 @@ class StudyResult:
                 f"{summary[0].upper()}{summary[1:]}{stop} Made by `treepipe study {self.study}`.",
                 "",
             ]
-        parts += [*_list(self.findings[1:]), *pictures[1:]]
-        for sheet in self.tables:
-            rows = len(sheet.rows)
-            markdown = sheet.markdown()
-            parts += _folded(f"{sheet.title}: {rows} rows", markdown) if rows > LONG else [markdown]
+        parts += _list(self.findings[1:])
+        parts += [sheet.markdown() for sheet in self.tables if len(sheet.rows) <= LONG][:1]
         for heading, sentences in self.sections.items():
             parts += [f"## {heading}", "", *_list(sentences)]
-        if told := self.warned():
-            parts += _folded(counted(len(told), "warning"), "\n".join(_list(told)))
-        return "\n".join(parts).rstrip() + "\n"
+        files = ", ".join(f"[{sheet.title}]({sheet.name}.csv)" for sheet in self.tables)
+        warned = f"; {counted(len(self.warned()), 'warning')} in {self.study}.json"
+        parts.append(f"Cells: {files}{warned if self.warnings else ''}.")
+        return "\n".join(parts) + "\n"
 
     def warned(self) -> list[str]:
         """Return a sentence per kind of warning, with the number of its cells; warnings of one kind
@@ -161,10 +159,6 @@ def counted(number: int, noun: str) -> str:
     ('1 cell', '2 cells')
     """
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _folded(summary: str, markdown: str) -> list[str]:
-    return [f"<details><summary>{summary}</summary>", "", markdown, "", "</details>", ""]
 
 
 def _list(sentences: Sequence[str]) -> list[str]:

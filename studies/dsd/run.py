@@ -16,7 +16,6 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from treepipe.progress import Progress
-from treepipe.results.plots import GREY
 from treepipe.results.sheet import Sheet
 from treepipe.studies.dsd.adaptive import NODES, RATIO, Relaxed, emulated_window_ms, run_adaptive
 from treepipe.studies.dsd.claims import (
@@ -28,7 +27,7 @@ from treepipe.studies.dsd.claims import (
     table3_sheet,
 )
 from treepipe.studies.dsd.testbed import Cell, Measured, Network, accepted_for, simulate_cells
-from treepipe.studies.plots import Line, Panel, gain_figure, line_figure, shaded
+from treepipe.studies.plots import gain_figure
 from treepipe.studies.reproduction import Reproduction, predicted, published, score, score_sheet
 from treepipe.studies.study import Entry, StudyResult
 from treepipe.validation.judgement import OVERRUN
@@ -82,8 +81,8 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     title = "Adaptive verification, measured on real processes"
     made.add(_adaptive_entries(relaxed), "adaptive", title)
     made.tables += table3_sheet(f"{NAME}-table3"), _scores(made.entries, gain)
-    figures = {NAME: _figure(found), f"{NAME}-adaptive": _trade(relaxed)}
-    return made.result({**_fields(found), **_adaptive_fields(relaxed)}, figures)
+    fields = {**_fields(found), **_adaptive_fields(relaxed)}
+    return made.result(fields, _figure(found))
 
 
 def _fields(found: Map) -> dict[str, Any]:
@@ -180,21 +179,3 @@ def _figure(found: Map) -> Figure:
     frames = {(name, at): "-" for name in ways for at, each in places.items() if in_region(each)}
     title = "DSD: gain of speculation (framed: the claimed best region)"
     return gain_figure(title, panels, ("N, nodes", "t1 / t0"), frames)
-
-
-def _trade(runs: Sequence[Relaxed]) -> Figure:
-    base = runs[0]
-    over = {
-        "measured time": {each.tau_max: base.token_ms / each.token_ms for each in runs},
-        "tokens per window": {each.tau_max: each.tokens / base.tokens for each in runs},
-    }
-    for name, gain in zip(("least", "most"), published()["dsd"]["adaptive_gain"], strict=True):
-        over[f"claimed at {name}"] = dict.fromkeys((runs[0].tau_max, runs[-1].tau_max), gain)
-    differing = {each.tau_max: each.differing for each in runs}
-    tokens = Line(differing, {"color": GREY, "label": "tokens"})
-    panels = [
-        Panel("over the exact rule", shaded(over)),
-        Panel("share of tokens that\nexact decoding would not choose", [tokens]),
-    ]
-    title = "Adaptive verification on the bundled pair"
-    return line_figure(title, "tau_max (0: exact)", panels)

@@ -5,7 +5,7 @@ Its sentences are in ``page.md``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import exp, hypot, log, sqrt
@@ -33,7 +33,7 @@ from treepipe.studies.flowspec.testbed import (
     prompt_tokens,
     size_of,
 )
-from treepipe.studies.plots import Panel, line_figure, published_figure, shaded
+from treepipe.studies.plots import published_figure
 from treepipe.studies.study import Entry, StudyResult
 
 NAME = "flowspec-table"
@@ -147,16 +147,8 @@ def study(settings: Settings, say: Progress) -> StudyResult:
         "13B models, Tables 2 (ablation) and 3 (other samples): accuracy from naive_pp, the rest "
     )
     made.show(known, "known", f"{title}predicted")
-    fields = {
-        **_pair_fields(main, [*crossed, *third, *larger]),
-        **_fit_fields(predictor),
-        "scores": scores,
-        "best": max(grid, key=lambda depths: grid[depths]),
-        "best_rate": max(grid.values()),
-        "larger": {m: _errors(e for e in larger if f"/{m}/" in e.key) for m in DRAFTED},
-        "noise": _noise(facts),
-    }
-    return made.result(fields, _figures(main, ablation, sweep))
+    fields = {**_pair_fields([*crossed, *third, *larger]), **_fit_fields(predictor)}
+    return made.result({**fields, "scores": scores}, _figure(main))
 
 
 def _tables(
@@ -333,10 +325,6 @@ def _scores(
     return scores
 
 
-def _errors(entries: Iterable[Entry]) -> str:
-    return " and ".join(f"{reproduction.relative_error(e):+.1%}" for e in entries if e.published)
-
-
 def _ahead(entries: Sequence[Entry], figure: str = "predicted") -> dict[str, bool]:
     """Return whether PipeDec has more tokens per second than FlowSpec, by PipeDec's key."""
     cells = {e.key: getattr(e, figure) for e in entries}
@@ -344,81 +332,33 @@ def _ahead(entries: Sequence[Entry], figure: str = "predicted") -> dict[str, boo
     return {key: cells[key] > cells[other] for key, other in others.items() if other in cells}
 
 
-def _pair_fields(main: Sequence[Entry], judged: Sequence[Entry]) -> dict[str, Any]:
-    """Return the page's fields about PipeDec against FlowSpec, and about its slip."""
+def _pair_fields(judged: Sequence[Entry]) -> dict[str, Any]:
+    """Return the page's fields about PipeDec against FlowSpec."""
     known = [e for e in judged if e.published]
-    ahead, said, true = _ahead(main), _ahead(known), _ahead(known, "published")
-    where = [key.replace("/pipedec/", " ") for key, is_ahead in ahead.items() if is_ahead]
-    cells = {e.key: e.predicted or 0.0 for e in main}
-    right = [key for key in cells if f"/{WITHOUT_SLIP}/" in key]
-    gains = [cells[key] / cells[key.replace(WITHOUT_SLIP, "pipedec")] - 1 for key in right]
-    sampled = {m: [k for k in cells if k.startswith(f"{FITTED_MODEL}/t1/{m}/")] for m in DRAFTED}
+    said, true = _ahead(known), _ahead(known, "published")
     return {
         "known": len(true),
         "right": sum(said[key] == is_ahead for key, is_ahead in true.items()),
         "flowspec_faster": sum(not is_ahead for is_ahead in true.values()),
-        "cells": len(ahead),
-        "ahead": len(where),
-        "where_ahead": ", ".join(where) or "none",
-        "without_slip": (min(gains), max(gains)),
-        "sampled": {m: fmean(cells[key] for key in keys) for m, keys in sampled.items()},
     }
 
 
 def _fit_fields(predictor: Predictor) -> dict[str, Any]:
-    times = {size: cluster.times for size, cluster in predictor.clusters.items()}
     return {
-        "times": times,
-        "factor": times["13b"].stage_ms / times["7b"].stage_ms,
-        "unpacking": testbed.UNPACKING,
+        "times": {size: cluster.times for size, cluster in predictor.clusters.items()},
         "roofline": testbed.roofline_times(),
         "rms": sqrt(fmean(error**2 for error in predictor.forms[0].errors.values())),
         "fitted_cells": len(ROWS) * len(PROMPT_TOKENS),
-        "prompts": PROMPT_TOKENS,
-        "templates": testbed.TEMPLATE_TOKENS,
     }
 
 
-def _noise(facts: Mapping[str, Any]) -> float:
-    """Return the largest relative difference of a cell between two of the paper's tables."""
-    spreads: list[float] = []
-    for row, known in facts["table1"].items():
-        model, temperature, method = row.split("/")
-        second = facts[f"table2_{temperature}"].get(method, {}) if model == SWEPT_MODEL else {}
-        third = {"mt_bench": facts["table3"].get(f"{model}/{temperature}", {}).get(method)}
-        for dataset, first in known.items():
-            values = [v for v in (first, second.get(dataset), third.get(dataset)) if v is not None]
-            spreads.append(max(values) / min(values) - 1)
-    return max(spreads)
-
-
-def _figures(
-    main: Sequence[Entry], ablation: Sequence[Entry], sweep: Sequence[Entry]
-) -> dict[str, Figure]:
-    keys = {entry.key: entry for entry in (*main, *ablation, *sweep)}
-    ablated = [e.key.split("/")[2:] for e in ablation]
-    datasets = list(dict.fromkeys(dataset for _, dataset in ablated))
-    methods = list(dict.fromkeys(method for method, _ in ablated))
+def _figure(main: Sequence[Entry]) -> Figure:
+    keys = {entry.key: entry for entry in main}
     first = {
         f"{model}, T = {t[1:]}": {
             m: {d: keys[f"{model}/{t}/{m}/{d}"] for d in PROMPT_TOKENS} for m in ROWS
         }
         for model, t in product(MODELS, TEMPERATURES)
     }
-    second = {
-        f"T = {t[1:]}": {m: {d: keys[f"ablation/{t}/{m}/{d}"] for d in datasets} for m in methods}
-        for t in TEMPERATURES
-    }
-    swept = {
-        m: {rate: keys[f"bandwidth={rate}/{m}"].predicted or 0.0 for rate in BANDWIDTHS}
-        for m in ROWS
-    }
-    unit, panel = "tokens per second", Panel("tokens per second", shaded(swept))
-    title, x = "llama2-chat-7b, MT-bench, T = 0", "link bandwidth (Mbit/s)"
-    return {
-        NAME: published_figure("FlowSpec's Table 1 (T: temperature)", unit, first, columns=4),
-        f"{NAME}-ablation": published_figure(
-            "FlowSpec's ablation, llama2-chat-7b", unit, second, columns=2
-        ),
-        f"{NAME}-bandwidth": line_figure(title, x, [panel], log=True),
-    }
+    title = "FlowSpec's Table 1 (T: temperature)"
+    return published_figure(title, "tokens per second", first, columns=4)

@@ -103,7 +103,7 @@ def study(settings: Settings, say: Progress) -> StudyResult:
         own = {label: each for label, each in found.outcomes.items() if label.startswith(begins)}
         made.add(layered.with_model(metric_entries(own, *metrics), found.levels), part, title)
     layered.add_errors(made, TRIVIAL, _trivial())
-    return made.result(_fields(found, made.now), _figures(found))
+    return made.result(_fields(found, made.now), _figure(found))
 
 
 # --- the simulations -----------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def _fields(found: Found, now: Mapping[str, float]) -> dict[str, Any]:
     }
 
 
-def _figures(found: Found) -> dict[str, Figure]:
+def _figure(found: Found) -> Figure:
     shares = [right(level) for level in found.levels.six]
     names = {f"PipeDec, {name}": name for name in STAGES}
     over_plain, over_static = (
@@ -221,44 +221,12 @@ def _figures(found: Found) -> dict[str, Figure]:
             (names, found.over_static),
         )
     )
-
-    def swept(metric: str) -> dict[str, dict[int, Interval]]:
-        return {
-            f"{n} candidates": {
-                width: found.outcomes[f"width={width}/children={n}"].metrics[metric]
-                for width in found.settings.widths
-            }
-            for n in sorted(found.settings.children)
-        }
-
-    together = {
-        name: {
-            k: found.outcomes[f"k={k}/{name}"].metrics[THROUGHPUT] for k in found.settings.together
-        }
-        for name in METHODS
-    }
-    return {
-        NAME: line_figure(
-            "PipeDec on RTX 3090 (21 stages: with RTX 4090 and L40)",
-            "share of tokens that are the draft's first candidate",
-            [
-                Panel("times as fast as the plain pipeline", shaded(over_plain)),
-                Panel("times as fast as the static tree", shaded(over_static)),
-            ],
-            columns=2,
-        ),
-        "pipedec-parameters": line_figure(
-            "PipeDec, 14 stages: candidates per node and width",
-            "width w: most nodes of a tree layer",
-            [
-                Panel("time between tokens (ms)", shaded(swept(METRIC)), zero=False),
-                Panel("hit rate", shaded(swept("hit_rate")), zero=False),
-            ],
-            log=True,
-        ),
-        "pipedec-throughput": line_figure(
-            "14 cards: PipeDec serves one request after another",
-            "requests side by side (k)",
-            [Panel("throughput (tokens/s)", shaded(together))],
-        ),
-    }
+    return line_figure(
+        "PipeDec on RTX 3090 (21 stages: with RTX 4090 and L40)",
+        "share of tokens that are the draft's first candidate",
+        [
+            Panel("times as fast as the plain pipeline", shaded(over_plain)),
+            Panel("times as fast as the static tree", shaded(over_static)),
+        ],
+        columns=2,
+    )

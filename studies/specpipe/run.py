@@ -22,7 +22,7 @@ from treepipe.scenario.scenario import Scenario
 from treepipe.sim.points import Outcome
 from treepipe.sim.theory.layered import specpipe_even_tbt_ms
 from treepipe.studies import layered, reproduction
-from treepipe.studies.plots import Line, Panel, line_figure, published_figure
+from treepipe.studies.plots import Line, Panel, line_figure
 from treepipe.studies.reproduction import Reproduction, metric_entries, predicted, published
 from treepipe.studies.study import Entry, Measuring, StudyResult
 
@@ -48,8 +48,6 @@ SCHEDULES = (
 """Schedules simulated on HumanEval-X."""
 FLAT = 0.03
 """Relative difference in time below which widths are called equal to the best one."""
-HUMP = (32, 57)
-"""Range of rows in which a measured layer takes longer than for a few more."""
 SURE_OFF_PATH = "off the path as sure as on it"
 LARGER_DRAFT = "drafted by the 8B model"
 GUESSING: dict[str, dict[str, Any]] = {
@@ -147,7 +145,7 @@ def study(settings: Settings, say: Progress) -> StudyResult:
         "calibrated again (intervals: of the samples)",
     )
     layered.add_errors(made, "constant ratios (below)", _trivial())
-    result = made.result(_fields(found), _figures(found, made.entries))
+    result = made.result(_fields(found), _figure(found))
     if settings.measuring is not None:
         measure_widths(result, found.cluster, settings.widths, settings.measuring, say)
     return result
@@ -164,7 +162,7 @@ def measure_widths(
     from treepipe.studies.measured import Axis, measure  # needs the executor
 
     base = cluster.scenario(**layered.SPECPIPE)
-    axis = Axis("width", "width w: most nodes of a tree layer", log=True)
+    axis = Axis("width", "width w: most nodes of a tree layer")
     scenarios = {width: base.with_(**{"schedule.width": width}) for width in widths}
     metrics = {METRIC: "time between tokens", "hit_rate": "hit rate"}
     column = measure(axis, scenarios, metrics, measuring, say)
@@ -339,8 +337,6 @@ def _fields(found: Found) -> dict[str, Any]:
     losses = {w: found.time_ms(w) / found.time_ms(best) for w in found.settings.widths}
     rates = {w: found.outcomes[f"width={w}"].metrics["hit_rate"].mean for w in losses}
     wider = min((w for w in losses if w > layered.LEAP), default=best)
-    layer_ms = layered.pass_ms("rtx-3090", 1, False)
-    hump = [ms / layer_ms[1] - 1 for n, ms in layer_ms.items() if HUMP[0] <= n <= HUMP[1]]
     return {
         "best": best,
         "best_ms": found.time_ms(best),
@@ -354,61 +350,35 @@ def _fields(found: Found) -> dict[str, Any]:
         "narrow": min(rates),
         "narrow_rate": rates[min(rates)],
         "best_rate": rates[best],
-        "equation_ms": found.equation_ms(best),
         "larger_draft_ms": found.changed[f"specpipe, {LARGER_DRAFT}"].mean,
         "first_hits": 1 - layered.MISSES[1],
         "first_8_hit": 1 - layered.MISSES[8],
         "cluster": found.cluster,
         "draft_overhead_ms": layered.draft_overhead_ms(),
         "unscaled_ms": layered.unscaled_ms("rtx-3090", 8),
-        "hump_rows": HUMP,
-        "hump": (min(hump), max(hump)),
-        "eagle": {"rows": EAGLE_ROWS, "passes": EAGLE_PASSES},
         "sure_off_path_ms": found.changed[f"specpipe, {SURE_OFF_PATH}"].mean,
         **layered.shared_fields(found.levels),
     }
 
 
-def _figures(found: Found, entries: Sequence[Entry]) -> dict[str, Figure]:
+def _figure(found: Found) -> Figure:
     simulated = {"color": BLUE, "label": "simulated"}
     equation = {"color": ORANGE, "ls": "--", "label": "equation 2, N - 1 steps lost by a miss"}
-    widths, batches, leap = found.settings.widths, found.settings.batches, layered.LEAP
-
-    def line(key: str, values: Sequence[int], metric: str = METRIC) -> Line:
-        return Line({n: found.outcomes[f"{key}={n}"].metrics[metric] for n in values}, simulated)
-
+    widths, leap = found.settings.widths, layered.LEAP
+    times, hits = (
+        Line({n: found.outcomes[f"width={n}"].metrics[metric] for n in widths}, simulated)
+        for metric in (METRIC, "hit_rate")
+    )
     stages = Line({width: found.cluster.slowest_ms(width) for width in widths}, simulated)
     formula = Line({width: found.equation_ms(width) for width in widths}, equation)
-    served = [
-        Panel("throughput (tokens/s)", [line("batch", batches, THROUGHPUT)]),
-        Panel("time between tokens (ms)", [line("batch", batches)]),
-    ]
-    keys = {entry.key: entry for entry in entries}
-    schedules = {
-        name: {each: keys[f"{name}/{each}/{METRIC}"] for each in ("pp", *SCHEDULES)}
-        for name in SERVERS
-    }
-    return {
-        NAME: line_figure(
-            f"SpecPipe on 8 RTX 3090: wide is nearly free up to {leap} rows, then it is not",
-            f"width w: most nodes of a tree layer (dotted: {leap} rows, where times leap)",
-            [
-                Panel("time between tokens (ms)", [line("width", widths), formula], zero=False),
-                Panel("hit rate P(w)", [line("width", widths, "hit_rate")], zero=False),
-                Panel("slowest stage (ms)", [stages]),
-            ],
-            log=True,
-            at=leap,
-        ),
-        "specpipe-schedules": published_figure(
-            "SpecPipe against plain decoding and static trees",
-            "time between tokens (ms)",
-            {"HumanEval-X": schedules},
-        ),
-        "specpipe-batches": line_figure(
-            "SpecPipe-DB on 8 RTX 3090",
-            f"requests that share the steps (B), width {layered.WIDTH} each",
-            served,
-            log=True,
-        ),
-    }
+    return line_figure(
+        f"SpecPipe on 8 RTX 3090: wide is nearly free up to {leap} rows, then it is not",
+        f"width w: most nodes of a tree layer (dotted: {leap} rows, where times leap)",
+        [
+            Panel("time between tokens (ms)", [times, formula], zero=False),
+            Panel("hit rate P(w)", [hits], zero=False),
+            Panel("slowest stage (ms)", [stages]),
+        ],
+        log=True,
+        at=leap,
+    )

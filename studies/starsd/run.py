@@ -71,7 +71,7 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     made.tables.append(_scores(settings.left_out, tests, trivial))
     made.add(tests, "left-out", "Each column predicted from the others (of N = 1..3)")
     fields = _fields(calibration, values, given)
-    result = made.result(fields, {NAME: _targets_figure(values, given)})
+    result = made.result(fields, _targets_figure(values, given))
     if settings.measuring is not None:
         measure_targets(result, calibration.bed, MEASURED_TARGETS, settings.measuring, say)
     return result
@@ -230,20 +230,15 @@ def _fields(
     calibration: fit.Calibration, values: Values, given: Mapping[int, fit.Column]
 ) -> dict[str, Any]:
     rates = {n: each["throughput_tokens_s"].mean for n, each in values.items()}
-    missed = [1 - column.attended for column in given.values() if column.n > 1]
     growth = {n: rates[n] / rates[n - 1] - 1 for n in rates if n - 1 in rates}
     return {
         "growth": {5: None, 6: None, **growth},
         "full_load": FULL_LOAD,
         "bed": calibration.bed,
-        "yields": calibration.yields,
-        "given": given,
         "most": max(rates),
         "testbed": testbed,
-        "layers_ms": testbed.LAYERS * given[2].t_s_ms,
         "step_rise_ms": given[4].t_s_ms - given[3].t_s_ms,
         "step_slow": calibration.bed.second.slow * calibration.bed.second.step_share,
-        "missed": (min(missed), max(missed)),
     }
 
 

@@ -155,7 +155,7 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     ratios = [_ratio(n, engine[f"c={n}"]) for n in STREAMS]
     made.add(ratios, "engine", "vLLM: with drafts over without")
     fields = {"cycle": cycle, "profile": facts["profile_ms"]}
-    return made.result(fields, {NAME: _figure(spd)})
+    return made.result(fields, _figure(spd))
 
 
 def wall_of(row: str, scenario: Scenario) -> float:

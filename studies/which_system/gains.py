@@ -70,14 +70,6 @@ def shares_of(found: Results, schedule: ScheduleName, goal: Goal) -> list[float]
     ]
 
 
-def best_in(found: SearchResult) -> float | None:
-    """Return the share of the inputs' cases in which the winner is best; None without cases."""
-    if found.cases is None:
-        return None
-    shares = found.cases.best_in(found.goal)
-    return shares[winner(found)]
-
-
 def best_of_five(found: SearchResult) -> ScheduleName | None:
     """Return the best of the papers' five systems; None if the search had none of them."""
     return next((name for name in found.best_of_each if name in places.FIVE), None)

@@ -28,7 +28,6 @@ from treepipe.studies.which_system.gains import (
     Needs,
     NeedsOf,
     Results,
-    best_in,
     best_of_five,
     gain,
     needs,
@@ -41,8 +40,6 @@ from treepipe.studies.which_system.places import METRICS, Goal, Place, Settings
 NAME = "which-system"
 PAGE = Path(__file__).with_name("page.md")
 SHORT, FULL = places.SHORT, places.FULL
-BUSY = 0.9
-"""Busy share above which a server is called a bottleneck."""
 
 
 def study(settings: Settings, say: Progress) -> StudyResult:
@@ -58,8 +55,7 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     made.tables += _winners(found), _needs(found, needed), _one_everywhere(settings, found)
     made.tables.append(_all_plans(found))
     fields = {**_fields(settings, found), "new": _answer(found, needed)}
-    figures = {f"{NAME}-new": _new_map(needed), NAME: _map(settings, found)}
-    return made.result(fields, figures)
+    return made.result(fields, _map(settings, found))
 
 
 def draft_busy(ranked: Ranked) -> float:
@@ -68,32 +64,18 @@ def draft_busy(ranked: Ranked) -> float:
 
 
 def _verdict(settings: Settings, found: Results, goal: Goal) -> dict[str, Any]:
-    """Return the page's fields for a goal: ``who`` wins on which cluster, and on which ones that is
-    ``clear``; the ``first`` choice if one system must serve all clusters, and the ``mean`` and
-    ``worst`` share of the winner's gain that it reaches; how many of ``plans`` are ``slower`` than
-    plain decoding (None if no plan is), and how many of these have a ``busy`` draft server."""
+    """Return the page's fields for a goal: on which clusters the winner is ``clear``; the ``first``
+    choice if one system must serve all clusters, and the ``mean`` and ``worst`` share of the
+    winner's gain that it reaches."""
     clusters = {place.name: each for (place, its), each in found.items() if its == goal}
-    won: dict[str, list[str]] = {}
-    for name, each in clusters.items():
-        won.setdefault(winner(each), []).append(name)
     shares = {name: shares_of(found, name, goal) for name in settings.schedules}
     means = {n: geometric_mean(s) for n, s in shares.items() if len(s) == len(clusters)}
     first = max(means, key=lambda name: means[name])
-    losers = [
-        ranked
-        for each in clusters.values()
-        for name, ranked in each.best_of_each.items()
-        if name != places.PLAIN and gain(each, name).mean < 1
-    ]
     return {
-        "who": "; ".join(f"{name}: {', '.join(names)}" for name, names in won.items()),
         "clear": ", ".join(n for n, each in clusters.items() if not rivals(each)) or "nowhere",
         "first": first,
         "mean": means[first],
         "worst": min(shares[first]),
-        "slower": len(losers) or None,
-        "plans": sum(len(each.best_of_each) - 1 for each in clusters.values()),
-        "busy": sum(draft_busy(ranked) > BUSY for ranked in losers),
     }
 
 
@@ -129,18 +111,14 @@ def _gain_cells(found: SearchResult, ranked: Ranked, goal: Goal) -> list[CellVal
 
 
 def _winners(found: Results) -> Sheet:
-    heads = columns("cluster", "goal", "best plan"), columns("best in cases|.0%")
-    further = columns("not distinguishable from it (95 %)", "next system")
+    """Show each cluster's best plans; their times, rates and intervals are among all plans'."""
+    heads = *columns("cluster", "goal", "best plan"), _GAIN[3]
     title = "Who wins where: every system with its best parameters, against plain decoding (pp)"
-    sheet = Sheet(title, [*heads[0], *_GAIN, *heads[1], *further], name=NAME)
+    sheet = Sheet(title, [*heads, *columns("not distinguishable from it (95 %)")], name=NAME)
     for (place, goal), each in found.items():
-        others = [other for other in each.best_of_each.values() if other.gap is not None]
-        following = "-"
-        if others and others[0].gap is not None:
-            following = f"{others[0].candidate.schedule} ({others[0].gap.mean:+.1%})"
-        told = best_in(each), ", ".join(rivals(each)) or "-", following
-        plan = place.name, goal, each.best.candidate.label
-        sheet.add(*plan, *_gain_cells(each, each.best, goal), *told)
+        plan, over = each.best.candidate, gain(each, winner(each)).mean
+        told = ", ".join(rivals(each)) or "-"
+        sheet.add(place.name, goal, plan.label, over, told)
     return sheet
 
 
@@ -161,8 +139,8 @@ def _needs(found: Results, needed: NeedsOf) -> Sheet:
 
 def _answer(found: Results, needed: NeedsOf) -> dict[str, Any]:
     """Return the page's fields of the new systems: a sentence, ``head``, says whether they beat the
-    five beyond doubt, which is the best, and with which drafts they would lead; ``ahead``, where
-    they lead without that. None if none of them was searched."""
+    five beyond doubt, which is the best, and with which drafts they would lead; None if none of
+    them was searched."""
     cells = {key: each for key, each in needed.items() if each}
     told, leads = list[tuple[Interval, str]](), dict.fromkeys((STATED, *BETTER), 0)
     for (place, goal), each in cells.items():
@@ -173,9 +151,8 @@ def _answer(found: Results, needed: NeedsOf) -> dict[str, Any]:
         where = f"{name} with {value.mean:.2f} times {five} on {place.name} for {goal}"
         told.append((value, where))
     if not told:
-        return dict.fromkeys(("head", "ahead"))
+        return {"head": None}
     beats = [where for value, where in told if value.low is not None and value.low > 1]
-    ahead = [where for value, where in told if value.mean > 1 and where not in beats]
     who, where = "no system of 2026 beats", "any"
     if beats:
         who, where = "systems of 2026 beat", f"{len(beats)} ({'; '.join(beats)})"
@@ -185,23 +162,7 @@ def _answer(found: Results, needed: NeedsOf) -> dict[str, Any]:
         f"goals; the best is {max(told, key=lambda each: each[0].mean)[1]}; in the mean one of "
         f"them leads on {leads[STATED]} as they are, and would lead {drafts}, the five staying as "
         f"they are",
-        "ahead": "; ".join(ahead) or "nowhere",
     }
-
-
-def _new_map(needed: NeedsOf) -> Figure:
-    """Plot the new systems' gains over the best of the five, as stated and with better drafts."""
-    panels: dict[str, dict[tuple[str, str], float]] = {}
-    for (place, goal), each in needed.items():
-        for name, values in each.items():
-            for what, value in values.items():
-                cell = f"{name}, {what}", place.name
-                panels.setdefault(goal, {})[cell] = value.mean
-    return gain_figure(
-        "The systems of 2026 against the best of the five on each cluster",
-        panels,
-        over="the best of the five",
-    )
 
 
 def _all_plans(found: Results) -> Sheet:
@@ -230,7 +191,6 @@ def _one_everywhere(settings: Settings, found: Results) -> Sheet:
 
 def _fields(settings: Settings, found: Results) -> dict[str, Any]:
     hit_ratios = published()["specpipe"]["hit_ratio"]
-    prompts = {each.cluster.content["workload"]["prompt_tokens"] for each in found.values()}
     uncertain = {
         f"{of} ±{share:.0%}"
         for each in found.values()
@@ -241,15 +201,11 @@ def _fields(settings: Settings, found: Results) -> dict[str, Any]:
     assert isinstance(heads, PoolSection)
     return {
         **{goal: _verdict(settings, found, goal) for goal in settings.amounts},
-        "busy": BUSY,
         "uncertain": "; ".join(sorted(uncertain)),
         "cases": settings.cases,
         "hits": [*hit_ratios["llama-3.1-8b -> llama-3.1-70b"].values()],
         "small_hits": [*places.SMALL_DRAFT.changes["acceptance"]["hit_ratio"].values()],
         "eagle_hits": heads.hit_ratio,
-        "prompts": " or ".join(map(str, sorted(prompts))),
-        "requests": settings.amounts["throughput"].requests,
-        "better": ", ".join(BETTER),
     }
 
 

@@ -69,7 +69,7 @@ def test_what_there_is_is_listed(arguments: list[str], shown: str, terminal: Ter
         (["profiles", "nothing"], "there is none of that name"),
         (["study", "which-sistem"], "did you mean 'which-system'?"),
         (["study", "which-system", "--measure"], "specpipe-width and starsd-threshold have"),
-        (["study", "xyz"], "there are all-schedules"),
+        (["study", "xyz"], "there are dsd-region"),
         (["study"], "treepipe study needs a name"),
         (["demo", "--out", "."], "holds something else than an earlier demonstration"),
     ],

@@ -26,6 +26,14 @@ ROOMS = (
     *("sweeps", "testing", "cli"),
     *LINKED,
 )
+STUDIED = {
+    *("core.errors", "core.schedules", "physics.timing", "sim.points", "sim.theory"),
+    *("planner.cluster", "planner.halving"),
+    *("validation.comparison", "validation.judgement", "validation.validation"),
+}
+"""What studies use of the rooms with the machinery: the list may become shorter."""
+MEASURING = {"dsd/adaptive.py", "real_speed.py", "real_time.py"}
+"""Studies that run processes in a way of their own."""
 IMPURE = {"time", "random", "threading", "socket", "subprocess", "multiprocessing", "asyncio"}
 """Of the standard library: what a rule may not know."""
 
@@ -111,6 +119,22 @@ def test_nothing_that_is_installed_imports_the_workshop() -> None:
     files = [file for file in _all_files() if not apart & {*file.relative_to(ROOT).parts}]
     assert len(files) > 200
     assert not _named(f for f in files if any(name.startswith(workshop) for name in modules(f)))
+
+
+def test_studies_use_no_machinery() -> None:
+    """Nobody's private names, no worlds, desks, workers or searches in parts: what a user's own
+    script may use."""
+    folder, machinery = ROOT / "studies", {name.split(".")[0] for name in STUDIED} | {"executor"}
+    files = [file for file in folder.rglob("*.py") if "workshop" not in file.parts]
+    assert len(files) > 20
+    for file in files:
+        names = [name.removeprefix("treepipe.") for name in modules(file) if "treepipe." in name]
+        assert not [name for name in names if "._" in name], file
+        used = {".".join(name.split(".")[:2]) for name in names if "." in name}
+        used = {name for name in used if name.split(".")[0] in machinery} - STUDIED
+        if file.relative_to(folder).as_posix() in MEASURING:
+            used = {name for name in used if not name.startswith("executor.")}
+        assert not used, (file, used)
 
 
 @pytest.mark.processes

@@ -18,7 +18,7 @@ from treepipe.scenario.resolve import resolve
 from treepipe.scenario.workload import draw_requests
 from treepipe.sim.acceptance import TextSource
 from treepipe.sim.world import simulate
-from treepipe.studies import coverage
+from treepipe.studies.workshop import coverage
 from treepipe.validation.cells import Cell, Size, cases_of
 
 SMALL = Size(requests=3, new_tokens=6, runs=3)
@@ -31,7 +31,8 @@ def found(measured: float, group: int = 0) -> coverage.Found:
 
 
 def test_coverage_end_to_end(tmp_path: Path) -> None:
-    result = coverage.study(coverage.Settings(("chain", "starsd", "pp"), 2, ("model",), SMALL), say)
+    settings = coverage.Settings(("chain", "starsd", "pp"), 2, ("model",), SMALL)
+    result = coverage.study(settings, say)
     rows = written(result, tmp_path / "out")
     assert rows["nominal"]["predicted"] == 0.95
     assert rows["cells"]["predicted"] == 8, "two schedules, groups, worlds; plain has no acceptance"

@@ -11,8 +11,8 @@ import pytest
 from tests.worlds.made_runs import judged, made_deployment
 from tests.worlds.written_studies import say, written
 from treepipe.results.statistics import Interval
-from treepipe.studies import load
-from treepipe.studies.load import Loaded, Settings, study
+from treepipe.studies.workshop import load
+from treepipe.studies.workshop.load import Loaded, Settings, study
 
 
 def loaded(schedule: str, predicted: float, replayed: float) -> Loaded:

@@ -9,7 +9,6 @@ import pytest
 
 from tests.worlds.made_runs import judged, made_deployment
 from tests.worlds.written_studies import few_prompts, say, written
-from treepipe.studies import all_schedules
 from treepipe.studies.layered import Card, CardCluster
 from treepipe.studies.measured import Axis, MeasuredColumn, on_bundled_pair
 from treepipe.studies.specpipe.run import measure_widths
@@ -50,9 +49,6 @@ def test_beside_the_worst_error_stands_the_signed_mean() -> None:
     said = MeasuredColumn(Axis("width", "width"), rows, {METRIC: "time"}).finding()
     assert "to 20.0% at worst (width 1), +5.0% in the mean" in said
     assert said.endswith("durations alone to 30.0%, -10.0% in the mean")
-    (said,) = all_schedules._findings({"pp": rows[1], "eagle": rows[2]})
-    assert "at most 20.0% (pp), at most 8% for 0 of 2 schedules, +5.0% in the mean" in said
-    assert said.endswith("from durations alone at most 30.0%, -10.0% in the mean")
 
 
 @pytest.mark.processes

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from treepipe.files.sentences import sentences
 from treepipe.results.statistics import Interval
@@ -83,7 +84,7 @@ def test_a_part_is_a_table_and_what_is_only_shown_is_no_row(tmp_path: Path) -> N
     made.add(ENTRIES[:1])
     made.add(ENTRIES[1:3], "part", "A part")
     made.show(ENTRIES[3:], "shown", "Shown alone")
-    result = made.result({"word": "so"}, {})
+    result = made.result({"word": "so"}, Figure())
     assert [row.key for row in result.rows] == ["a", "b", "c"]
     assert [(sheet.name, len(sheet.rows)) for sheet in result.tables] == [
         ("made-part", 2),
@@ -99,8 +100,8 @@ def test_page_holds_all_that_a_study_says() -> None:
     result.sections["Not predicted, and why"] = ["the moon: nothing published"]
     result.warnings = {"late by 3 ms": ["a", "b"], "late by 4.5 ms": ["b", "c"], "hot": ["a"]}
     page = result.page()
-    warned = "- late by 3 ms (3 cells)\n- hot (1 cell)\n"
-    assert f"<details><summary>2 warnings</summary>\n\n{warned}" in page
+    assert result.warned() == ["late by 3 ms (3 cells)", "hot (1 cell)"]
+    assert page.endswith("Cells: [S](s.csv); 2 warnings in made.json.\n")
     assert page.startswith("# made\n\nIt flies.\n\n**S**\n")
     assert "## Not predicted, and why\n\n- the moon: nothing published\n" in page
     assert result.content()["sections"] == result.sections

@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.worlds.command_line import Terminal
-from tests.worlds.written_studies import few_prompts, say, written
+from tests.worlds.command_line import ROOT, Terminal
+from tests.worlds.written_studies import few_prompts, say
 from treepipe.results.sheet import Column, Sheet
 from treepipe.scenario.schema import ScheduleName
-from treepipe.studies import all_schedules, study
+from treepipe.studies import study
 from treepipe.studies.study import StudyResult
+from treepipe.studies.systems_2026 import run as systems_2026
 from treepipe.validation import demo
 from treepipe.validation.cells import SYSTEMS, Cell, Size, cases_of
 from treepipe.validation.comparison import _prepare
 
-
-@pytest.mark.processes
-def test_all_schedules_end_to_end(tmp_path: Path) -> None:
-    small = Size(1, None, 1, 5, 2, few_prompts(tmp_path))
-    settings = all_schedules.Settings(("pp", "flowspec"), small, (2,), (4.0,), small)
-    rows = written(all_schedules.study(settings, say), tmp_path / "out")
-    assert rows["pp/time_between_tokens_ms"]["measured"] > 87, "emulation only makes slower"
-    assert rows["flowspec/draft_utilization"]["measured"]
-    assert rows["stages=2/latency=4/flowspec_free/time_between_tokens_ms"]["low"]
-    predicted = rows["stages=2/latency=4/free_over_flowspec"]["predicted"]
-    assert predicted == pytest.approx(1, abs=0.3)
+STUDIES_PAGES = ROOT / "docs" / "studies"
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_every_schedule_has_a_case(name: ScheduleName) -> None:
-    (case,) = cases_of([Cell(name)], all_schedules.FULL.size)
+    (case,) = cases_of([Cell(name)], Size(requests=60, plain_requests=6))
     prepared = _prepare(case)
     deployment = prepared.launch.deployment
     assert prepared.scenario.schedule.name == name
@@ -69,15 +61,15 @@ def test_the_demonstration_end_to_end(tmp_path: Path) -> None:
 def made_study(monkeypatch: pytest.MonkeyPatch) -> None:
     """A study ``made`` without a run: one table, no plot."""
 
-    def made(settings: all_schedules.Settings, say: study.Progress) -> StudyResult:
-        full = settings is all_schedules.FULL
+    def made(settings: object, say: study.Progress) -> StudyResult:
+        full = settings is systems_2026.FULL
         columns = [Column("n", shown="d"), Column("ok")]
         sheet = Sheet("Made", columns, [(int(full), False)], name="made")
         rows = [study.Entry("a", "ms", 1.0, measured=2.0)]
         return StudyResult("made", rows, [sheet], {}, ["so it is"], faults=["no"] if full else [])
 
-    monkeypatch.setattr(all_schedules, "study", made)
-    entry = study.Study("made", "a made one", "treepipe.studies.all_schedules")
+    monkeypatch.setattr(systems_2026, "study", made)
+    entry = study.Study("made", "a made one", "treepipe.studies.systems_2026.run")
     monkeypatch.setitem(study.STUDIES, "made", entry)
 
 
@@ -101,6 +93,27 @@ def test_a_foreign_folder_is_not_touched(terminal: Terminal) -> None:
     (terminal.folder / "other.json").write_text("{}")
     here = ("--out", terminal.folder)
     terminal.refuses("holds something else than an earlier result", "study", "made", *here)
+
+
+def test_stored_pages_are_short_and_their_cells_beside_them() -> None:
+    """Of all studies and of the workshop's; 8,000 words together, 800 each."""
+    pages = sorted(STUDIES_PAGES.glob("*/*.md"))
+    counts = {page.stem: len(page.read_text(encoding="utf-8").split()) for page in pages}
+    assert counts.keys() == {*study.STUDIES, "coverage", "load"}
+    assert max(counts.values()) <= 800, counts
+    assert sum(counts.values()) <= 8000, counts
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        assert text.count("![") == 1, page
+        assert len(re.findall(r"^\|---", text, re.M)) <= 1, page
+        linked = re.findall(r"\]\(([^)]*\.csv)\)", text)
+        assert sorted(linked) == sorted(each.name for each in page.parent.glob("*.csv"))
+        content = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))
+        told = [
+            *content["findings"][1:],
+            *(s for each in content["sections"].values() for s in each),
+        ]
+        assert [each for each in told if f"- {each}\n" not in text] == []
 
 
 def test_a_sheet_wants_a_cell_per_column() -> None:

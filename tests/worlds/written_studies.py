@@ -36,7 +36,7 @@ def written(result: StudyResult, out: Path) -> dict[str, Mapping[str, Any]]:
     for sheet in result.tables:
         with (out / f"{sheet.name}.csv").open() as file:
             assert len(list(csv.reader(file))) == 1 + len(sheet.rows)
-        assert sheet.title in (out / f"{result.study}.md").read_text()
+        assert f"[{sheet.title}]({sheet.name}.csv)" in (out / f"{result.study}.md").read_text()
     for name, figure in result.figures.items():
         assert alike(figure) == [], name
         assert (out / f"{name}.png").stat().st_size > 5_000

@@ -32,12 +32,8 @@ MARKS = {BLUE: "o", ORANGE: "s", GREEN: "^", PURPLE: "D", SKY: "v", AMBER: "P", 
 """The mark of each colour on a line: some colours look alike in grey."""
 HATCHED: dict[str, Any] = {"hatch": "///", "edgecolor": "white", "lw": 0}
 """Style of the second of two kinds of bars, which are similar in grey."""
-PREDICTED = {"color": BLUE, "label": "predicted before the run (95 % interval of the mean)"}
 CIRCLE = {"color": ORANGE, "marker": "o", "ls": "none", "ms": 7, "mec": "white"}
 """Style of single values beside a line."""
-MEASURED = {**CIRCLE, "label": "measured on real processes"}
-REPLAYED = {"color": BLUE, "marker": "D", "ls": "none", "ms": 6, "mfc": "none",
-            "label": "simulated with the run's own acceptance"}  # fmt: skip
 LEGEND: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "framealpha": 1.0}
 """Style of a legend with an opaque background."""
 

@@ -1,7 +1,7 @@
-"""Cells: systems on emulated clusters to predict and run, in three sizes.
+"""Cells: systems on emulated clusters to predict and run.
 
-The demonstration is a few cells, the study ``all-schedules`` every system's, the standard grid
-(``studies/workshop/grid.py``) a balanced fraction of systems x settings.
+The demonstration is a few cells, the standard grid (``studies/workshop/grid.py``) a balanced
+fraction of systems x settings.
 """
 
 from __future__ import annotations

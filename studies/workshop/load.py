@@ -1,4 +1,6 @@
-"""The study ``load``: requests that arrive by themselves, predicted and run at shares of capacity.
+"""Requests that arrive by themselves, predicted and run at shares of capacity.
+
+    python -m treepipe.studies.workshop.load docs/studies/load
 
 On emulated devices, whose times are known, and on this machine without emulation, calibrated in
 place (``real_time.Bench``). A schedule's capacity is what a simulated closed loop of many clients
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,10 +35,11 @@ from treepipe.progress import Progress
 from treepipe.results.metrics import METRICS
 from treepipe.results.plots import BLACK, BLUE, MARKS, ORANGE, clean, whiskers
 from treepipe.results.sheet import Sheet, columns
+from treepipe.results.show import ProgressBars
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance_pool import acceptance_pool
 from treepipe.studies import real_time
-from treepipe.studies.study import Entry, StudyResult
+from treepipe.studies.study import Entry, StudyResult, write_study
 from treepipe.validation.calibration import CalibratedAcceptance
 from treepipe.validation.cells import SCENARIO
 from treepipe.validation.comparison import Case, compare, predict_case
@@ -83,7 +87,6 @@ class Settings:
     bench: real_time.Settings = BENCH
 
 
-SHORT = Settings({"emulated": 20}, loads=(0.6,), runs=4)
 FULL = Settings({"emulated": 100, "real": 100})
 
 
@@ -137,7 +140,7 @@ def study(settings: Settings, say: Progress) -> StudyResult:
         result.rows += _summary(world, own)
         result.findings.append(_finding(world, own))
         result.tables.append(_sheet(world, own))
-        result.figures[f"{NAME}-{world}"] = _figure(world, own)
+        result.figures = {NAME: _figure(world, own)}  # of the last world, the page's
     result.findings.append(
         f"an interval is that of one further run of as many requests with the same arrivals and "
         f"prompts, whose acceptance differs: it holds {_held(found)} of all measured figures"
@@ -320,3 +323,8 @@ def _points(panel: Any, found: Sequence[Loaded], name: str, colour: str) -> None
     mark = "x" if colour == BLUE else "+"
     label = f"{name.partition('_')[0]}, measured"
     panel.plot(measured, places, mark, color=BLACK, ms=8, label=label)
+
+
+if __name__ == "__main__":
+    with ProgressBars(quiet=False) as progress:
+        write_study(study(FULL, progress), Path(sys.argv[1]))

@@ -1,4 +1,6 @@
-"""The study ``coverage``: the share of runs that lie inside their prediction intervals.
+"""The share of runs that lie inside their prediction intervals.
+
+    python -m treepipe.studies.workshop.coverage docs/studies/coverage
 
 Each cell is a schedule on one of the standard grid's clusters, with one recorded acceptance. A
 group of recorded texts is held back: acceptance is calibrated on all others, their vectors off the
@@ -6,12 +8,13 @@ path included, and a run replays the group's texts request by request. Groups ha
 common, and cells of one group are a cluster: their errors are correlated, so intervals are over
 groups. A run here is simulated, in two worlds: with the durations of the prediction's profiles,
 where only acceptance and workload are random, and with durations that vary in a way that no profile
-models. With ``measure``, some schedules are also run on real processes.
+models. ``Settings.measured`` are also run on real processes.
 """
 
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -32,6 +35,7 @@ from treepipe.progress import Progress
 from treepipe.results.estimates import summarize
 from treepipe.results.plots import BLUE, GREY, LEGEND, ORANGE, clean
 from treepipe.results.sheet import Sheet, columns
+from treepipe.results.show import ProgressBars
 from treepipe.results.statistics import CONFIDENCE, Interval
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.fitting import fit_to_memory
@@ -42,7 +46,7 @@ from treepipe.sim.acceptance import TextSource
 from treepipe.sim.pool import Pool
 from treepipe.sim.world import simulate
 from treepipe.studies.reproduction import fill
-from treepipe.studies.study import Entry, Measuring, StudyResult
+from treepipe.studies.study import Entry, StudyResult, write_study
 from treepipe.validation import cells as grid
 from treepipe.validation.calibration import CalibratedAcceptance
 from treepipe.validation.cells import SYSTEMS, Cell, Size, cases_of
@@ -73,18 +77,17 @@ RUN = Size(requests=10, new_tokens=16, runs=8)
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The size of the job: every drafting schedule with up to ``groups`` groups of the recorded
-    texts of each of ``drafts``; with ``measuring``, ``measured`` schedules are also run on real
-    processes, at the same size."""
+    texts of each of ``drafts``; ``measured`` schedules are also run on real processes, at the
+    same size."""
 
     schedules: Sequence[ScheduleName] = SYSTEMS
     groups: int = 2
     drafts: Sequence[str] = tuple(POOLS)
     size: Size = RUN
-    measured: Sequence[ScheduleName] = SYSTEMS[1:4]
-    measuring: Measuring | None = None
+    measured: Sequence[ScheduleName] = ()
 
 
-SHORT, FULL = Settings(), Settings(groups=6, measured=SYSTEMS[1:7])
+FULL = Settings(groups=6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,7 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     for number, (cell, draft, group) in enumerate(cells):
         found += _replayed(cell, draft, group, settings.size, number)
         say("", 1)
-    measured = [Cell(name) for name in settings.measured] if settings.measuring else []
+    measured = [Cell(name) for name in settings.measured]
     rows = list(compare(cases_of(measured, settings.size), say)) if measured else []
     ran = []
     for row in rows:
@@ -348,3 +351,8 @@ def _figure(found: Sequence[Found]) -> Figure:
     figure.legend(loc="outside upper center", ncols=3, **LEGEND)
     clean(panel)
     return figure
+
+
+if __name__ == "__main__":
+    with ProgressBars(quiet=False) as progress:
+        write_study(study(FULL, progress), Path(sys.argv[1]))
