@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from treepipe.results.trace import Trace
     from treepipe.results.versus import Comparison
     from treepipe.sim.engine import Backend
-    from treepipe.sweeps.grid import Sweep
-    from treepipe.sweeps.sweeping import SweepResult
+    from treepipe.sweeps.sweep import Sweep, SweepResult
     from treepipe.validation.judgement import Row
     from treepipe.validation.validation import BusyShares, MetricErrors
 
@@ -528,7 +527,7 @@ def sweep(
 
     >>> from tempfile import TemporaryDirectory
     >>> from treepipe import sweep
-    >>> from treepipe.sweeps.grid import Sweep
+    >>> from treepipe.sweeps.sweep import Sweep
     >>> sizes = Sweep.of({
     ...     "name": "sizes",
     ...     "target": {"layers": 4},
@@ -543,8 +542,7 @@ def sweep(
     (4, [4, 4, 8, 8])
     """
     from treepipe.sim.engine import engine
-    from treepipe.sweeps.grid import Sweep
-    from treepipe.sweeps.sweeping import carry_out
+    from treepipe.sweeps.sweep import Sweep, carry_out
 
     loaded = grid if isinstance(grid, Sweep) else Sweep.load(grid)
     with engine(backend, jobs, address):

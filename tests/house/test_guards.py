@@ -169,7 +169,7 @@ def test_starting_loads_no_more_than_it_needs() -> None:
         "        assert not slow, (study.name, slow)"
     )
     # A worker of a sweep makes no intervals.
-    _python("import sys, treepipe.sweeps.sweeping\nassert 'scipy' not in sys.modules")
+    _python("import sys, treepipe.sweeps.sweep\nassert 'scipy' not in sys.modules")
 
 
 def _refuse(commands: Iterable[tuple[object, ...]]) -> str:

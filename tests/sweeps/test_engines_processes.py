@@ -21,8 +21,7 @@ from treepipe.planner.capacity import capacities
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import search
 from treepipe.sim.engine import engine, run_jobs
-from treepipe.sweeps.grid import Sweep
-from treepipe.sweeps.sweeping import carry_out
+from treepipe.sweeps.sweep import Sweep, carry_out
 
 pytest.importorskip("pyarrow")
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("default")]
@@ -137,8 +136,8 @@ def test_a_killed_sweep_goes_on_with_what_is_missing(tmp_path: Path, expected: A
         "import os, signal, sys\n"
         "from pathlib import Path\n"
         "from treepipe.sim.engine import engine\n"
-        "from treepipe.sweeps.grid import Sweep\n"
-        "from treepipe.sweeps.sweeping import carry_out\n"
+        "from treepipe.sweeps.sweep import Sweep\n"
+        "from treepipe.sweeps.sweep import carry_out\n"
         "def say(what, steps, left=[3]):\n"
         "    left[0] -= not what\n"
         "    if not left[0]:\n"

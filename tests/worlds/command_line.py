@@ -65,7 +65,7 @@ WORK = {
     "run": "treepipe.executor.execute.execute",
     "validate": "treepipe.validation.comparison.compared",
     "plan": "treepipe.planner.halving.rank",
-    "sweep": "treepipe.sweeps.sweeping.carry_out",
+    "sweep": "treepipe.sweeps.sweep.carry_out",
     "study": "treepipe.studies.study.run_study",
     "demo": "treepipe.validation.demo.run_demo",
     "profiles": "treepipe.cli.show_profiles.show_profile",

@@ -15,7 +15,7 @@ from treepipe.files.outputs import check_outputs
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from treepipe.sweeps.sweeping import SweepResult
+    from treepipe.sweeps.sweep import SweepResult
 
 REASONS = 3
 """Most reasons of refusals that are printed; the files hold all of them."""
@@ -40,8 +40,7 @@ def sweep(asked: SweepOptions) -> None:
     from treepipe.results.result import write_json
     from treepipe.results.show import ProgressBars, console
     from treepipe.sim.engine import engine
-    from treepipe.sweeps.grid import Sweep
-    from treepipe.sweeps.sweeping import carry_out
+    from treepipe.sweeps.sweep import Sweep, carry_out
 
     need_parquet()
     check_outputs({"--json": asked.json}, inputs=(asked.grid,))
