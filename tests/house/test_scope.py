@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 import typer.main
 
 from treepipe.cli.main import app
@@ -43,3 +44,18 @@ def test_it_is_a_page_and_the_readme_leads_to_it() -> None:
     purpose = _chapter("What it is for").split("\n\n")[0]
     assert purpose.count(".") == 5, "five sentences"
     assert "(docs/scope.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("file", ["README.md", "CONTRIBUTING.md"])
+def test_newcomers_are_sent_to_the_small_file(file: str) -> None:
+    assert "(docs/mini.py)" in (ROOT / file).read_text(encoding="utf-8")
+
+
+def test_the_path_into_the_core_is_as_long_as_newcomers_are_told() -> None:
+    """CONTRIBUTING.md says 2,000 lines, and then the desks."""
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (step,) = re.findall(r"^2\. (.*?)^3\. ", page, re.M | re.S)
+    files = [ROOT / "treepipe" / "core" / name for name in re.findall(r"`([\w/]+\.py)`", step)]
+    lines = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+    assert re.search(r"2,000 lines", step)
+    assert 1800 < lines < 2200
