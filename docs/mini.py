@@ -6,10 +6,10 @@ device guesses a tree of likely next tokens, and many of its nodes go through th
 What the target says at the nodes decides which of them become text. The text is the one that the
 target alone would write, token for token: a wrong guess costs time and nothing else.
 
-This file is written from FlowSpec's paper (Liu et al., arXiv 2507.02620; its sections are cited)
-and from what its authors' public code was seen to do. It imports nothing of treepipe, so it is a
-second opinion, too: a test demands the same tokens, rounds, passes and times of both. Read it from
-the top. ``python docs/mini.py`` prints an example.
+This file is written from FlowSpec's paper (Liu et al. 2025, whose sections are cited) and from what
+its authors' public code was seen to do. It imports nothing of treepipe, so it is a second opinion,
+too: a test demands the same tokens, rounds, passes and times of both. Read it from the top.
+``python docs/mini.py`` prints an example.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Node(NamedTuple):
 
 
 Tree: TypeAlias = Sequence[Node]
-"""Nodes in the order in which the stages compute them. The first one is the *root*, the newest
-token of the text, with parent -1. A node comes after its parent (the order law): a row can only
-attend to what has been computed before it."""
+"""Nodes in the order in which the stages compute them. The first, with parent -1, is the *root*:
+the newest token of the text, which no stage has computed yet. A node comes after its parent (the
+order law), since a row can only attend to what has been computed before it."""
 
 
 def ancestry(tree: Tree, node: int) -> list[int]:
@@ -313,12 +313,12 @@ def draft_server(system: System, draft: Draft, prompt: Text, wanted: int, stages
     while not system.tree_size and len(text) < end:
         text += yield from extend_text(text[-1:])
     round_ = Round(text, unread=len(text))
-    while len(round_.text) < end:
+    while len(round_.text) < end:  # a round
         round_, passes = begin(system, draft, round_)
         yield from passes
         sizes, back = cut(len(round_.tree), stages + 1, system.segment_tokens), 0
         sizes += [0] * (stages + 1 - len(sizes))  # so that every stage has work, or a marker
-        while True:
+        while True:  # a step
             for place, size in enumerate(sizes, 1):
                 round_, segment = feed(round_, size)
                 last = place == len(sizes) and round_.fed == len(round_.tree)
@@ -327,7 +327,7 @@ def draft_server(system: System, draft: Draft, prompt: Text, wanted: int, stages
             yield from [Work("evaluate", len(answers)), Work("decide")]
             before, waiting = round_.text, len(round_.tree) - round_.fed
             round_, back = replace(round_, answers=round_.answers + answers), back + 1
-            if not system.stepwise and (waiting or back < round_.segments):
+            if not system.stepwise and (waiting or back < round_.segments):  # too early to decide
                 sizes = [min(system.segment_tokens, waiting)] if waiting else []
                 yield Step((), ends_round=False)
                 continue
@@ -335,7 +335,7 @@ def draft_server(system: System, draft: Draft, prompt: Text, wanted: int, stages
             yield Step(round_.text[len(before) :], word.ends_round)
             yield from [Send(receiver, word) for receiver in range(1, stages + 1)]
             if word.ends_round:
-                break
+                break  # nothing on its way is of use, and the pipeline has to fill again
             round_, passes = expand(system, draft, round_, round_.text != before)
             yield from passes
             sizes = [len(round_.tree) - round_.fed]
