@@ -64,6 +64,7 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p treepipe --python-version 3.10
 	$(BIN)/mypy -p treepipe --python-version 3.13
+	$(BIN)/mypy docs/mini.py --python-version 3.10
 
 setup: $(READY)
 
