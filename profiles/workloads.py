@@ -21,7 +21,7 @@ from pydantic import Field, create_model
 
 from treepipe.core.errors import UserError
 from treepipe.files.outputs import write_file
-from treepipe.files.reading import read_text, reading
+from treepipe.files.reading import parse_json, read_text, reading
 from treepipe.files.section import Section, Several
 from treepipe.files.toml_file import validated
 
@@ -430,8 +430,8 @@ def _records(
     if not text.lstrip().startswith("{"):
         return _csv(text, file, key)
     try:
-        whole = json.loads(text)
-    except ValueError:
+        whole = parse_json(text)
+    except json.JSONDecodeError:
         whole = None
     if isinstance(whole, dict) and (form := _format_of(whole, "columns")):
         return form, _columns(whole, form, file)
@@ -448,7 +448,7 @@ def _records(
 
 def _json(line: str, place: str) -> Mapping[str, Any]:
     try:
-        found = json.loads(line)
+        found = parse_json(line)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{place}: is not valid JSON: {error}") from None
     if not isinstance(found, dict):
