@@ -94,7 +94,7 @@ class Mixer(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ModelFamily:
     """What the layers of a family have apart from Llama's.
 
     Attributes:
@@ -126,7 +126,7 @@ class Family:
     biased: str = "qkvo"
     gated: bool = False
     sinks: bool = False
-    mixers: Mapping[str, Callable[[Family, Keys], Mixer]] = field(default_factory=dict)
+    mixers: Mapping[str, Callable[[ModelFamily, Keys], Mixer]] = field(default_factory=dict)
     period: int | None = None
     period_key: str = ""
     others: str = SLIDING
@@ -185,13 +185,13 @@ def heads_of(keys: Keys) -> tuple[int, int, int]:
     return heads, kv_heads, keys.size("head_dim", max(1, keys.size("hidden_size") // heads))
 
 
-def plain(family: Family, keys: Keys) -> Mixer:
+def plain(family: ModelFamily, keys: Keys) -> Mixer:
     """Count attention with a cache of keys and values."""
     return _plain(family, keys, *heads_of(keys))
 
 
 def _plain(
-    family: Family, keys: Keys, heads: int, kv_heads: int, size: int, values: bool = True
+    family: ModelFamily, keys: Keys, heads: int, kv_heads: int, size: int, values: bool = True
 ) -> Mixer:
     hidden = keys.size("hidden_size")
     gated = family.gated and keys.get("attn_output_gate") is not False
@@ -204,7 +204,7 @@ def _plain(
     return Mixer(weights + heads * family.sinks, 2 * kv, 4 * heads * size)
 
 
-def latent(family: Family, keys: Keys) -> Mixer:
+def latent(family: ModelFamily, keys: Keys) -> Mixer:
     """Count multi-head latent attention (DeepSeek-V2, arXiv 2405.04434), whose operations are those
     with the latent itself (its projections absorbed), and the indexer of DeepSeek-V3.2."""
     hidden, heads = keys.size("hidden_size"), keys.size("num_attention_heads")
@@ -231,7 +231,7 @@ def latent(family: Family, keys: Keys) -> Mixer:
     return Mixer(weights, cached, operations)
 
 
-def delta_net(family: Family, keys: Keys) -> Mixer:
+def delta_net(family: ModelFamily, keys: Keys) -> Mixer:
     """Count a gated delta net (Yang et al., arXiv 2412.06464), with a convolution before it."""
     hidden, values = keys.size("hidden_size"), keys.size("linear_num_value_heads")
     key, value = keys.size("linear_key_head_dim"), keys.size("linear_value_head_dim")
@@ -242,7 +242,7 @@ def delta_net(family: Family, keys: Keys) -> Mixer:
     return Mixer(weights, 0, 0, values * key * value + mixed * (kernel - 1))
 
 
-def gemma4_full(family: Family, keys: Keys) -> Mixer:
+def gemma4_full(family: ModelFamily, keys: Keys) -> Mixer:
     """Count Gemma 4's layers without a window, whose heads are wider and may share a matrix of keys
     and values."""
     heads, kv_heads, size = heads_of(keys)
@@ -314,26 +314,28 @@ _GEMMA = {
 }
 _TIED = {"tie_word_embeddings": True}
 
-LLAMA = Family(mixers=_ATTENDS)
+LLAMA = ModelFamily(mixers=_ATTENDS)
 """The family that an unknown model is counted as."""
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, ModelFamily] = {
     "llama": LLAMA,
-    "mistral": Family(
+    "mistral": ModelFamily(
         {"num_key_value_heads": 8, "sliding_window": 4096}, mixers=_ATTENDS, period=0
     ),
     "ministral3": LLAMA,
     "granite": LLAMA,
-    "smollm3": Family(_TIED, mixers=_ATTENDS, **_QWEN_SLIDES),
-    "seed_oss": Family({"attention_bias": True, "head_dim": 128}, biased="qkv", mixers=_ATTENDS),
-    "phi3": Family(mixers=_ATTENDS, period=0),
-    "qwen2": Family({"attention_bias": True}, biased="qkv", mixers=_ATTENDS, **_QWEN_SLIDES),
-    "qwen3": Family({"head_dim": 128}, mixers=_ATTENDS, **_NORMED, **_QWEN_SLIDES),
-    "gemma": Family(
+    "smollm3": ModelFamily(_TIED, mixers=_ATTENDS, **_QWEN_SLIDES),
+    "seed_oss": ModelFamily(
+        {"attention_bias": True, "head_dim": 128}, biased="qkv", mixers=_ATTENDS
+    ),
+    "phi3": ModelFamily(mixers=_ATTENDS, period=0),
+    "qwen2": ModelFamily({"attention_bias": True}, biased="qkv", mixers=_ATTENDS, **_QWEN_SLIDES),
+    "qwen3": ModelFamily({"head_dim": 128}, mixers=_ATTENDS, **_NORMED, **_QWEN_SLIDES),
+    "gemma": ModelFamily(
         {"num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 256} | _TIED,
         mixers=_ATTENDS,
     ),
-    "gemma2": Family(_GEMMA, norms=4, mixers=_ATTENDS, period=2),
-    "gemma3": Family(
+    "gemma2": ModelFamily(_GEMMA, norms=4, mixers=_ATTENDS, period=2),
+    "gemma3": ModelFamily(
         _GEMMA | {"vocab_size": 262208},
         norms=4,
         mixers=_ATTENDS,
@@ -341,7 +343,7 @@ FAMILIES: dict[str, Family] = {
         period_key="sliding_window_pattern",
         **_NORMED,
     ),
-    "gemma4": Family(
+    "gemma4": ModelFamily(
         _GEMMA
         | {"vocab_size": 262144, "num_hidden_layers": 30, "sliding_window": 512}
         | {"global_head_dim": 512, "hidden_size_per_layer_input": 256},
@@ -351,35 +353,35 @@ FAMILIES: dict[str, Family] = {
         beside=True,
         **_NORMED,
     ),
-    "exaone4": Family({"sliding_window": 4096}, mixers=_ATTENDS, period=4, **_NORMED),
-    "olmo2": Family(mixers=_ATTENDS, head_norms="all"),
-    "olmo3": Family({"sliding_window": 4096}, mixers=_ATTENDS, head_norms="all", period=4),
-    "glm": Family({"attention_bias": True, "head_dim": 128}, biased="qkv", mixers=_ATTENDS),
-    "glm4": Family(
+    "exaone4": ModelFamily({"sliding_window": 4096}, mixers=_ATTENDS, period=4, **_NORMED),
+    "olmo2": ModelFamily(mixers=_ATTENDS, head_norms="all"),
+    "olmo3": ModelFamily({"sliding_window": 4096}, mixers=_ATTENDS, head_norms="all", period=4),
+    "glm": ModelFamily({"attention_bias": True, "head_dim": 128}, biased="qkv", mixers=_ATTENDS),
+    "glm4": ModelFamily(
         {"attention_bias": True, "head_dim": 128, "num_key_value_heads": 2},
         norms=4,
         biased="qkv",
         mixers=_ATTENDS,
     ),
-    "cohere": Family(
+    "cohere": ModelFamily(
         _TIED, norms=1, head_norms="all", head_norms_if="use_qk_norm", mixers=_ATTENDS
     ),
-    "cohere2": Family(
+    "cohere2": ModelFamily(
         _TIED | {"sliding_window": 4096},
         norms=1,
         mixers=_ATTENDS,
         period=4,
         period_key="sliding_window_pattern",
     ),
-    "mixtral": Family(
+    "mixtral": ModelFamily(
         {"num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2},
         mixers=_ATTENDS,
         period=0,
     ),
-    "olmoe": Family(
+    "olmoe": ModelFamily(
         {"num_experts": 64, "num_experts_per_tok": 8}, mixers=_ATTENDS, head_norms="all"
     ),
-    "qwen2_moe": Family(
+    "qwen2_moe": ModelFamily(
         {
             "attention_bias": True,
             "num_experts": 60,
@@ -392,13 +394,13 @@ FAMILIES: dict[str, Family] = {
         mixers=_ATTENDS,
         **_QWEN_SLIDES,
     ),
-    "qwen3_moe": Family(
+    "qwen3_moe": ModelFamily(
         {"num_experts_per_tok": 8, "moe_intermediate_size": 768, "num_key_value_heads": 4},
         mixers=_ATTENDS,
         **_NORMED,
         **_QWEN_SLIDES,
     ),
-    "gpt_oss": Family(
+    "gpt_oss": ModelFamily(
         {
             "attention_bias": True,
             "num_local_experts": 128,
@@ -412,12 +414,12 @@ FAMILIES: dict[str, Family] = {
         mixers=_ATTENDS,
         period=2,
     ),
-    "minimax_m2": Family(
+    "minimax_m2": ModelFamily(
         {"num_local_experts": 256, "num_experts_per_tok": 8, "head_dim": 128},
         head_norms="all",
         mixers=_ATTENDS,
     ),
-    "glm4_moe": Family(
+    "glm4_moe": ModelFamily(
         {
             "n_routed_experts": 128,
             "num_experts_per_tok": 8,
@@ -430,7 +432,7 @@ FAMILIES: dict[str, Family] = {
         head_norms_if="use_qk_norm",
         mixers=_ATTENDS,
     ),
-    "llama4": Family(
+    "llama4": ModelFamily(
         {
             "head_dim": 128,
             "num_local_experts": 16,
@@ -445,15 +447,15 @@ FAMILIES: dict[str, Family] = {
         dense="intermediate_size_mlp",
         shared=1,
     ),
-    "deepseek_v2": Family(
+    "deepseek_v2": ModelFamily(
         {"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_rope_head_dim": 64}
         | {"qk_nope_head_dim": 128, "v_head_dim": 128, "n_shared_experts": 2},
         **_LATENT,
     ),
-    "deepseek_v3": Family(_DEEPSEEK, **_LATENT),
-    "kimi_k2": Family(_DEEPSEEK, **_LATENT),
-    "deepseek_v32": Family(_DEEPSEEK | _DSA, **_LATENT),
-    "glm_moe_dsa": Family(
+    "deepseek_v3": ModelFamily(_DEEPSEEK, **_LATENT),
+    "kimi_k2": ModelFamily(_DEEPSEEK, **_LATENT),
+    "deepseek_v32": ModelFamily(_DEEPSEEK | _DSA, **_LATENT),
+    "glm_moe_dsa": ModelFamily(
         _DEEPSEEK
         | {"vocab_size": 154880, "hidden_size": 6144, "intermediate_size": 12288}
         | {"num_hidden_layers": 78, "num_attention_heads": 64, "num_key_value_heads": 64}
@@ -461,7 +463,7 @@ FAMILIES: dict[str, Family] = {
         | {"index_n_heads": 32, "index_head_dim": 128},
         **_LATENT,
     ),
-    "glm4_moe_lite": Family(
+    "glm4_moe_lite": ModelFamily(
         {
             **{"q_lora_rank": 768, "kv_lora_rank": 512, "qk_rope_head_dim": 64},
             **{"qk_nope_head_dim": 192, "v_head_dim": 256, "n_shared_experts": 1},
@@ -470,7 +472,7 @@ FAMILIES: dict[str, Family] = {
         },
         **_LATENT,
     ),
-    "qwen3_next": Family(
+    "qwen3_next": ModelFamily(
         _LINEAR_HEADS
         | {"head_dim": 256, "num_key_value_heads": 2, "num_experts": 512}
         | {"num_experts_per_tok": 10, "moe_intermediate_size": 512}
@@ -478,8 +480,8 @@ FAMILIES: dict[str, Family] = {
         shared_gate=True,
         **_DELTA,
     ),
-    "qwen3_5": Family(_QWEN35 | {"hidden_size": 4096, "intermediate_size": 12288}, **_DELTA),
-    "qwen3_5_moe": Family(
+    "qwen3_5": ModelFamily(_QWEN35 | {"hidden_size": 4096, "intermediate_size": 12288}, **_DELTA),
+    "qwen3_5_moe": ModelFamily(
         _QWEN35
         | {"hidden_size": 2048, "num_hidden_layers": 40, "num_key_value_heads": 2}
         | {"num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512}

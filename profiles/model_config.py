@@ -22,11 +22,11 @@ from treepipe.profiles.families import (
     MOST_LAYERS,
     WAY_OUT,
     WINDOWS,
-    Family,
     Keys,
+    ModelFamily,
     heads_of,
 )
-from treepipe.profiles.quantization import Weights, read_quantization
+from treepipe.profiles.quantization import Quantized, read_quantization
 from treepipe.profiles.schema import ModelProfile
 from treepipe.profiles.shapes import BYTES, Experts, Shape
 
@@ -58,7 +58,6 @@ REFUSED = {
     "compress_ratios": "compressed attention",
     "zero_expert_num": "experts that compute nothing",
     "cross_attention_layers": "layers that read images",
-    "n_predict": "heads that predict further tokens",
 }
 """Keys whose layers cannot be counted, and what they mean."""
 HARMLESS = frozenset(
@@ -94,7 +93,9 @@ HARMLESS = frozenset(
 def read_config(path: Path) -> ModelProfile:
     """Read a model's sizes. Raises ``UserError`` if one is missing or makes no sense."""
     outer = read_json(path)
-    inner = next((outer[key] for key in INNER if isinstance(outer.get(key), dict)), {})
+    inner: dict[str, Any] = next(
+        (outer[key] for key in INNER if isinstance(outer.get(key), dict)), {}
+    )
     content = {key: value for key, value in {**outer, **inner}.items() if key not in INNER}
     named = str(content.get("model_type") or "").removesuffix("_text")
     family = FAMILIES.get(ALIASES.get(named, named))
@@ -132,7 +133,7 @@ def read_config(path: Path) -> ModelProfile:
     )
 
 
-def _shape(keys: Keys, family: Family) -> tuple[Shape, Weights | None]:
+def _shape(keys: Keys, family: ModelFamily) -> tuple[Shape, Quantized | None]:
     """Return a model's sizes, and how its weights are quantized."""
     layers = keys.size("num_hidden_layers", most=MOST_LAYERS)
     experts = _experts(keys, family, layers)
@@ -176,9 +177,9 @@ def _mlp(shape: Shape) -> float:
 
 def _kinds(
     keys: Keys,
-    family: Family,
+    family: ModelFamily,
     kinds: Sequence[str],
-    weights: Weights | None,
+    weights: Quantized | None,
     experts: Experts | None,
 ) -> list[dict[str, Any]]:
     """Return the layers by kind, as keys of ``LayerKind``."""
@@ -204,7 +205,7 @@ def _kinds(
     return found
 
 
-def _experts(keys: Keys, family: Family, layers: int) -> dict[str, int] | None:
+def _experts(keys: Keys, family: ModelFamily, layers: int) -> dict[str, int] | None:
     """Return the sizes of a mixture's experts; None for a dense model."""
     count = max(keys.size(key, 0, least=0) for key in EXPERTS)
     if count < 2 or (family.beside and not keys.flag("enable_moe_block")):
@@ -264,7 +265,7 @@ def _predictor(shape: Shape) -> int:
     return round(2 * hidden**2 + 3 * hidden + attention + _mlp(shape))
 
 
-def _caveats(keys: Keys, weights: Weights | None) -> Iterator[tuple[str, str]]:
+def _caveats(keys: Keys, weights: Quantized | None) -> Iterator[tuple[str, str]]:
     """Yield what is counted otherwise than it is, by the key that says so."""
     if weights is not None and weights.caveats:
         yield "quantization_config", f"quantization_config: {'; '.join(weights.caveats)}"
@@ -274,9 +275,9 @@ def _caveats(keys: Keys, weights: Weights | None) -> Iterator[tuple[str, str]]:
     others = [key for key in unread if key.endswith("_config") and key.startswith(OTHERS)]
     if others:
         yield others[0], f"{', '.join(others)}: what reads no text is not counted"
-    if unread := [key for key in unread if key not in others]:
+    if unknown := [key for key in unread if key not in others]:
         yield (
             "unknown",
-            f"{', '.join(unread)}: unknown keys; what they change of sizes, types or attention is "
+            f"{', '.join(unknown)}: unknown keys; what they change of sizes, types or attention is "
             f"not counted",
         )

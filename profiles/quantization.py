@@ -16,19 +16,23 @@ from treepipe.profiles.shapes import DType
 Table: TypeAlias = Mapping[str, Any]
 SCALE_BITS = 16
 """Of a group's scale, mostly."""
-SMALL = ("lm_head", "embed", "norm", "gate", "router", "visual", "vision", "audio", "mtp", "conv1d")
-SMALL += ("multi_modal", "in_proj_a", "in_proj_b", "correction_bias", "sinks")
+SMALL = (
+    *("lm_head", "embed", "norm", "gate", "router", "visual", "vision", "audio", "mtp", "conv1d"),
+    *("multi_modal", "in_proj_a", "in_proj_b", "correction_bias", "sinks"),
+)
 """Parts of the names of modules that count as not quantized, or not at all."""
 ATTENTION = re.compile(r"(self_attn|linear_attn|attention)(?:[.*\\$]|$)+(\w*)")
-WHOLE = ({""}, {"q_proj", "o_proj"}, {"qkv_proj", "o_proj"}, {"in_proj_qkv", "out_proj"})
-WHOLE += ({"in_proj_qkvz", "out_proj"}, {"q_b_proj", "o_proj"})
+WHOLE: tuple[set[str], ...] = (
+    *({""}, {"q_proj", "o_proj"}, {"qkv_proj", "o_proj"}, {"q_b_proj", "o_proj"}),
+    *({"in_proj_qkv", "out_proj"}, {"in_proj_qkvz", "out_proj"}),
+)
 """Names of modules that stand for all of a layer's attention."""
 LISTS = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
 ELSE = ("kv_cache_scheme", "kv_cache_quant_algo", "dynamic", "modules_in_block_to_quantize")
 """Keys of what is not counted."""
 
 
-class Weights(NamedTuple):
+class Quantized(NamedTuple):
     """Attributes: ``dtype``, ``bits`` of a quantized weight with its scales; ``kept``: kinds of
     layers whose attention is not quantized; ``caveats``: what is not counted."""
 
@@ -47,8 +51,8 @@ def _grouped(of: Table) -> float:
 
 def _compressed(of: Table) -> float:
     """Bits of compressed-tensors' first group of weights; float4 has scales of 8 bits."""
-    groups = of.get("config_groups") or {}
-    weights = next((each["weights"] for each in groups.values()), {}) or {}
+    groups: Table = of.get("config_groups") or {}
+    weights: Table = next((each["weights"] for each in groups.values()), {})
     bits = _number(weights, "num_bits")
     group = weights.get("group_size") or -1
     scale = 8 if weights.get("type") == "float" and bits == 4 else SCALE_BITS
@@ -92,7 +96,7 @@ EXPERTS_ONLY = ("mxfp4",)
 """Methods that quantize experts alone (GPT-OSS)."""
 
 
-def read_quantization(keys: Keys, kinds: Sequence[str]) -> Weights | None:
+def read_quantization(keys: Keys, kinds: Sequence[str]) -> Quantized | None:
     """Read how weights are quantized; None: they are not.
 
     Args:
@@ -120,7 +124,7 @@ def read_quantization(keys: Keys, kinds: Sequence[str]) -> Weights | None:
     dtype: DType = "int4" if bits < 6 else "float8" if floating else "int8"
     caveats = [f"{key} is not counted" for key in ELSE if of.get(key)]
     if method in EXPERTS_ONLY:
-        return Weights(dtype, bits, frozenset(kinds), tuple(caveats))
+        return Quantized(dtype, bits, frozenset(kinds), tuple(caveats))
     ignored = [str(name) for key in LISTS for name in of.get(key) or ()]
     kept, others = _kept(ignored, kinds)
     if others:
@@ -130,7 +134,7 @@ def read_quantization(keys: Keys, kinds: Sequence[str]) -> Weights | None:
         )
     if len({str(each.get("weights")) for each in (of.get("config_groups") or {}).values()}) > 1:
         caveats.append("all weights count as those of the first of its config_groups")
-    return Weights(dtype, bits, kept, tuple(caveats))
+    return Quantized(dtype, bits, kept, tuple(caveats))
 
 
 def _number(of: Table, *names: str) -> float:
