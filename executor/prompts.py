@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from treepipe.core.errors import UserError
 from treepipe.extras import need_parquet
-from treepipe.files.reading import UNREADABLE, read_bytes, read_text, reading_fault
+from treepipe.files.reading import UNREADABLE, parse_json, read_bytes, read_text, reading_fault
 from treepipe.profiles.library import REFERENCE, REFERENCE_SET
 
 if TYPE_CHECKING:
@@ -56,11 +56,11 @@ def _texts_of(path: Path, asked_by: str) -> Any:
         return [_text_of(record, f"{path}: row {n}") for n, record in enumerate(records, 1)]
     text = read_text(path)
     if not text.lstrip().startswith("{"):
-        return json.loads(text)
+        return parse_json(text)
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         try:
-            record = json.loads(line or "null")
+            record = parse_json(line or "null")
         except ValueError as error:
             raise UserError(f"{path}:{number}: is not valid JSON ({asked_by}): {error}") from None
         if record is not None:

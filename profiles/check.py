@@ -15,6 +15,7 @@ from treepipe.profiles.schema import (
     HostProfile,
     Link,
     MeasuredTime,
+    ModelProfile,
 )
 
 FALL = 0.02
@@ -39,6 +40,8 @@ def _oddities(profile: AnyProfile, path: Path) -> Iterator[str]:
     elif isinstance(profile, Device):
         for key in ("stage_ms", "draft_ms", "evaluate_ms"):
             yield from _falls(getattr(profile, key), f"key {key}", "tokens")
+    elif isinstance(profile, ModelProfile):
+        yield from (f"key {caveat}" for caveat in profile.caveats.values())
     elif isinstance(profile, HostProfile):
         for key in ("send_ms", "receive_ms"):
             yield from _falls(getattr(profile, key), f"key {key}", "bytes")

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from pydantic import BaseModel, model_validator
 
 from treepipe.core.errors import UserError
-from treepipe.files.reading import read_text, reading, reading_fault
+from treepipe.files.reading import parse_json, read_text, reading, reading_fault
 from treepipe.files.section import Count, Positive
 from treepipe.files.toml_file import validated
 from treepipe.profiles.schema import ModelProfile
@@ -141,7 +141,7 @@ def divided(
 def _entries(text: str) -> list[Placed]:
     """Return the tables of a JSON value, or of the lines that hold one each, with their places."""
     try:
-        content = json.loads(text)
+        content = parse_json(text)
         each = content if isinstance(content, list) else [content]
         placed = [(f"entry {number}", entry) for number, entry in enumerate(each, 1)]
     except json.JSONDecodeError:
@@ -162,8 +162,8 @@ def _entries(text: str) -> list[Placed]:
 
 def _line(place: str, line: str) -> Any:
     try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
+        return parse_json(line)
+    except ValueError as error:
         raise ValueError(f"{place}: is not valid JSON: {error}") from None
 
 

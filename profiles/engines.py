@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 from scipy.optimize import brentq
 
 from treepipe.core.errors import UserError
-from treepipe.files.reading import read_text, reading, reading_fault
+from treepipe.files.reading import parse_json, read_text, reading, reading_fault
 
 Steps: TypeAlias = Sequence[tuple[int, int]]
 """(Drafted, accepted) tokens of successive steps of a request."""
@@ -348,11 +348,11 @@ def _blocks(
 ) -> tuple[str, list[tuple[Mapping[str, Any], dict[str, Any]]]]:
     """Return the responses' model, and each response with its table that has one of the keys."""
     try:
-        content = json.loads(text)
+        content = parse_json(text)
         responses = content if isinstance(content, list) else [content]
     except json.JSONDecodeError:
         # Texts may hold other line ends, such as U+2028.
-        responses = [json.loads(line) for line in text.split("\n") if line.strip()]
+        responses = [parse_json(line) for line in text.split("\n") if line.strip()]
     found = [
         (response, table)
         for response in responses
@@ -385,7 +385,7 @@ def _histogram(value: Any) -> dict[int, int]:
 
 def _vllm_bench(text: str, model: str | None) -> Imported:
     """Read a result of ``vllm bench serve``: shares of all drafts by position, of its one model."""
-    found = json.loads(text)
+    found = parse_json(text)
     rates, drafts = (
         found["spec_decode_per_position_acceptance_rates"],
         found["spec_decode_num_drafts"],

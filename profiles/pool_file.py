@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from treepipe.files.outputs import write_file
-from treepipe.files.reading import read_bytes, reading
+from treepipe.files.reading import parse_json, read_bytes, reading
 from treepipe.profiles.hit_ratio import Ranks
 
 SCHEMA = "treepipe.acceptance/1"
@@ -152,7 +152,7 @@ class PoolFile:
         with reading(path, "is not an acceptance pool", "acceptance pool", of_content):
             raw = read_bytes(path)
             raw = gzip.decompress(raw) if path.suffix == ".gz" else raw
-            return cls.from_content(json.loads(raw.decode("utf-8")))
+            return cls.from_content(parse_json(raw.decode("utf-8")))
 
     @classmethod
     def from_content(cls, content: Mapping[str, Any]) -> PoolFile:

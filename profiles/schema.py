@@ -479,6 +479,12 @@ class ModelProfile(Shape):
 
     origin: Origin
     dtype: DType = Field("float16", description="that the weights are published in")
+    mtp_parameters: Annotated[int, Field(ge=0)] = Field(
+        0, description="weights of MTP heads, which are in neither layers nor ends"
+    )
+    caveats: dict[str, str] = Field(
+        {}, description="what is counted otherwise than it is, by the key of its file that says so"
+    )
 
 
 class AcceptanceProfile(Section):

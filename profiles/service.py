@@ -19,14 +19,14 @@ from treepipe.core.verification import RuleName
 from treepipe.physics.timing import ServiceTable, TimeTable
 from treepipe.profiles.mixtures import bend, with_law
 from treepipe.profiles.schema import Hardware, MeasuredTime, Roofline, SamplingTime
-from treepipe.profiles.shapes import BYTES, DType, Shape, compute_dtype
+from treepipe.profiles.shapes import BYTES, STATE_BYTES, DType, Shape, compute_dtype
 
 Entry = TypeVar("Entry", bound=MeasuredTime)
 Tables: TypeAlias = dict[int, dict[int, float]]
 """Milliseconds by context, by tokens."""
 
 CONTEXTS = (0, 4096)
-"""Context lengths of estimates; two suffice, since the roofline's attention is linear in the
+"""Context lengths of estimates; two suffice where the roofline's attention is linear in the
 context."""
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 """Token counts of estimates."""
@@ -61,10 +61,24 @@ def layer_work(shape: Shape, dtype: DType, tokens: int) -> PassWork:
 
 
 def attention_work(shape: Shape, dtype: DType, tokens: int, context: int) -> PassWork:
-    """Work of a layer's scores and weighted sums: every row against the context and all rows."""
-    keys = context + tokens
-    flops = 4.0 * tokens * keys * shape.heads * shape.head_dim
-    return PassWork(flops, keys * shape.kv_bytes(dtype))
+    """Work of a layer's scores and weighted sums: every row against what it sees of the context,
+    and all rows; a linear layer reads and writes its state."""
+    if not shape.kinds:
+        keys = context + tokens
+        flops = 4.0 * tokens * keys * shape.heads * shape.head_dim
+        return PassWork(flops, keys * shape.kv_bytes(dtype))
+    flops = shape.mean(lambda k: float(k.operations) * tokens * (k.seen(context) + tokens))
+    cached = shape.mean(lambda k: k.cached * (k.seen(context) + tokens))
+    state = 2 * STATE_BYTES * shape.state
+    return PassWork(flops, cached * BYTES[compute_dtype(dtype)] + state)
+
+
+def contexts_of(shape: Shape) -> tuple[int, ...]:
+    """Contexts between and beyond which the roofline's attention is linear."""
+    windows = {kind.window for kind in shape.kinds if kind.window is not None}
+    if not windows:
+        return CONTEXTS
+    return tuple(sorted({*CONTEXTS, *windows, 2 * max(windows)}))
 
 
 def head_work(shape: Shape, dtype: DType, tokens: int) -> PassWork:
@@ -204,7 +218,7 @@ class ServiceTimes:
 
     def _layer(self, model: ServedModel) -> Tables:
         if not self._hardware.layer:
-            return self._unmeasured(ATTENDING_LAYER, model, CONTEXTS)
+            return self._unmeasured(ATTENDING_LAYER, model, contexts_of(model.shape))
         nearest = self._nearest(self._hardware.layer, LAYER, model)
         part = ATTENDING_LAYER if nearest.attention else LAYER
         tables = self._of_measured(nearest, part, model)
@@ -319,7 +333,8 @@ class ServiceTimes:
             return ms - self._attention_ms(model, tokens, measured) * included
 
         base = tables[measured]
-        contexts = sorted({measured, *CONTEXTS}) if included else CONTEXTS
+        known = contexts_of(model.shape)
+        contexts = sorted({measured, *known}) if included else known
         return {c: {n: max(0.0, ms + added(n, c)) for n, ms in base.items()} for c in contexts}
 
     def _unmeasured(

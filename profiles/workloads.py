@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 from pydantic import Field
 
 from treepipe.core.errors import UserError
-from treepipe.files.reading import read_text, reading
+from treepipe.files.reading import parse_json, read_text, reading
 from treepipe.files.section import Section, Several
 from treepipe.files.toml_file import validated
 
@@ -277,8 +277,8 @@ def _records(text: str, file: Path, key: str) -> tuple[Format, Iterator[Record]]
     if not text.lstrip().startswith("{"):
         return OwnCsv, _csv(text, file, key)
     try:
-        whole = json.loads(text)
-    except ValueError:
+        whole = parse_json(text)
+    except json.JSONDecodeError:
         whole = None
     if isinstance(whole, dict) and _has(whole, VllmBench):
         return VllmBench, _columns(whole, file)
@@ -307,7 +307,7 @@ def _known(*forms: Format) -> str:
 
 def _json(line: str, place: str) -> Mapping[str, Any]:
     try:
-        found = json.loads(line)
+        found = parse_json(line)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{place}: is not valid JSON: {error}") from None
     if not isinstance(found, dict):

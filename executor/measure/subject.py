@@ -138,10 +138,9 @@ def open_model(
         )
     if shape.eagle or shape.inputs:
         raise UserError(f"{option} {named}: is an EAGLE head, which is no model of its own")
-    if checkpoint is None and shape.experts is not None:
-        raise UserError(
-            f"{option} {named}: is a mixture of experts; give its checkpoint or its config.json"
-        )
+    if checkpoint is None and (shape.experts is not None or shape.kinds):
+        what = "has several kinds of layers" if shape.experts is None else "is a mixture of experts"
+        raise UserError(f"{option} {named}: {what}; give its checkpoint or its config.json")
     if checkpoint is None:
         checkpoint = RandomCheckpoint.from_shape(name, shape, dtype, device)
     return NamedModel(name, shape, checkpoint)

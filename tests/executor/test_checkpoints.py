@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -269,6 +270,9 @@ BAD: list[tuple[Change, str]] = [
     (_text("config.json", "{"), "config.json: is not valid JSON"),
     (_text("config.json", "[]"), "config.json: must hold a JSON object"),
     (_config(hidden_size=...), "config.json: key hidden_size is missing"),
+    (_config(rms_norm_eps=math.nan), "key rms_norm_eps = NaN is not a finite number"),
+    (_config(rope_theta=math.inf), "key rope_theta = Infinity is not a finite number"),
+    (_text("generation_config.json", '{"top_p": NaN}'), "key top_p = NaN is not a finite"),
     (_config(vocab_size=0), "key vocab_size = 0 must be a whole number"),
     (_config(num_hidden_layers=3), "tensor model.layers.2.self_attn.q_proj.weight is missing"),
     (_config(num_hidden_layers=1), "but the weights hold further layers"),

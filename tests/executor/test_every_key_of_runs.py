@@ -76,6 +76,7 @@ def test_what_is_compared_depends_on_the_scenario_alone() -> None:
 @pytest.mark.parametrize("key", KEYS, ids=str)
 def test_a_key_is_heard_where_it_is_meant_to_be_read(key: Key) -> None:
     labels = ("shape.tied", "shape.eagle", "shape.inputs", "head.0.shared")
+    labels += ("shape.bits", "kinds.0.window", "kinds.0.kept")
     if not str(key).endswith(labels):  # of a single entry, they are its label
         check_heard(prepared, key, running(situated(key)))
 

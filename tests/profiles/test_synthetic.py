@@ -87,7 +87,7 @@ def test_runs_that_tell_nothing_apart_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"itls": [[float("nan")]]},
+        {"itls": [[-1.0, 0.0]]},
         {"itls": [[0.0, 0.0]], "output_lens": [3]},
         {"input_lens": []},
         {"input_lens": [10**400]},

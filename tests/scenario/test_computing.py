@@ -10,6 +10,7 @@ import pytest
 
 from treepipe.core.errors import UserError
 from treepipe.profiles.library import REFERENCE, load_model
+from treepipe.profiles.shapes import Shape
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
@@ -26,7 +27,7 @@ def measured(times: int, dtype: str = "float32", **keys: Any) -> dict[str, Any]:
     entries = {}
     for role in ("target", "draft"):
         shape = load_model(REFERENCE / role / "config.json")
-        sizes = shape.model_dump(exclude={"origin", "dtype"})
+        sizes = shape.model_dump(include={*Shape.model_fields})
         sizes["intermediate_size"] *= times
         entries[role] = {"model": name, "dtype": dtype, "ms": TIMES, "shape": sizes}
     layers = {"layer": [entries["target"]], "head": [entries["target"]]}
@@ -82,7 +83,7 @@ def test_a_draft_reads_the_distribution_of_a_prompts_last_row_alone() -> None:
     """A draft of one layer, whose layer and output projection were measured."""
     layer, head = {1: 1.0, 101: 2.0}, {1: 0.5, 101: 5.5}
     shape = load_model(REFERENCE / "draft" / "config.json")
-    sizes = shape.model_dump(exclude={"origin", "dtype"})
+    sizes = shape.model_dump(include={*Shape.model_fields})
     entry = {"model": "reference", "dtype": "float32", "shape": sizes}
     device = {
         "layer": [{**entry, "attention": True, "ms": {0: layer, 4096: layer}}],

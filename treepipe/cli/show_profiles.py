@@ -33,7 +33,7 @@ from treepipe.profiles.schema import (
     ModelProfile,
     SamplingTime,
 )
-from treepipe.profiles.shapes import BYTES
+from treepipe.profiles.shapes import BYTES, STATE_BYTES, compute_dtype
 from treepipe.results.sheet import Sheet, columns, figures, words
 from treepipe.results.show import print_sheet
 
@@ -63,7 +63,8 @@ def show_profile(name: str, plot: Path | None, console: Console) -> None:
     kind, profile = load_any(path)
     shown = curves_of(profile, path.stem)
     say(f"{kind}/{path.stem}: {profile.origin.source}")
-    for line in (*_origin_lines(profile), *shown.notes):
+    caveats = profile.caveats.values() if isinstance(profile, ModelProfile) else ()
+    for line in (*_origin_lines(profile), *(f"key {each}" for each in caveats), *shown.notes):
         say(f"  {line}")
     if isinstance(profile, ModelProfile):
         print_sheet(console, _sizes_table(profile))
@@ -171,14 +172,26 @@ def _doubt(shown: Shown) -> str:
 def _sizes_table(model: ModelProfile) -> Sheet:
     sheet = Sheet("sizes", [*words("what"), *figures("value")])
     for key in type(model).model_fields:
-        if key != "origin":
+        if key not in ("origin", "kinds", "caveats"):
             sheet.add(key, str(getattr(model, key)))
+    for kind in model.kinds:
+        own = ((key, getattr(kind, key)) for key in type(kind).model_fields if key != "layers")
+        told = ", ".join(
+            key if value is True else f"{key} {value:,}" for key, value in own if value
+        )
+        sheet.add(f"{kind.layers} layers", told)
     sheet.add("parameters", f"{model.parameters:,}")
+    sheet.add("of them read by a pass over one row", f"{model.active_parameters:,}")
     sheet.add("parameters of a layer", f"{model.layer_parameters:,}")
+    sheet.add(f"all weights in {model.dtype}, GB", f"{model.model_bytes(model.dtype) / 1e9:.3f}")
     for dtype in BYTES:
-        sheet.add(f"layer in {dtype}, MiB", f"{model.layer_bytes(dtype) / 2**20:.1f}")
-    kv = model.kv_bytes(model.dtype) / 2**10
-    sheet.add(f"keys and values of a token in a layer in {model.dtype}, KiB", f"{kv:g}")
+        each = model if dtype == model.dtype else model.model_copy(update={"bits": None})
+        sheet.add(f"layer in {dtype}, MiB", f"{each.layer_bytes(dtype) / 2**20:.1f}")
+    kv, of = model.kv_bytes(model.dtype) / 2**10, f"a layer in {compute_dtype(model.dtype)}"
+    sheet.add(f"keys and values of a token in {of}, KiB", f"{kv:g}")
+    sheet.add("keys and values of a token in all layers, KiB", f"{kv * model.layers:g}")
+    if state := model.layers * model.state * STATE_BYTES:
+        sheet.add("state of a request in all layers, MiB", f"{state / 2**20:.1f}")
     return sheet
 
 

@@ -10,6 +10,7 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from math import isfinite, isnan
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,6 +64,14 @@ CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """Control characters except tabs and ends of lines; a terminal would interpret them."""
 
 
+OUT_OF_RANGE = re.compile(r"[eE]\+?\d{3}|\d{300}")
+"""Numbers of JSON that a float may not hold."""
+
+
+class _NotFiniteError(ValueError):
+    """A number that JSON does not have, or that a float does not hold."""
+
+
 def visible(text: str) -> str:
     """Return the text with control characters written out.
 
@@ -112,10 +121,43 @@ def named(known: Mapping[str, T], name: str, option: str) -> T:
     return known[name]
 
 
+def parse_json(text: str, endless: bool = False) -> Any:
+    """Parse JSON, whose numbers are finite: Python's module would take NaN and Infinity, too.
+
+    Args: ``endless``: infinities are numbers, as our files write the logarithm of 0.
+
+    Raises ``ValueError`` (or ``RecursionError``) with a sentence that names the first such key.
+    """
+
+    def number(word: str) -> float:
+        if wrong(found := float(word)):
+            raise _NotFiniteError
+        return found
+
+    wrong = isnan if endless else lambda each: not isfinite(each)
+    # A function for each number takes time, and only long ones are out of a float's range.
+    own = number if OUT_OF_RANGE.search(text) else None
+    try:
+        return json.loads(text, parse_constant=number, parse_float=own)
+    except _NotFiniteError:
+        found = next(place for place, each in _floats(json.loads(text)) if wrong(each))
+    raise ValueError(f"{found} is not a finite number")
+
+
+def _floats(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the numbers that may not be finite, with "key PLACE = NUMBER"."""
+    if isinstance(value, dict | list):
+        for name, each in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _floats(each, f"{place}.{name}" if place else f"key {name}")
+    elif isinstance(value, float):
+        shown = json.dumps(value)
+        yield (f"{place} = {shown}" if place else shown), value
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Read the JSON object in a file. Raises ``UserError`` if there is none."""
     with reading(path, "is not valid JSON"):
-        content = json.loads(read_text(path))
+        content = parse_json(read_text(path))
     if not isinstance(content, dict):
         raise UserError(f"{path}: must hold a JSON object")
     return content

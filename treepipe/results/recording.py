@@ -18,7 +18,7 @@ from treepipe.core.protocol import Drafted, DraftPass
 from treepipe.core.requests import numbered
 from treepipe.core.scratch import Scratch
 from treepipe.files.outputs import write_file
-from treepipe.files.reading import read_text, reading
+from treepipe.files.reading import parse_json, read_text, reading
 
 SCHEMA = "treepipe.recording/1"
 
@@ -59,7 +59,7 @@ class Recording:
     def load(cls, path: Path) -> Recording:
         """Read a file. Raises ``UserError`` if it is missing or no recording."""
         with reading(path, "is not a recording", "recording", (TypeError, AttributeError)):
-            content = json.loads(read_text(path))
+            content = parse_json(read_text(path), endless=True)
             if content["schema"] != SCHEMA:
                 raise ValueError(f"key schema = {content['schema']!r}, not {SCHEMA!r}")
             requests = {int(key): _request(value) for key, value in content["requests"].items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from treepipe.profiles.shapes import BYTES, DType, Shape, compute_dtype
+from treepipe.profiles.shapes import BYTES, STATE_BYTES, DType, Shape, compute_dtype
 from treepipe.scenario.schema import Model
 
 MIB, KIB = 2**20, 2**10
@@ -17,6 +17,8 @@ class Footprint:
     Attributes:
         layer_bytes: weights of a layer.
         kv_bytes: keys and values of a token in a layer.
+        windows: (window, bytes) of those of ``kv_bytes`` that only the last tokens hold.
+        state_bytes: what a layer keeps of a request, whatever its length.
         row_bytes: one row's hidden state.
         ends_bytes: embedding and output projection, and the input part of an EAGLE head.
         embedding_bytes: the embedding alone; the output projection has the same size.
@@ -31,6 +33,14 @@ class Footprint:
     embedding_bytes: float = 0.0
     tied: bool = False
     vocabulary: int = 0
+    windows: tuple[tuple[int, float], ...] = ()
+    state_bytes: float = 0.0
+
+    def entry_bytes(self, entries: int) -> float:
+        """Return the bytes of one of a request's ``entries`` in a layer's cache, on average."""
+        number = max(1, entries)
+        spared = sum(own * max(0.0, 1 - window / number) for window, own in self.windows)
+        return self.kv_bytes - spared + self.state_bytes / number
 
     def stage_ends_bytes(self, first: bool, last: bool) -> float:
         """Return the bytes of the target's ends that a stage of the pipeline holds."""
@@ -54,13 +64,19 @@ class Footprint:
     def of_shape(cls, shape: Shape, dtype: DType) -> Footprint:
         """Return the footprint of a model whose sizes are known."""
         # Quantized models keep what is around their layers in the type they compute in.
-        rest = shape.parameters - shape.layers * shape.layer_parameters
+        full = BYTES[compute_dtype(dtype)]
         return cls(
             shape.layer_bytes(dtype),
             shape.kv_bytes(dtype),
             shape.row_bytes(dtype),
-            rest * BYTES[compute_dtype(dtype)],
-            shape.head_parameters * BYTES[compute_dtype(dtype)],
+            shape.end_parameters * full,
+            shape.head_parameters * full,
             shape.tied,
             shape.vocabulary,
+            tuple(
+                (kind.window, full * kind.cached * kind.layers / shape.layers)
+                for kind in shape.kinds
+                if kind.window is not None
+            ),
+            shape.state * STATE_BYTES,
         )

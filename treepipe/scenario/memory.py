@@ -2,8 +2,9 @@
 
 Each role needs: its runtime; weights, and the target's ends where it holds them; for each request
 that can be open at once, keys and values of the longest text and largest tree (as the executor
-allocates); buffers of its largest pass, with the most rows for ``serving.batch`` requests. Roles
-that share a machine share its memory.
+allocates; of a profile's layers with a window the window's alone, as engines do); buffers of its
+largest pass, with the most rows for ``serving.batch`` requests. Roles that share a machine share
+its memory.
 
 Where requests share room (``serving.cache``), it must hold one request, or ``serving.cache_tokens``
 tokens; ``free_room`` computes how many tokens fit.
@@ -93,7 +94,7 @@ def _stages(deployment: Deployment, target: Footprint, pipeline: int) -> Iterato
         if deployment.roles.ends == "pipeline":
             ends = target.stage_ends_bytes(number == 1, number == len(stages))
             buffers += rows * FLOAT_BYTES * target.vocabulary * (number == len(stages))
-        yield _need(stage.name, target, count, held, buffers, ends)
+        yield _need(stage.name, target, count, held, entries, buffers, ends)
 
 
 def _draft(
@@ -111,7 +112,7 @@ def _draft(
     judged = target if borrows else own
     states = 1 + max(1, len(deployment.roles.captured))
     buffers = rows * (FLOAT_BYTES * judged.vocabulary + states * judged.row_bytes)
-    return _need(name, own, layers, _held(deployment, at_once, entries), buffers, ends)
+    return _need(name, own, layers, _held(deployment, at_once, entries), entries, buffers, ends)
 
 
 def weights_mib(deployment: Deployment) -> dict[Machine, float]:
@@ -133,11 +134,21 @@ def _held(deployment: Deployment, at_once: int, entries: int) -> tuple[int, int]
 
 
 def _need(
-    role: str, model: Footprint, layers: int, held: tuple[int, int], buffers: float, ends: float
+    role: str,
+    model: Footprint,
+    layers: int,
+    held: tuple[int, int],
+    own: int,
+    buffers: float,
+    ends: float,
 ) -> Need:
-    """Return a role's needs. Args: ``held``: requests and entries; ``buffers``, ``ends``: bytes."""
+    """Return a role's needs.
+
+    Args: ``held``: requests and entries; ``own``: entries of one request; ``buffers``, ``ends``:
+    bytes.
+    """
     requests, entries = held
-    caches = requests * entries * layers * model.kv_bytes / MIB
+    caches = requests * entries * layers * model.entry_bytes(own) / MIB
     weights = layers * model.layer_bytes / MIB
     return Need(role, weights, layers, caches, requests, entries, buffers / MIB, ends / MIB)
 

@@ -62,7 +62,7 @@ class Placement:
     Attributes:
         target: the target's sizes, from a profile or a checkpoint's ``config.json``; None where
             nothing needs them.
-        warnings: sentences about assumptions behind the times, each naming all its devices.
+        warnings: sentences about models and assumptions behind the times, each naming all devices.
         estimates: relative uncertainty of each named profile that states one.
         hosts: profiles of the hosts that have one.
     """
@@ -172,6 +172,7 @@ class _Placing:
         self.estimates: dict[Estimated, float] = {}
         self.hosts = host_profiles(scenario)
         self._remarks: list[Remark] = []
+        self._caveats: dict[str, None] = {}
         self._services: dict[str, ServiceTimes] = {}
         self._stages_known: dict[tuple[str, int], TimeTable] = {}
         self.target: ServedModel | None = None
@@ -181,13 +182,17 @@ class _Placing:
 
     @property
     def warnings(self) -> list[str]:
-        """Sentences about assumptions behind the times, each naming all its devices."""
+        """Sentences about models' sizes, and about assumptions behind the times, each naming all
+        its devices."""
         devices: dict[str, list[str]] = {}
         for device, sentence in self._remarks:
             devices.setdefault(sentence, []).append(device)
         return [
-            f"device{'s' * (len(names) > 1)} {', '.join(names)}: {sentence}"
-            for sentence, names in devices.items()
+            *self._caveats,
+            *(
+                f"device{'s' * (len(names) > 1)} {', '.join(names)}: {sentence}"
+                for sentence, names in devices.items()
+            ),
         ]
 
     @property
@@ -197,7 +202,10 @@ class _Placing:
             return self.target.shape.row_bytes(self.target.dtype)
         section = self._scenario.target
         width = section.hidden_size
-        if width is None and (model := self._model(section, "target", "target")) is not None:
+        if (
+            width is None
+            and (model := self._model(section, "target", "target", tell=False)) is not None
+        ):
             width = model.shape.hidden_size
         return round(BYTES[compute_dtype(section.dtype or FULL)] * (width or 0))
 
@@ -373,19 +381,28 @@ class _Placing:
             f"model must be known"
         )
 
-    def _model(self, section: Model, key: str, role: str) -> ServedModel | None:
-        """Return a model from its profile, else its checkpoint's ``config.json``, else None."""
+    def _model(self, section: Model, key: str, role: str, tell: bool = True) -> ServedModel | None:
+        """Return a model from its profile, else its checkpoint's ``config.json``, else None.
+
+        Args: ``tell``: warn of what is counted otherwise than it is.
+        """
         base, name = self._path.parent, section.profile
         if name is not None:
             profile = find_model(name, f"{self._path}: key {key}.profile", base)
             self._note_estimate(Estimated("model", name), profile.origin)
-            dtype = profile.dtype
+            dtype = section.dtype or profile.dtype
+            if dtype != profile.dtype:
+                profile = profile.model_copy(update={"bits": None})
         elif section.checkpoint is not None:
-            name, dtype = section.checkpoint, FULL  # as a run computes
+            name, dtype = section.checkpoint, section.dtype or FULL  # as a run computes
             profile = load_model(checkpoint_directory(name, role, base) / "config.json")
         else:
             return None
-        return ServedModel(name, profile, section.dtype or dtype)
+        known = section.profile is None or section.dtype is not None
+        for said, caveat in profile.caveats.items() if tell else ():
+            if not (known and said == "dtype"):
+                self._caveats[f"model {name}: key {caveat}"] = None
+        return ServedModel(name, profile, dtype)
 
     def _all_layers(self, opened: int | None) -> int | None:
         """Return the target's number of layers; ``UserError`` if two sources disagree."""

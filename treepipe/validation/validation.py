@@ -7,7 +7,6 @@ the rest is acceptance error.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from treepipe.core.errors import UserError
-from treepipe.files.reading import UNREADABLE, read_text, reading_fault
+from treepipe.files.reading import UNREADABLE, parse_json, read_text, reading_fault
 from treepipe.results.estimates import summarize
 from treepipe.results.metrics import METRICS, utilization
 from treepipe.results.statistics import Interval
@@ -185,7 +184,7 @@ def against(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any
 def load_validation(path: Path, key: str) -> dict[str, Any]:
     """Load the validation file that ``key`` names; raises ``UserError``."""
     try:
-        content = json.loads(read_text(path))
+        content = parse_json(read_text(path))
         if content["schema"] != SCHEMA:
             raise ValueError(f"key schema = {content['schema']!r}, not {SCHEMA!r}")
         for each in content["scenarios"]:
