@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         run,
         simulate,
         sweep,
-        theory,
         validate,
     )
     from treepipe.results.result import MetricValue, Result
@@ -47,7 +46,6 @@ __all__ = [
     "run",
     "simulate",
     "sweep",
-    "theory",
     "validate",
 ]
 

@@ -72,37 +72,6 @@ def simulate(
     )
 
 
-def theory(scenario: Scenario) -> Result:
-    """Predict a scenario by the papers' closed forms: expected values, without intervals.
-
-    Raises ``UserError``: no closed form describes it, or something it names is wrong.
-
-    >>> from treepipe import Scenario, theory
-    >>> result = theory(Scenario.of({
-    ...     "name": "plain",
-    ...     "target": {"layers": 4},
-    ...     "pipelines": [{"stages": [{"device": {"stage_ms": {1: 20.0}}, "count": 2}]}],
-    ...     "links": {"default": {"latency_ms": 1.0}},
-    ...     "schedule": {"name": "pp"},
-    ... }))
-    >>> round(result.metrics["time_between_tokens_ms"].mean)
-    43
-    """
-    from treepipe.results.result import make_theory_result
-    from treepipe.sim.theory.closed_form import closed_form
-
-    found = closed_form(scenario)
-    return make_theory_result(
-        scenario.name,
-        scenario.seed,
-        found.form,
-        found.metrics,
-        found.utilization,
-        found.terms,
-        found.warnings,
-    )
-
-
 def run(
     scenario: Scenario,
     runs: int | None = None,

@@ -1,33 +1,27 @@
 """The closed form that applies to a scenario: its inputs, its figures, and its assumptions.
 
-A scenario without a closed form is refused with one sentence; one that bends an assumption gets a
-warning that names it.
+A scenario without a closed form is refused with one sentence; for one that bends an assumption the
+form says what it leaves out.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
 from treepipe.profiles.hit_ratio import at_depth, depths_of
 from treepipe.scenario.deployment import Deployment
-from treepipe.scenario.distributions import Poisson
 from treepipe.scenario.passage import Passage, chunks_of
-from treepipe.scenario.resolve import deploy, input_warnings
+from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scale import scaled_hits
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import HitRatio, PoolSection, Replay
-from treepipe.sim.acceptance_pool import acceptance_pool, acceptance_warnings
+from treepipe.sim.acceptance_pool import acceptance_pool
 from treepipe.sim.blocks import Blocks, blocks_of
 from treepipe.sim.theory import alone, shared, stepped
-from treepipe.sim.theory.outcomes import Guessing
-from treepipe.sim.theory.pearl import Pearl
-from treepipe.sim.theory.queues import pollaczek_khinchine_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +42,16 @@ class ClosedForm:
     terms: Mapping[str, float]
     warnings: tuple[str, ...]
 
+    @property
+    def sentence(self) -> str:
+        """The time between tokens, and what the form leaves out."""
+        from treepipe.results.show import number
+
+        value = number(self.metrics["time_between_tokens_ms"])
+        bent = [each.removeprefix("the closed form ") for each in self.warnings]
+        left_out = f"; it {'; it '.join(bent)}" if bent else ""
+        return f"closed form ({self.form}): {value} ms between tokens{left_out}"
+
 
 def closed_form(scenario: Scenario) -> ClosedForm:
     """Compute the expected values of a scenario.
@@ -60,8 +64,8 @@ def closed_form(scenario: Scenario) -> ClosedForm:
         raise UserError(f"{scenario.path}: key {key}: no closed form applies: {reason}")
     pool = _blocks(scenario)
     found = _form(scenario).evaluate(scenario, deployment, pool)
-    bent, inputs = _bent(scenario, deployment), input_warnings(scenario, deployment)
-    return replace(found, warnings=tuple(sorted({*found.warnings, *bent, *inputs})))
+    bent = _bent(scenario, deployment)
+    return replace(found, warnings=tuple(sorted({*found.warnings, *bent})))
 
 
 # --- conditions ----------------------------------------------------------------------------------
@@ -113,7 +117,7 @@ def _refusals(scenario: Scenario, deployment: Deployment) -> Iterator[tuple[str,
     if any(placed.times.judge or placed.times.draw for placed in deployment.roles.placed):
         yield "sampling", "it leaves out what choosing tokens by this rule takes ([[sampling]])"
     if workload.arriving is not None:
-        yield from _refused_arrivals(scenario, deployment)
+        yield "workload.arrivals", "it is for requests of a closed loop"
     elif _form(scenario).targets:
         yield from _refused_targets(scenario, deployment)
     else:
@@ -144,19 +148,6 @@ def _refused_targets(scenario: Scenario, deployment: Deployment) -> Iterator[tup
         yield "pipelines", "it is for equal targets"
 
 
-def _refused_arrivals(scenario: Scenario, deployment: Deployment) -> Iterator[tuple[str, str]]:
-    if not _form(scenario).arrivals:
-        yield "workload.arrivals", f"it is for {_named(lambda form: form.arrivals)}"
-    if not isinstance(scenario.workload.arriving, Poisson):
-        yield "workload.arrivals.process", "it is for 'poisson'"
-    if len(deployment.roles.pipelines) > 1 or deployment.service.limit != 1:
-        yield (
-            "serving.places",
-            "with arrivals it is for one pipeline that serves one request at a time "
-            "(serving.places = 1)",
-        )
-
-
 def _bent(scenario: Scenario, deployment: Deployment) -> list[str]:
     """Return the assumptions of all closed forms that the scenario bends."""
     wiring, machines = deployment.wiring, deployment.roles.machines
@@ -178,7 +169,6 @@ def _bent(scenario: Scenario, deployment: Deployment) -> list[str]:
         "takes times without context": any(table.last_context is not None for table in tables),
     }
     found = [f"the closed form {sentence}" for sentence, bent in assumed.items() if bent]
-    found += acceptance_warnings(scenario)
     if isinstance(scenario.acceptance, PoolSection) and scenario.schedule.system.drafts:
         found.append(
             "the closed form assumes that acceptance at a position does not depend on the last one"
@@ -211,49 +201,8 @@ def _alone(scenario: Scenario, deployment: Deployment, pool: Blocks | None) -> C
             terms |= form.terms(passage, beta, section.gamma)
     request = alone.Alone(passage, decoding, chunks, new_tokens)
     metrics, busy = request.metrics(), request.busy_ms()
-    rate_s = 1e3 / metrics["request_latency_ms"]
-    if isinstance(scenario.workload.arrivals, Poisson):
-        rate_s = scenario.workload.arrivals.rate_per_s
-        terms |= _queue(request, rate_s, metrics, scenario.path)
-    shares = {name: time * rate_s / 1e3 for name, time in busy.items()}
+    shares = {name: time / metrics["request_latency_ms"] for name, time in busy.items()}
     return ClosedForm(form.source, metrics, shares, terms, decoding.warnings)
-
-
-def _queue(
-    request: alone.Alone, rate_s: float, metrics: dict[str, float], path: Path
-) -> dict[str, float]:
-    """Add the wait of Poisson arrivals at a server whose service is a whole request to ``metrics``:
-    M/G/1 (Pollaczek and Khinchin)."""
-    service, variance = metrics["request_latency_ms"], request.decoding_ms[1]
-    try:
-        wait = pollaczek_khinchine_ms(rate_s, service, math.sqrt(variance) / service)
-    except ValueError as error:
-        raise UserError(
-            f"{path}: key workload.arrivals.rate_per_s = {rate_s:g}: no closed form applies: "
-            f"{error}"
-        ) from None
-    metrics["time_to_first_token_ms"] += wait
-    metrics["request_latency_ms"] += wait
-    metrics["throughput_tokens_s"] = rate_s * request.new_tokens
-    return {"load": rate_s * service / 1e3, "request_service_ms": service, "queue_wait_ms": wait}
-
-
-def _overlapped(scenario: Scenario, deployment: Deployment, pool: Blocks | None) -> ClosedForm:
-    assert pool is not None  # it drafts
-    passage, section = Passage(deployment), scenario.schedule.parameters
-    prompt, new_tokens = _lengths(scenario)
-    form = _form(scenario)
-    assert form.steps is not None
-    steps = form.steps(passage, pool, section, prompt)
-    prefill = passage.prefill_ms(chunks_of(prompt, section.prefill_chunk))
-    decode, rounds = steps.decoding(new_tokens - 1)
-    return ClosedForm(
-        form.source,
-        alone.request_metrics(prefill, decode, new_tokens, rounds),
-        {},
-        dict(steps.terms()),
-        tuple(passage.bent_reading(section.gamma, section.gamma)),
-    )
 
 
 def _shared(scenario: Scenario, deployment: Deployment, pool: Blocks | None) -> ClosedForm:
@@ -349,30 +298,20 @@ class Form:
             and prompt; None: plain decoding.
         terms: function of ``alone`` that gives the paper's own quantities from passage, acceptance
             and gamma.
-        steps: rounds beside which the draft works, from passage, acceptance, parameters and prompt.
         targets: whether it models several targets with a request each, instead of one pipeline.
-        arrivals: whether it models random arrivals.
     """
 
     source: str
     evaluate: Callable[[Scenario, Deployment, Blocks | None], ClosedForm]
     rounds: Callable[[Passage, Any, int, int], alone.Decoding] | None = None
     terms: Callable[[Passage, float, int], dict[str, float]] | None = None
-    steps: Callable[[Passage, Blocks, Any, int], Pearl | Guessing] | None = None
     targets: bool = False
-    arrivals: bool = False
 
 
 FORMS: Mapping[str, Form] = {
-    "plain": Form("PipeDec, section 2.2", _alone, arrivals=True),
-    "chain": Form(
-        "Leviathan et al. 2023, eq. 1, over a pipeline", _alone, alone.chain, arrivals=True
-    ),
-    "chain_ahead": Form(
-        "DSD, section 3", _alone, alone.chain_ahead, alone.dsd_terms, arrivals=True
-    ),
-    "pearl": Form("PEARL, section 3", _overlapped, steps=Pearl.of),
-    "ssd": Form("SSD, arXiv 2603.03251, over a pipeline", _overlapped, steps=Guessing.of),
+    "plain": Form("PipeDec, section 2.2", _alone),
+    "chain": Form("Leviathan et al. 2023, eq. 1, over a pipeline", _alone, alone.chain),
+    "chain_ahead": Form("DSD, section 3", _alone, alone.chain_ahead, alone.dsd_terms),
     "star": Form("StarSD, eq. 3-12", _shared, targets=True),
     "pipedec": Form("PipeDec, section 2.3", _stepped),
     "specpipe": Form("SpecPipe, eq. 1-2", _stepped),

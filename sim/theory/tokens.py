@@ -5,9 +5,8 @@ Acceptances are independent; the cost of a round is in the systems' own files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from treepipe.profiles.hit_ratio import at_depth
 
@@ -96,34 +95,3 @@ def decoding_moments(
                     then**2 + 2 * then * mean[left] + square[left]
                 )
     return first_ms + mean[tokens], max(0.0, square[tokens] - mean[tokens] ** 2)
-
-
-class StepOutcome(NamedTuple):
-    """One outcome of a step where steps differ in kind: as a ``DecisionOutcome``, with the kind of
-    the step that follows, and whether the decision ends a round."""
-
-    probability: float
-    tokens: int
-    then_ms: float
-    then: str
-    ends_round: bool
-
-
-def decoding_by_kind(
-    tokens: int, first: str, outcomes: Mapping[str, Sequence[StepOutcome]]
-) -> tuple[float, float]:
-    """Compute the expected time (ms) from the end of the first step, which is of kind ``first``,
-    until ``tokens`` are committed, and the rounds; the end ends a round, too."""
-    found = {kind: [(0.0, 0.0)] for kind in outcomes}  # by tokens wanted when a step ends
-    for wanted in range(1, tokens + 1):
-        for kind, each in outcomes.items():
-            ms = rounds = 0.0
-            for share, made, next_ms, then, ends_round in each:
-                if made >= wanted:
-                    rounds += share
-                else:
-                    later_ms, later = found[then][wanted - made]
-                    ms += share * (next_ms + later_ms)
-                    rounds += share * (ends_round + later)
-            found[kind].append((ms, rounds))
-    return found[first][tokens]

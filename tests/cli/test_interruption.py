@@ -69,7 +69,7 @@ def test_an_interruption_before_the_command_line_is_there_is_one_sentence(
     assert capsys.readouterr().err == "treepipe: interrupted; nothing was written\n"
 
 
-@pytest.mark.parametrize("command", [name for name in WORK if name not in ("profiles", "theory")])
+@pytest.mark.parametrize("command", [name for name in WORK if name != "profiles"])
 @pytest.mark.parametrize("work", [press, press_in_an_import], ids=["plain", "in an import"])
 def test_an_interruption_is_one_sentence(
     command: str, work: Callable[..., None], terminal: Terminal, works: Callable[..., list[object]]

@@ -58,7 +58,7 @@ OPTIONS = {
     "--where-time-goes": ("simulate", "run"),
     "--trace": ("simulate", "run"),
     "--plot": ("simulate", "run", "profiles", "plan"),
-    "--json": ("simulate", "theory", "run", "validate", "plan", "sweep", "study"),
+    "--json": ("simulate", "run", "validate", "plan", "sweep", "study"),
 }
 
 

@@ -92,12 +92,6 @@ def test_common_random_numbers_leave_no_difference(loaded: treepipe.Scenario) ->
     assert found.to_json()["schema"] == "treepipe.versus/1"
 
 
-def test_a_closed_form_has_no_timeline(loaded: treepipe.Scenario) -> None:
-    plain = loaded.with_(schedule={"name": "pp"}, **{"workload.requests": 1})
-    with pytest.raises(UserError, match="has no timeline"):
-        treepipe.theory(plain).plot()
-
-
 @pytest.mark.parametrize(
     "real",
     [

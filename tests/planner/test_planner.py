@@ -385,8 +385,7 @@ def test_options_that_contradict_each_other_are_refused(path: Path, terminal: Te
 def test_a_cluster_and_a_scenario_are_not_taken_for_each_other(
     path: Path, terminal: Terminal
 ) -> None:
-    for command in ("simulate", "theory"):
-        terminal.refuses("is a cluster file (it has a table [search])", command, EXAMPLE)
+    terminal.refuses("is a cluster file (it has a table [search])", "simulate", EXAMPLE)
     path.write_text(WITHOUT_SEARCH + '[schedule]\nname = "chain"\n')
     terminal.refuses("is a scenario (it names its schedule and has no", "plan", path)
     assert Cluster.load(path, ["search.keep=2"]).search.schedules == ("chain",)

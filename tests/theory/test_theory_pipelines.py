@@ -1,4 +1,4 @@
-"""Closed forms against the simulator: plain decoding, chains, layers, and requests in a queue.
+"""Closed forms against the simulator: plain decoding, chains and layers.
 
 Deterministic figures agree to rounding, expected values lie in the simulator's 95 % interval.
 """
@@ -18,11 +18,10 @@ from tests.worlds.theory_scenarios import (
     links_of,
     stages_of,
 )
-from treepipe.results.estimates import observe, summarize
+from treepipe.results.estimates import summarize
 from treepipe.results.metrics import run_metrics
 from treepipe.sim.theory import dsd
 from treepipe.sim.theory.layered import pipedec_latency_ms, specpipe_even_tbt_ms
-from treepipe.sim.theory.queues import pollaczek_khinchine_ms
 
 UNEVEN = (
     "pipelines=[{ stages = ["
@@ -56,7 +55,7 @@ def test_plain_decoding(settings: tuple[str, ...], new_tokens: int, ends: str) -
 
 @pytest.mark.parametrize(
     ("name", "ends"),
-    [("chain", "draft"), ("dsd", "pipeline"), ("pearl", "draft"), ("ssd", "pipeline")],
+    [("chain", "draft"), ("dsd", "pipeline")],
 )
 @pytest.mark.parametrize("beta", [0, 1])
 @pytest.mark.parametrize("settings", [(), (UNEVEN, UNEVEN_LINKS, WIDE)])
@@ -98,38 +97,6 @@ def test_a_chain_knows_that_catching_up_takes_longer(
 
 
 @pytest.mark.parametrize("beta", [0, 1])
-def test_a_step_of_pearl_waits_for_a_slow_draft(beta: int) -> None:
-    """PEARL, section 3: max(gamma t_d, t_v)."""
-    written = Written("pearl", draft_of(90.0), f"acceptance.beta={beta}")
-    assert_equal(written)
-    assert written.expected().terms["post_verify_ms"] == pytest.approx(4 * 90.0)
-
-
-@pytest.mark.parametrize("jit", ["true", "false"])
-@pytest.mark.parametrize("draft_ms", [3.0, 40.0])
-def test_outcomes_that_are_never_guessed(jit: str, draft_ms: float) -> None:
-    """SSD, where every outcome is a miss: the chain is drafted on the spot, or left out."""
-    keys = f"schedule.jit_speculate={jit}", "acceptance.beta=0", draft_of(draft_ms)
-    written = Written("ssd", *keys, "schedule.fan_out=2")
-    assert_equal(written)
-    terms = written.expected().terms
-    assert terms["guessing_ms"] == pytest.approx(5 * draft_ms)
-    assert terms["hit_behind_chain"] == terms["hit_behind_root"] == 0
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("jit", ["true", "false"])
-def test_outcomes_guessed_by_rank(jit: str) -> None:
-    shares = 'acceptance={source="hit_ratio", table={1=0.6, 2=0.75, 3=0.8, 8=0.9}}'
-    written = Written("ssd", shares, f"schedule.jit_speculate={jit}", "runs=40")
-    metrics, _ = summarize(written.simulated())
-    assert_within(metrics, written.expected().metrics)
-    hits = written.expected().terms
-    assert hits["hit_behind_root"] == pytest.approx(0.8, abs=1e-3)
-    assert hits["hit_behind_chain"] < hits["hit_behind_root"]
-
-
-@pytest.mark.parametrize("beta", [0, 1])
 def test_a_chain_drafted_in_one_pass_takes_one(beta: int) -> None:
     """However long it is: each round is shorter by the three further passes of 3 ms."""
     given = f"acceptance.beta={beta}", "schedule.ends=draft"
@@ -143,7 +110,7 @@ def test_a_chain_drafted_in_one_pass_takes_one(beta: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["chain", "dsd", "pearl", "specpipe"])
+@pytest.mark.parametrize("name", ["chain", "dsd", "specpipe"])
 @pytest.mark.parametrize(("beta", "runs"), [(0.5, 40), (0.9, 80)])
 def test_expected_values(name: str, beta: float, runs: int) -> None:
     draft = [] if name == "specpipe" else [GROWING_DRAFT]
@@ -312,46 +279,3 @@ def test_specpipe_between_tokens(name: str) -> None:
     assert 4 * 20.0 / mean == pytest.approx(4 / (1 + 3 * (1 - hit)), rel=EXACTLY)
     worst = specpipe_even_tbt_ms(20.0, hit, 4, "N")
     assert worst - mean == pytest.approx((1 - hit) * 20.0, rel=1e-6)
-
-
-# --- requests that arrive by themselves ----------------------------------------------------------
-
-SHORT = (
-    "pipelines=[{ stages = [{ device = { stage_ms = { 1 = 20.0 } } }] }]",
-    "workload.prompt_tokens=8",
-    "workload.new_tokens=4",
-)
-QUEUE = ("serving.places=1", "workload.requests=330", "runs=8", "workload.warmup_requests=30")
-
-
-def poisson(rate_per_s: float) -> str:
-    return f'workload.arrivals={{process="poisson",rate_per_s={rate_per_s}}}'
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("load", "beta"), [(0.5, 1.0), (0.5, 0.6)])
-def test_requests_wait_as_pollaczek_and_khinchin_say(load: float, beta: float) -> None:
-    """M/D/1 if all drafted tokens are accepted, M/G/1 with the chain's own variance if not."""
-    settings = (*SHORT, f"acceptance.beta={beta}")
-    alone = Written("chain", *settings).expected()
-    rate = 1e3 * load / alone.metrics["request_latency_ms"]
-    written = Written("chain", *settings, *QUEUE, poisson(rate))
-    expected = written.expected()
-    wait = expected.terms["queue_wait_ms"]
-    constant = pollaczek_khinchine_ms(rate, alone.metrics["request_latency_ms"], 0.0)
-    if beta == 1:
-        assert wait == pytest.approx(constant, rel=EXACTLY)
-    else:
-        assert wait > 1.05 * constant, "the variance is worth testing"
-    found, shares = observe(written.simulated(), 30).intervals
-    for name in ("request_latency_ms", "time_to_first_token_ms", "throughput_tokens_s"):
-        assert_within(found, {name: expected.metrics[name]}, 0.5)
-    for device, share in expected.utilization.items():
-        assert shares[device].mean == pytest.approx(share, rel=0.05), device
-
-
-def test_waiting_grows_with_variation_and_has_no_end_at_full_load() -> None:
-    assert pollaczek_khinchine_ms(50.0, 10.0, 0.0) == 5.0
-    assert pollaczek_khinchine_ms(50.0, 10.0, 1.0) == 10.0
-    with pytest.raises(ValueError, match="load 1: a queue"):
-        pollaczek_khinchine_ms(100.0, 10.0, 0.0)

@@ -61,7 +61,6 @@ def on_one_host(text: str) -> str:
 ROOT = Path(__file__).parents[2]
 WORK = {
     "simulate": "treepipe.sim.predict.predict",
-    "theory": "treepipe.sim.theory.closed_form.closed_form",
     "run": "treepipe.executor.execute.execute",
     "validate": "treepipe.validation.comparison.compared",
     "plan": "treepipe.planner.halving.rank",

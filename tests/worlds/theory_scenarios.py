@@ -78,9 +78,7 @@ class Written:
 
     @property
     def bent(self) -> list[str]:
-        """Warnings but those of keys without effect, and of trees whose acceptance is one share."""
-        beside = (" no effect: ", "states one share")
-        return [w for w in self.expected().warnings if not any(map(w.__contains__, beside))]
+        return [*self.expected().warnings]
 
 
 def draft_of(draft_ms: float) -> str:

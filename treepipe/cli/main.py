@@ -10,6 +10,7 @@ import importlib.metadata
 import io
 import platform
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,10 +31,8 @@ from treepipe.cli import validate as cli_validate
 from treepipe.cli import worker as cli_worker
 from treepipe.cli.options import (
     OfRuns,
-    OfScenario,
     Output,
     Quiet,
-    Settings,
     check_faults,
     command,
 )
@@ -51,6 +50,7 @@ from treepipe.interruption import Interruption
 
 if TYPE_CHECKING:
     from treepipe.results.result import Result
+    from treepipe.scenario.scenario import Scenario
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -194,30 +194,13 @@ def simulate(asked: SimulateOptions) -> None:
         else:
             found = library.compare(a, b, changed=asked.versus_settings or (), say=say)
     if b is None:
-        asked.emit(*asked.outputs(result))
+        formula = [] if asked.silent else [partial(_show_closed_form, a)]
+        asked.emit(*asked.outputs(result), *formula)
     else:
         sides = {"A": found.a, "B": found.b}
         first = [(f"{label}: {side.scenario}", side.traces[0]) for label, side in sides.items()]
         shown = asked.results(found.to_json(), partial(print_versus, found, console()))
         asked.emit(*asked.drawn(first), *shown)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TheoryOptions(Output, Settings, OfScenario):
-    """Options of ``treepipe theory``."""
-
-
-@app.command()
-@command(TheoryOptions)
-def theory(asked: TheoryOptions) -> None:
-    """Predict a scenario by the papers' closed forms, where one applies."""
-    from treepipe import library
-    from treepipe.results.show import console, print_result
-    from treepipe.scenario.scenario import Scenario
-
-    asked.check({}, asked.scenario)
-    result = library.theory(Scenario.load(asked.scenario, asked.changes))
-    asked.emit(*asked.results(result.to_json(), partial(print_result, result, console())))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,6 +305,15 @@ def study(asked: StudyOptions) -> None:
         *asked.results(result.content(), partial(studies.show_study, result, folder)),
         partial(check_faults, result.faults),
     )
+
+
+def _show_closed_form(scenario: Scenario) -> None:
+    """Print what the papers' formulas say, where they describe the scenario."""
+    from treepipe.results.show import console
+    from treepipe.sim.theory.closed_form import closed_form
+
+    with suppress(UserError):
+        console().print(closed_form(scenario).sentence, highlight=False)
 
 
 def _complain(sentence: str) -> None:

@@ -1,4 +1,4 @@
-"""Results of traces or a closed form, and their file (``treepipe.result/1``, ``docs/files.md``)."""
+"""Results of traces, and their file (``treepipe.result/1``, ``docs/files.md``)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from treepipe.results.recording import Recording
 
 SCHEMA = "treepipe.result/1"
-Source: TypeAlias = Literal["simulation", "execution", "theory"]
+Source: TypeAlias = Literal["simulation", "execution"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +83,12 @@ class Session:
         return {k: v for k, v in content.items() if v is not None or k not in optional}
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """Quantities of a closed form, with units in their names, and the source of its formulas."""
-
-    source: str
-    terms: Mapping[str, float]
-
-
 @dataclass(frozen=True)
 class Result:
     """Predicted or measured figures of a scenario.
 
     Attributes:
-        runs: number of runs; 0 for a closed form.
+        runs: number of runs.
         intervals_over: "runs", "batches" of a single one, or None.
         warmup_requests: requests left out of each run.
         utilization: busy share of time, by device.
@@ -132,7 +124,6 @@ class Result:
     warnings: tuple[str, ...] = ()
     complete: bool = True
     memory: Mapping[str, int] | None = None
-    closed_form: Terms | None = None
     failure: str | None = None
     targets: Mapping[str, Mapping[str, MetricValue]] = field(default_factory=dict)
     critical_path: CriticalPath | None = None
@@ -158,15 +149,12 @@ class Result:
             "sessions": [session.to_json() for session in self.sessions],
             "lossless": self.lossless,
         }
-        if self.closed_form is None:
-            content["complete"] = self.complete
+        content["complete"] = self.complete
         if self.failure is not None:
             content["failure"] = self.failure
         if faults := [asdict(fault) for trace in self.traces for fault in trace.faults]:
             content["faults"] = faults
         content["warnings"] = list(self.warnings)
-        if self.closed_form is not None:
-            content["closed_form"] = asdict(self.closed_form)
         if self.memory is not None:
             sizes = self.memory.items()
             content["memory"] = {n: {"peak_memory_bytes": b, "unit": "bytes"} for n, b in sizes}
@@ -193,7 +181,7 @@ class Result:
         """Draw the first run's timeline, one row per device.
 
         Raises:
-            UserError: a closed form has no runs to draw.
+            UserError: no run is there to draw.
         """
         if not self.traces:
             raise UserError(f"{self.scenario}: a result of source {self.source!r} has no timeline")
@@ -309,29 +297,6 @@ def make_incomplete_result(
         complete=False,
         failure=failure,
         traces=(ended,),
-    )
-
-
-def make_theory_result(
-    scenario: str,
-    seed: int,
-    form: str,
-    metrics: Mapping[str, float],
-    utilization: Mapping[str, float],
-    terms: Mapping[str, float],
-    warnings: Sequence[str],
-) -> Result:
-    """Make the result of the closed form ``form``: expected values without intervals."""
-    means = {n: Interval(metrics[n], None, None) for n in METRICS if n in metrics}
-    return Result(
-        "theory",
-        scenario,
-        seed,
-        0,
-        metrics={name: MetricValue.of(name, mean) for name, mean in means.items()},
-        utilization={name: Interval(share, None, None) for name, share in utilization.items()},
-        warnings=tuple(warnings),
-        closed_form=Terms(form, terms),
     )
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from treepipe.progress import Progress
-from treepipe.results.result import MetricValue, Result, Terms
+from treepipe.results.result import MetricValue, Result
 from treepipe.results.sheet import Sheet, figures, words
 from treepipe.results.statistics import Interval
 from treepipe.results.versus import Comparison, Difference
@@ -146,16 +146,14 @@ def _fit(table: Table, columns: list[list[str]], width: int, *, frame: bool) -> 
 
 
 def print_result(result: Result, shown: Console) -> None:
-    """Print a result's tables, warnings and critical path, then a closed form's own quantities."""
+    """Print a result's tables, warnings and critical path."""
     for table in result_tables(result):
         print_sheet(shown, table)
-    path, form = result.critical_path, result.closed_form
+    path = result.critical_path
     sentences = [] if result.lossless else [NOT_LOSSLESS]
     sentences += [f"warning: {warning}" for warning in result.warnings]
     for sentence in sentences + ([] if path is None else path.sentences):
         shown.print(sentence, highlight=False)
-    if form is not None and form.terms:
-        print_sheet(shown, terms_table(form))
 
 
 def print_versus(found: Comparison, shown: Console) -> None:
@@ -182,14 +180,6 @@ def result_tables(result: Result) -> list[Sheet]:
             name, *cells = _metric_cells(value)
             by_target.add(f"{target} {name}", *cells)
     return [sheet, by_target]
-
-
-def terms_table(form: Terms) -> Sheet:
-    """Make a table of a closed form's own quantities."""
-    sheet = Sheet(form.source, [*words("term (its unit in its name)"), *figures("value")])
-    for name, value in form.terms.items():
-        sheet.add(name, number(value))
-    return sheet
 
 
 def shares_table(found: Shares) -> Sheet:
@@ -227,9 +217,7 @@ def versus_warnings(found: Comparison) -> list[str]:
 
 
 def _basis(result: Result) -> str:
-    """Describe the basis of the figures: a closed form, or runs, batches and warm-up."""
-    if not result.runs:
-        return "expected values"
+    """Describe the basis of the figures: runs, batches and warm-up."""
     text = "1 run" if result.runs == 1 else f"{result.runs} runs"
     if result.intervals_over == "batches":
         text += " in batches"

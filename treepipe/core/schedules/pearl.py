@@ -96,6 +96,5 @@ SYSTEMS = (
         drawn=True,
         chains=True,
         grid=chain_grid,
-        closed_form="pearl",
     ),
 )

@@ -191,6 +191,5 @@ SYSTEMS = (
         drawn=True,
         chains=True,
         grid=_grid,
-        closed_form="ssd",
     ),
 )

@@ -167,7 +167,7 @@ def formula(system: System, case: TrialCase) -> None:
         }
     )
     expected = closed_form(scenario)
-    if [each for each in expected.warnings if " no effect: " not in each]:
+    if expected.warnings:
         return  # an assumption of the formulas is bent
     (trace,) = predict(scenario)
     found = run_metrics(trace)

@@ -1,14 +1,13 @@
-"""``treepipe theory``: the result file, and one sentence where no closed form applies."""
+"""Closed forms: which apply, what they leave out, and the line that a simulation tells."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.worlds.command_line import assert_sentence, call
+from tests.worlds.command_line import Terminal
 from tests.worlds.theory_scenarios import (
     CONSTANT,
     SECTIONS,
@@ -19,7 +18,6 @@ from tests.worlds.theory_scenarios import (
 )
 from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
-from treepipe.results.metrics import METRICS
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.theory.closed_form import FORMS, closed_form
 
@@ -27,39 +25,22 @@ POISSON = 'workload.arrivals={process="poisson",rate_per_s=0.1}'
 STUDIES = Path(__file__).parents[2] / "studies" / "scenarios"
 
 
-def theory(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, *settings: str, out: str = "out.json"
-) -> int:
-    path = folder / "scenario.toml"
-    path.write_text(CONSTANT)
-    given = [part for setting in settings for part in ("--set", setting)]
-    target = "-" if out == "-" else folder / out
-    return call(monkeypatch, "theory", path, "--json", target, *given)
-
-
-def test_the_result_has_the_common_format(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_simulation_tells_the_closed_form_in_a_line_and_no_more(
+    scenario: Path, terminal: Terminal
 ) -> None:
-    assert theory(monkeypatch, tmp_path, *SECTIONS["dsd"]) == 0
-    result = json.loads((tmp_path / "out.json").read_text())
-    assert result["schema"] == "treepipe.result/1"
-    assert (result["source"], result["scenario"]) == ("theory", "constant times")
-    assert result["runs"] == 0
-    expected = Written("dsd").expected()
-    assert result["metrics"] == {
-        name: {"mean": mean, "low": None, "high": None, "unit": METRICS[name].unit}
-        for name, mean in expected.metrics.items()
-    }
-    assert "time_between_tokens_ms" in expected.metrics
-    assert result["closed_form"]["source"] == expected.form
-    assert "constant times (theory, expected values)" in capsys.readouterr().out
-
-
-def test_json_on_standard_output_is_all_there_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert theory(monkeypatch, tmp_path, out="-") == 0
-    assert json.loads(capsys.readouterr().out)["source"] == "theory"
+    """Beside its tables, not in its file."""
+    scenario.write_text(CONSTANT)
+    chain = ("simulate", scenario, "--runs", 1, "--set", "schedule={name='chain',gamma=4}")
+    value = Written("chain").expected().metrics["time_between_tokens_ms"]
+    told = f"closed form (Leviathan et al. 2023, eq. 1, over a pipeline): {value:.4g} ms"
+    (line,) = [each for each in terminal.succeeds(*chain).splitlines() if "closed form" in each]
+    assert line.startswith(told)
+    assert "; it " not in line
+    bent = terminal.succeeds(*chain, "--set", "faults.spares=1")
+    assert "; it assumes that no worker fails" in " ".join(bent.split())
+    tree = terminal.succeeds("simulate", scenario, "--runs", 1, "--set", "schedule.name=flowspec")
+    assert "closed form" not in tree
+    assert "closed form" not in terminal.succeeds(*chain, "--json", "-")
 
 
 @pytest.mark.parametrize("name", [n for n in SECTIONS if systems()[n].closed_form])
@@ -92,11 +73,8 @@ def stars(*settings: str) -> tuple[str, ...]:
     return targets_of(3, 30.0, "schedule.name=starsd", *settings)
 
 
-ARRIVALS = "workload.arrivals.process"
 UNEQUAL = "pipelines=[{stages=[{device={}}]},{stages=[{device={stage_ms={1=9}}}]}]"
 FALLING = "acceptance={source='hit_ratio',table={1=[0.8,0.5,0.25]}}"
-GAMMA = 'workload.arrivals={process="gamma",rate_per_s=1,cv=2}'
-MUCH = 'workload.arrivals={process="poisson",rate_per_s=100}'
 TIMELESS = (stages_of(0.0), draft_of(0.0), "links.default.latency_ms=0", "schedule.name=chain")
 REFUSED = [
     (("schedule.name=flowspec",), "schedule.name", "'flowspec' has"),
@@ -118,10 +96,7 @@ REFUSED = [
         "acceptance.source",
         "has one text",
     ),
-    ((POISSON,), "serving.places", ""),
-    ((GAMMA, "serving.places=1"), ARRIVALS, "it is for 'poisson'"),
-    (("schedule.name=pipedec", POISSON), "workload.arrivals", "it is for pp, chain, dsd"),
-    ((MUCH, "serving.places=1"), "workload.arrivals.rate_per_s = 100", "load"),
+    ((POISSON,), "workload.arrivals", "requests of a closed loop"),
     (stars("schedule.adaptive_depth=true"), "schedule", "it is for chains of constant depth"),
     (stars("schedule.branching=[2,1]"), "schedule", "it is for chains of constant depth"),
     (stars("workload.concurrency=2"), "workload.concurrency", "it is for one request per target"),
@@ -150,24 +125,6 @@ def test_one_sentence_where_no_closed_form_applies(
     assert "\n" not in sentence
 
 
-def test_a_refusal_on_the_command_line_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert theory(monkeypatch, tmp_path, "schedule.name=flowspec") == 2
-    assert_sentence(capsys.readouterr().err, "key schedule.name: no closed form applies")
-    assert not (tmp_path / "out.json").exists()
-
-
-def test_acceptance_is_needed_but_for_plain_decoding(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "scenario.toml"
-    path.write_text(CONSTANT.replace('[acceptance]\nsource = "bernoulli"\nbeta = 0.7\n', ""))
-    assert call(monkeypatch, "theory", path, "--quiet") == 0
-    assert call(monkeypatch, "theory", path, "--set", "schedule.name=chain") == 2
-    assert_sentence(capsys.readouterr().err, "key acceptance is missing")
-
-
 CENTRAL = "schedule.central_transfers=true"
 GROWING = "drafts.0.device.draft_ms={ 1 = 3.0, 5 = 4.0 }"
 LOST = "faults.inject=[{ worker = 'pipeline0.stage1', kind = 'kill', at_ms = 5.0 }]"
@@ -188,7 +145,6 @@ BENT = [
     ("pipedec", (CENTRAL, "links.default.latency_ms=9"), "markers before a text's first layer"),
     ("specpipe", ("acceptance={source='hit_ratio',table={1=0.6,8=0.9}}",), "an upper bound"),
     ("specpipe", ("pipelines.0.stages.0.device.stage_ms.8=22.0",), "as long as one of 8 rows"),
-    ("pp", ("schedule.width=4",), "key schedule.width has no effect on pp"),
     ("pp", ("faults.spares=1",), "no worker fails"),
     ("pp", (LOST,), "no worker fails"),
     ("chain", ("acceptance={source='profile',name='reference-eagle'}",), "none of the 7 depths"),
