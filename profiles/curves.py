@@ -97,7 +97,7 @@ def curves_of(profile: AnyProfile, name: str) -> Shown:
         remarks: list[Remark] = []
         curves = _device_curves(profile, name, remarks)
         basis = "measured" if uncertainty is None else basis
-        return Shown(curves, "tokens", uncertainty, basis, tuple(told(remarks)))
+        return Shown(curves, "tokens", uncertainty, basis, tuple(text for _, text in told(remarks)))
     if isinstance(profile, Device):
         keys = ("stage_ms", "draft_ms", "evaluate_ms")
         given = [_given(key, getattr(profile, key)) for key in keys]

@@ -1,12 +1,12 @@
 """Service times of a stage, a draft pass and an output projection, from a device and a model.
 
 Times measured in this shape and type are used unchanged. Those of another shape are scaled by the
-ratio of the two roofline times at each token count. Weights of other bytes have other kernels, whose
-growth by rows a table does not tell: then the roofline is used, times what the smallest measured
-pass took over its own. Without measurements it is the roofline itself, which also adds attention
-that a table leaves out. A mixture's table follows the law of its experts between its rows and beyond
-them (``mixtures.py``). Every departure from a measurement adds a warning, and a table knows the rows
-that it rests on (``TimeTable.unknown``).
+ratio of the two roofline times at each token count. Weights of other bytes have other kernels,
+whose growth by rows a table does not tell: then it is the roofline, times what the smallest
+measured pass took over its own. Without measurements it is the roofline itself, which also adds
+attention that a table leaves out. A mixture's table follows the law of its experts between its rows
+and beyond them (``mixtures.py``). Every departure from a measurement adds a warning, and a table
+knows the rows that it rests on (``TimeTable.unknown``).
 """
 
 from __future__ import annotations
@@ -152,17 +152,19 @@ class Remark(NamedTuple):
     model: str = ""
 
 
-def told(remarks: Iterable[Remark]) -> dict[str, list[str]]:
-    """Return each sentence once for all parts and models, with its devices."""
-    subjects: dict[tuple[str, str], list[Remark]] = {}
-    for each in remarks:
-        subjects.setdefault((each.device, each.sentence), []).append(each)
-    found: dict[str, list[str]] = {}
-    for (device, sentence), own in subjects.items():
-        parts = " or ".join(dict.fromkeys(each.part for each in own))
-        models = ", ".join(dict.fromkeys(each.model for each in own))
-        text = sentence.replace("{parts}", parts).replace("{models}", models)
-        found.setdefault(text, []).append(device)
+def told(remarks: Iterable[Remark]) -> list[tuple[tuple[str, ...], str]]:
+    """Return each sentence once for all that it is true of, behind the names of its devices."""
+    devices: dict[tuple[str, str, str], list[str]] = {}
+    for device, *true in remarks:
+        devices.setdefault((true[0], true[1], true[2]), []).append(device)
+    subjects: dict[tuple[tuple[str, ...], str], list[tuple[str, str]]] = {}
+    for (sentence, part, model), names in devices.items():
+        subjects.setdefault((tuple(names), sentence), []).append((part, model))
+    found = []
+    for (names, sentence), own in subjects.items():
+        parts = " or ".join(dict.fromkeys(part for part, _ in own))
+        models = ", ".join(dict.fromkeys(model for _, model in own))
+        found.append((names, sentence.replace("{parts}", parts).replace("{models}", models)))
     return found
 
 
@@ -367,9 +369,7 @@ class ServiceTimes:
         alike = part.bytes_of(source.dtype) == part.bytes_of(model.dtype)
         if same and alike:
             if source.dtype != model.dtype:
-                self._warn(
-                    f"times of {{models}} are those measured in {source.dtype}", "", model
-                )
+                self._warn(f"times of {{models}} are those measured in {source.dtype}", "", model)
             return entry.ms
         if not alike:
             return self._of_other_bytes(entry, part, source, model)
@@ -398,8 +398,8 @@ class ServiceTimes:
         reading, which weights of other bytes do at other rows.
         """
         self._warn(
-            f"times of {{parts}} of {{models}} are the roofline's, times what the smallest measured "
-            f"pass of {source} took over its own",
+            f"times of {{parts}} of {{models}} are the roofline's, times what the smallest "
+            f"measured pass of {source} took over its own",
             _one(part.name),
             model,
         )

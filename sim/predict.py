@@ -253,13 +253,13 @@ def _refuse_far(deployment: Deployment, trace: Trace) -> None:
         UserError: one is.
     """
     for role, work, table, least, most in asked_rows(deployment, trace):
-        first, last = min(table.points), max(table.points)
+        first, last = table.first, max(table.points)
         for tokens, end in ((least, f"begins at {first}"), (most, f"ends at {last}")):
             above = tokens > FAR * last and table.extrapolates(tokens)
-            if above or (FAR * tokens < first and any(table.points.values())):
+            if above or FAR * tokens < first:
                 raise UserError(
-                    f"{deployment.path}: {role}: {work} times are asked for at {tokens} tokens, far "
-                    f"outside their table, which {end}; give times up to there"
+                    f"{deployment.path}: {role}: {work} times are asked for at {tokens} tokens, "
+                    f"far outside their table, which {end}; give times up to there"
                 )
 
 

@@ -19,7 +19,7 @@ from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.distributions import Poisson
 from treepipe.scenario.passage import Passage, chunks_of
 from treepipe.scenario.resolve import deploy, input_warnings
-from treepipe.scenario.rows import Asked, with_guessed_rows
+from treepipe.scenario.rows import asked_by_formula, with_guessed_rows
 from treepipe.scenario.scale import scaled_hits
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import HitRatio, PoolSection, Replay
@@ -61,19 +61,10 @@ def closed_form(scenario: Scenario) -> ClosedForm:
         raise UserError(f"{scenario.path}: key {key}: no closed form applies: {reason}")
     pool = _blocks(scenario)
     found = _form(scenario).evaluate(scenario, deployment, pool)
-    told = with_guessed_rows(deployment, _asked(scenario, deployment))
+    most, drafts = deployment.service.bounds.segment_tokens, scenario.schedule.system.drafts
+    told = with_guessed_rows(deployment, asked_by_formula(deployment, most, drafts=drafts))
     bent, inputs = _bent(scenario, deployment), input_warnings(scenario, told)
     return replace(found, warnings=tuple(sorted({*found.warnings, *bent, *inputs})))
-
-
-def _asked(scenario: Scenario, deployment: Deployment) -> Iterator[Asked]:
-    """Yield the tables, with the rows of the segments that the forms know."""
-    most, drafts = deployment.service.bounds.segment_tokens, scenario.schedule.system.drafts
-    for placed in deployment.roles.placed:
-        yield Asked(placed.name, "compute", placed.times.stage, 1, most)
-        yield Asked(placed.name, "evaluate", placed.times.evaluate, 1, most)
-        if drafts:
-            yield Asked(placed.name, "draft", placed.times.draft, 1, most)
 
 
 # --- conditions ----------------------------------------------------------------------------------

@@ -20,7 +20,8 @@ REMEMBERED = 1024
 """Most tokens of a pass whose time a table computes once."""
 FAR = 64
 """Factor on a table's ends up to which it is asked outside them, and between two neighbouring rows
-up to which it is linear between them without a word."""
+up to which what lies between them is known, unless the time hardly rises (``HARDLY``)."""
+HARDLY = 2.0
 Unknown: TypeAlias = tuple[tuple[float, float], ...]
 """Open intervals of rows of which nobody measured or gave a time, ascending and apart."""
 
@@ -96,6 +97,12 @@ class TimeTable:
         """Whether the last time is less than the one before it, so that it holds beyond the end."""
         return len(self._times) > 1 and self._times[-1] < self._times[-2]
 
+    @property
+    def first(self) -> int:
+        """The fewest rows that the table knows."""
+        low, high = self.unknown[0] if self.unknown else (1, 1)
+        return 1 if low else int(high)
+
     def guessed(self, least: int, most: int) -> list[tuple[int, int]]:
         """Return the intervals of ``unknown`` rows from ``least`` to ``most``, ends included."""
         found = [(max(least, low + 1), min(most, high - 1)) for low, high in self.unknown]
@@ -160,9 +167,14 @@ def _unmeasured(points: Mapping[int, float]) -> Unknown:
     """Return the rows below, above and far between the points; none if all times are 0."""
     if not any(points.values()):
         return ()
-    ends = [0, *sorted(points), inf]
-    pairs = list(itertools.pairwise(ends))
-    return tuple((a, b) for a, b in pairs if a in (0, ends[-2]) or b > FAR * a if b > a + 1)
+    rows = sorted(points)
+    gaps = [
+        (low, high)
+        for low, high in itertools.pairwise(rows)
+        if high > FAR * low and points[high] > HARDLY * points[low]
+    ]
+    below = [(0, rows[0])] if rows[0] > 1 else []
+    return (*below, *gaps, (rows[-1], inf))
 
 
 def united(unknown: Iterable[Unknown]) -> Unknown:

@@ -16,10 +16,9 @@ from treepipe.core.errors import UserError
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.uncertain import Floats, drawn_factors, in_case
 from treepipe.results.statistics import Interval
-from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.passage import Passage
 from treepipe.scenario.resolve import estimate_warnings, resolve
-from treepipe.scenario.rows import Asked, with_guessed_rows
+from treepipe.scenario.rows import asked_by_formula, with_guessed_rows
 from treepipe.scenario.scale import Estimated
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.theory.batched import Batches, period_ms, shares_of, tokens_of
@@ -76,7 +75,7 @@ class Depths:
         beyond = [
             f"from {n} streams on passes have more rows than times are given for" for n in bare
         ]
-        deployment = with_guessed_rows(deployment, _asked(deployment, max(rows.values())))
+        deployment = with_guessed_rows(deployment, asked_by_formula(deployment, max(rows.values())))
         inputs = {of: share for of, share in deployment.estimates.items() if of.kind != "model"}
         drawn = drawn_factors(inputs, cases_of(cluster), cluster.seed) if inputs else []
         cases = [_periods(in_case(scenario, inputs, factors)) for factors in drawn]
@@ -158,17 +157,6 @@ def cases_of(cluster: Cluster) -> int:
     """Return the number of cases: the file's, else enough of them."""
     given = "cases" in cluster.search.model_fields_set
     return cluster.search.cases if given else ENOUGH_CASES
-
-
-def _asked(deployment: Deployment, most: int) -> list[Asked]:
-    """Return the tables of a pipeline and its draft, with the rows up to ``most`` that the formula
-    asks for."""
-    placed = deployment.roles.placed
-    return [
-        *(Asked(each.name, "compute", each.times.stage, 1, most) for each in placed),
-        *(Asked(each.name, "evaluate", each.times.evaluate, 1, most) for each in placed),
-        *(Asked(each.name, "draft", each.times.draft, 1, most) for each in placed),
-    ]
 
 
 def _last(table: Floats) -> float:

@@ -170,6 +170,7 @@ class _Placing:
     def __init__(self, scenario: Scenario, ends: Ends, layers: int | None) -> None:
         self._scenario, self._path, self._ends = scenario, scenario.path, ends
         self.estimates: dict[Estimated, float] = {}
+        self._stated = set[Estimated]()
         self.hosts = host_profiles(scenario)
         self._remarks: list[Remark] = []
         self._services: dict[str, ServiceTimes] = {}
@@ -184,7 +185,7 @@ class _Placing:
         """Sentences about assumptions behind the times, each naming all its devices."""
         return [
             f"device{'s' * (len(names) > 1)} {', '.join(names)}: {sentence}"
-            for sentence, names in told(self._remarks).items()
+            for names, sentence in told(self._remarks)
         ]
 
     @property
@@ -342,12 +343,16 @@ class _Placing:
     def _note_estimate(self, of: Estimated, origin: Origin) -> None:
         if origin.uncertainty is not None:
             self.estimates[of] = origin.uncertainty
+            self._stated.add(of)
 
     def _note_unmeasured(self, named: AnyDevice, service: ServiceTimes) -> None:
         """Note the default uncertainty of times that nothing supports and no profile states."""
         name = device_name(named)
-        if service.uncertainty is not None and name is not None:
-            self.estimates.setdefault(Estimated("device", name), service.uncertainty)
+        if service.uncertainty is None or name is None:
+            return
+        of = Estimated("device", name)
+        if of not in self._stated:
+            self.estimates[of] = max(service.uncertainty, self.estimates.get(of, 0.0))
 
     def _names_hardware(self) -> bool:
         """Return whether any device states the cost of a layer, so that models must be known."""

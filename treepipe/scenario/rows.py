@@ -1,5 +1,4 @@
-"""Passes over rows that nobody measured or gave: the default uncertainty of their times, and what is
-told of it.
+"""Passes over rows that nobody measured or gave: their default uncertainty, and what is told of it.
 
 What is asked of a device's tables is known where an answer is made: from a simulation's spans, from
 the rows of a formula. The tables know which rows they rest on (``TimeTable.unknown``).
@@ -39,6 +38,18 @@ class Asked(NamedTuple):
     most: int
 
 
+def asked_by_formula(deployment: Deployment, most: int, *, drafts: bool = True) -> list[Asked]:
+    """Return the tables that a formula asks for 1 to ``most`` rows. Args: ``drafts``: it drafts."""
+    roles = deployment.roles
+    stages = [stage for pipeline in roles.pipelines for stage in pipeline]
+    found = [Asked(each.name, "compute", each.times.stage, 1, most) for each in stages]
+    found += [
+        Asked(each.name, "draft", each.times.draft, 1, most) for each in roles.drafts * drafts
+    ]
+    ends = stages if roles.ends == "pipeline" else roles.drafts
+    return [*found, *(Asked(each.name, "evaluate", each.times.evaluate, 1, most) for each in ends)]
+
+
 def with_guessed_rows(deployment: Deployment, asked: Iterable[Asked]) -> Deployment:
     """Return the deployment with the uncertainty of rows that were asked for and are guesses, and a
     warning of those that no table's last slope explains (a prediction tells of these)."""
@@ -54,8 +65,8 @@ def with_guessed_rows(deployment: Deployment, asked: Iterable[Asked]) -> Deploym
     estimates = {**deployment.estimates, Estimated("rows"): GROWTH}
     told = [f"{', '.join(roles)} over {_shown(rows)} rows" for rows, roles in guesses.items()]
     sentence = (
-        f"nobody measured or gave passes of {'; '.join(told)}: they may take {1 + GROWTH:g} times as "
-        f"long, and then fewer drafted tokens pay; {MEASURE}"
+        f"nobody measured or gave passes of {'; '.join(told)}: they may take {1 + GROWTH:g} times "
+        f"as long, and then fewer drafted tokens pay; {MEASURE}"
     )
     return replace(deployment, estimates=estimates).warned(*[sentence] * bool(told))
 

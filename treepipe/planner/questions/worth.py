@@ -30,7 +30,7 @@ def resting(found: Depths) -> list[str]:
         return []
     acceptance = found.scenario.acceptance
     beta = getattr(acceptance, "beta", None)
-    value = "as given" if beta is None else f"{beta:g}"
+    value = "as given" if beta is None else f"beta = {beta:g}"
     return [
         f"What follows takes the acceptance ({value}) as exact, and rests on it: state "
         f"acceptance.uncertainty if it is a guess."
