@@ -155,6 +155,8 @@ def _entries(text: str) -> list[Placed]:
     for place, entry in placed:
         if not isinstance(entry, dict):
             raise ValueError(f"{place}: is no table")
+    if not placed and text.lstrip().startswith("|"):
+        raise ValueError("is a Markdown table; llama-bench writes JSON with -o json")
     if not placed:
         raise ValueError("there is no JSON in it")
     return placed
@@ -215,30 +217,41 @@ class LlamaBench(BaseModel):
 
 
 def _llama_bench(entries: Sequence[Placed], model: str | None) -> CostTable:
-    """Read passes over a prompt of so many tokens, each one pass (``-p 1,2,4 -n 0``)."""
+    """Read passes over a prompt of so many tokens, each one pass (``-p 1,2,4``), and of generated
+    tokens (``-n 128``, the default), each a pass over one row behind those before it."""
     tests = [(place, validated(LlamaBench, entry, place)) for place, entry in entries]
     names = {test.name for _, test in tests}
     if len(names if model is None else names & {model}) != 1:
         raise UserError(f"{entries[0][0]}: models are {', '.join(sorted(names))}; give --model")
     own = [(place, test) for place, test in tests if test.name == (model or test.name)]
     ms: dict[int, dict[int, float]] = {}
+    generated: dict[int, dict[int, float]] = {}
     left_out = 0
     for place, test in own:
-        if test.n_gen or not 0 < test.n_prompt <= min(test.n_batch, test.n_ubatch):
+        time = (median(test.samples_ns) if test.samples_ns else test.avg_ns) / 1e6
+        if test.n_gen and not test.n_prompt:
+            _place(generated, place, test.n_depth, 1, time / test.n_gen)
+        elif not test.n_gen and 0 < test.n_prompt <= min(test.n_batch, test.n_ubatch):
+            _place(ms, place, test.n_depth, test.n_prompt, time)
+        else:
             left_out += 1
-            continue
-        time = median(test.samples_ns) if test.samples_ns else test.avg_ns
-        _place(ms, place, test.n_depth, test.n_prompt, time / 1e6)
+    for context, times in generated.items():
+        ms[context] = times | ms.get(context, {})
     if not ms:
-        raise UserError(f"{own[0][0]}: no test is one pass over a prompt (-p 1,2,4,8 -n 0)")
+        raise UserError(f"{own[0][0]}: no test is one pass over a prompt (-p 1,2,4,8)")
     last, bits = own[-1][1], 8 * own[-1][1].model_size / own[-1][1].model_n_params
     notes = [
         f"{last.model_type}: {last.dtype} stands for {bits:.2f} bits a weight; "
         f"n_gpu_layers = {last.n_gpu_layers}",
         "medians of passes over rows of one text, whose last row alone is projected",
     ]
+    if generated:
+        notes.append(
+            "passes over one row are generated tokens', behind those generated before, where no "
+            "prompt has one row"
+        )
     if left_out:
-        notes.append(f"{left_out} tests were left out: they generate, or take several passes")
+        notes.append(f"{left_out} tests were left out: they take several passes over their prompt")
     return CostTable(
         ms,
         tuple(notes),

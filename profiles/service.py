@@ -1,22 +1,24 @@
 """Service times of a stage, a draft pass and an output projection, from a device and a model.
 
-Times measured in this shape and type are used unchanged. Otherwise the nearest measured shape's
-times are scaled by the ratio of the two roofline times at each token count; without measurements
-the roofline itself is used. It also adds attention that a table leaves out. A mixture's table
-follows the law of its experts between its rows and beyond them (``mixtures.py``). Every departure
-from a measurement adds a warning.
+Times measured in this shape and type are used unchanged. Those of another shape are scaled by the
+ratio of the two roofline times at each token count. Weights of other bytes have other kernels,
+whose growth by rows a table does not tell: then it is the roofline, times what the smallest
+measured pass took over its own. Without measurements it is the roofline itself, which also adds
+attention that a table leaves out. A mixture's table follows the law of its experts between its rows
+and beyond them (``mixtures.py``). Every departure from a measurement adds a warning, and a table
+knows the rows that it rests on (``TimeTable.unknown``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from treepipe.core.errors import UserError
 from treepipe.core.verification import RuleName
-from treepipe.physics.timing import ServiceTable, TimeTable
+from treepipe.physics.timing import ServiceTable, TimeTable, Unknown, united
 from treepipe.profiles.mixtures import bend, with_law
 from treepipe.profiles.schema import Hardware, MeasuredTime, Roofline, SamplingTime
 from treepipe.profiles.shapes import BYTES, STATE_BYTES, DType, Shape, compute_dtype
@@ -30,6 +32,12 @@ CONTEXTS = (0, 4096)
 context."""
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 """Token counts of estimates."""
+MORE_ROWS: Unknown = ((1, math.inf),)
+"""What one pass of one row leaves unknown, however well it is known."""
+UNSTATED = {False: 0.4, True: 1.0}
+"""Relative uncertainty of times that no measurement of the device in weights of as many bytes
+supports, where its profile states none; of quantized weights (True) and of others
+(docs/physical-model.md has the sources)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +123,23 @@ class MeasuredPart:
 
     Attributes:
         sizes: all sizes that its time depends on; equal sizes are equal work.
+        stored: the type of its weights in a model of a type.
         work: the work of a shape in a type, over a number of tokens behind a context.
     """
 
     name: str
     sizes: Callable[[Shape], tuple[float, ...]]
     work: Callable[[Shape, DType, int, int], list[PassWork]]
+    stored: Callable[[DType], DType] = lambda dtype: dtype
+
+    def bytes_of(self, dtype: DType) -> float:
+        """Return the bytes of one of its weights in a model of this type."""
+        return BYTES[self.stored(dtype)]
+
+    def unknown(self, dtype: DType) -> Unknown:
+        """Return the rows whose growth over one row the roofline does not tell: quantized weights
+        are unpacked for every few rows anew."""
+        return MORE_ROWS if self.bytes_of(dtype) < 2 else ()
 
 
 LAYER = MeasuredPart("layer", lambda s: s.layer_sizes, lambda s, d, n, c: [layer_work(s, d, n)])
@@ -130,13 +149,37 @@ ATTENDING_LAYER = MeasuredPart(
     lambda s, d, n, c: [layer_work(s, d, n), attention_work(s, d, n, c)],
 )
 HEAD = MeasuredPart(
-    "output projection", lambda s: s.head_sizes, lambda s, d, n, c: [head_work(s, d, n)]
+    "output projection",
+    lambda s: s.head_sizes,
+    lambda s, d, n, c: [head_work(s, d, n)],
+    compute_dtype,
 )
 FUSION = MeasuredPart("fusion", lambda s: s.head_sizes, lambda s, d, n, c: [fusion_work(s, d, n)])
 
 
-Remark: TypeAlias = tuple[str, str]
-"""A device's name, and a sentence about it."""
+class Remark(NamedTuple):
+    """A sentence about a device, in which {parts} and {models} stand for those it is true of."""
+
+    device: str
+    sentence: str
+    part: str = ""
+    model: str = ""
+
+
+def told(remarks: Iterable[Remark]) -> list[tuple[tuple[str, ...], str]]:
+    """Return each sentence once for all that it is true of, behind the names of its devices."""
+    devices: dict[tuple[str, str, str], list[str]] = {}
+    for device, *true in remarks:
+        devices.setdefault((true[0], true[1], true[2]), []).append(device)
+    subjects: dict[tuple[tuple[str, ...], str], list[tuple[str, str]]] = {}
+    for (sentence, part, model), names in devices.items():
+        subjects.setdefault((tuple(names), sentence), []).append((part, model))
+    found = []
+    for (shared, sentence), own in subjects.items():
+        parts = " or ".join(dict.fromkeys(part for part, _ in own))
+        models = ", ".join(dict.fromkeys(model for _, model in own))
+        found.append((shared, sentence.replace("{parts}", parts).replace("{models}", models)))
+    return found
 
 
 class ServiceTimes:
@@ -152,28 +195,33 @@ class ServiceTimes:
         """Prepare the times of ``device``.
 
         ``warnings`` gets a sentence for each departure from a measurement; ``shape_of`` returns the
-        sizes of a measured model.
+        sizes of a measured model. ``uncertainty`` is that of layers that nobody measured so far.
         """
         self._device, self._hardware, self._shape_of = device, hardware, shape_of
         self._warnings = warnings
+        self.uncertainty: float | None = None
 
     def stage(self, model: ServedModel, layers: int) -> TimeTable:
         """Time a pass through ``layers`` decoder layers."""
-        return self._call([(self.layer(model), layers)], layers)
+        return self._call([(self.layer(model), layers)], self._unknown_layer(model), layers)
 
     def draft(self, model: ServedModel, target: Shape | None = None) -> TimeTable:
         """Time one draft pass: all layers and the output projection (an EAGLE head's target's)."""
         shape = model.shape
         whole = self._own(self._hardware.draft, model)
         if whole:
-            tables = self._by_experts(self._taken(whole, model, "draft pass").ms, model)
-            return ServiceTable(tables, self._hardware.request_ms * shape.layers)
-        parts = [(self.layer(model), shape.layers)]
+            taken = self._taken(whole, model, "draft pass")
+            tables = self._by_experts(taken.ms, model)
+            unknown = self._rows(taken, LAYER, model)
+            return ServiceTable(tables, self._hardware.request_ms * shape.layers, unknown)
+        parts, unknown = [(self.layer(model), shape.layers)], self._unknown_layer(model)
         if shape.eagle or shape.inputs:
             parts.append((self._estimated(FUSION, model, (0,)), 1))
+            unknown = united([unknown, FUSION.unknown(model.dtype)])
         owner = model if target is None else ServedModel(model.name, target, model.dtype)
         return self._call(
             [*parts, (self.head(owner, owner.shape.tied), 1), *self._embedding(model)],
+            united([unknown, self._unknown_head(owner)]),
             shape.layers,
         )
 
@@ -188,7 +236,8 @@ class ServiceTimes:
 
     def evaluation(self, model: ServedModel, embeds: bool = False) -> TimeTable:
         """Time the output projection of returned rows, at a role that also embeds or not."""
-        return self._call([(self.head(model, embeds and model.shape.tied), 1)])
+        parts = [(self.head(model, embeds and model.shape.tied), 1)]
+        return self._call(parts, self._unknown_head(model))
 
     def sampling(self, model: ServedModel, rule: RuleName, truncated: bool) -> SamplingTime | None:
         """Return what a rule adds to each row; None, with a warning, if nobody measured it."""
@@ -234,7 +283,9 @@ class ServiceTimes:
         nearest = self._nearest(alike or self._hardware.head, HEAD, model)
         if nearest.shared and not shared:
             self._warn(
-                f"times of an output projection of {model} are those of a role that also embeds"
+                "times of an output projection of {models} are those of a role that also embeds",
+                "",
+                model,
             )
         return self._of_measured(nearest, HEAD, model)
 
@@ -261,12 +312,35 @@ class ServiceTimes:
         entries = self._own(self._hardware.embedding, model)
         return [(self._taken(entries, model, "embedding").ms, 1)] if entries else []
 
-    def _call(self, parts: Sequence[tuple[Tables, int]], layers: int = 0) -> TimeTable:
+    def _call(
+        self, parts: Sequence[tuple[Tables, int]], unknown: Unknown, layers: int = 0
+    ) -> TimeTable:
         """Add the parts, each times its count, and the overhead of one call of ``layers``."""
         total = add_tables(parts, self._hardware.call_overhead_ms)
         request_ms = self._hardware.request_ms * layers
-        plain = len(total) == 1 and not request_ms
-        return TimeTable(total[min(total)]) if plain else ServiceTable(total, request_ms)
+        if len(total) == 1 and not request_ms:
+            return TimeTable(total[min(total)], unknown)
+        return ServiceTable(total, request_ms, unknown)
+
+    def _unknown_layer(self, model: ServedModel) -> Unknown:
+        entries = self._hardware.layer
+        nearest = self._nearest(entries, LAYER, model) if entries else None
+        return self._rows(nearest, LAYER, model)
+
+    def _unknown_head(self, model: ServedModel) -> Unknown:
+        entries = self._hardware.head
+        nearest = self._nearest(entries, HEAD, model) if entries else None
+        return self._rows(nearest, HEAD, model)
+
+    @staticmethod
+    def _rows(entry: MeasuredTime | None, part: MeasuredPart, model: ServedModel) -> Unknown:
+        """Return the rows that a measurement in weights of as many bytes leaves unknown, else those
+        that the roofline does."""
+        if entry is None or part.bytes_of(entry.dtype) != part.bytes_of(model.dtype):
+            return part.unknown(model.dtype)
+        if part is HEAD and all(len(times) == 1 for times in entry.ms.values()):
+            return ()  # so imports say that a projection takes as long for any number of rows
+        return united([TimeTable(times).unknown for times in entry.ms.values()])
 
     def _nearest(self, entries: Sequence[Entry], part: MeasuredPart, model: ServedModel) -> Entry:
         """Return the entry of equal size, type and name, else the nearest in this order."""
@@ -295,20 +369,29 @@ class ServiceTimes:
         """Return the measurement of a model in its type if there is one, else another one of it."""
         chosen = min(entries, key=lambda entry: entry.dtype != model.dtype)
         if chosen.dtype != model.dtype:
-            self._warn(f"times of a {what} of {model} are those measured in {chosen.dtype}")
+            self._warn(
+                f"times of {{parts}} of {{models}} are those measured in {chosen.dtype}",
+                _one(what),
+                model,
+            )
         return chosen
 
     def _of_measured(self, entry: MeasuredTime, part: MeasuredPart, model: ServedModel) -> Tables:
         """Return the measured times, scaled unless the work is the same."""
         source = ServedModel(entry.model, self._shape_of(entry), entry.dtype)
         same = part.sizes(source.shape) == part.sizes(model.shape)
-        if same and BYTES[source.dtype] == BYTES[model.dtype]:
+        alike = part.bytes_of(source.dtype) == part.bytes_of(model.dtype)
+        if same and alike:
             if source.dtype != model.dtype:
-                self._warn(f"times of {model} are those measured in {source.dtype}")
+                self._warn(f"times of {{models}} are those measured in {source.dtype}", "", model)
             return entry.ms
+        if not alike:
+            return self._of_other_bytes(entry, part, source, model)
         self._warn(
-            f"times of a {part.name} of {model} are scaled from those of {source} by the ratio "
-            f"of their roofline times"
+            f"times of {{parts}} of {{models}} are scaled from those of {source} by the ratio of "
+            f"their roofline times",
+            _one(part.name),
+            model,
         )
 
         def ratio(tokens: int, context: int) -> float:
@@ -320,12 +403,43 @@ class ServiceTimes:
             for context, times in entry.ms.items()
         }
 
+    def _of_other_bytes(
+        self, entry: MeasuredTime, part: MeasuredPart, source: ServedModel, model: ServedModel
+    ) -> Tables:
+        """Return the model's roofline times what the smallest measured pass took over its own.
+
+        A table's growth by rows is of its own kernels. It bends where computing takes over from
+        reading, which weights of other bytes do at other rows.
+        """
+        self._warn(
+            f"times of {{parts}} of {{models}} are the roofline's, times what the smallest "
+            f"measured pass of {source} took over its own",
+            _one(part.name),
+            model,
+        )
+        self._unsupported(part, model)
+        found = {}
+        for context, times in entry.ms.items():
+            first = min(times)
+            over = times[first] / self._roofline_ms(part, source, first, context)
+            estimated = self._estimated(part, model, (context,))[context]
+            found[context] = {tokens: ms * over for tokens, ms in estimated.items()}
+        return found
+
+    def _unsupported(self, part: MeasuredPart, model: ServedModel) -> None:
+        """Note that no measurement tells how long a part takes; only layers are most of a pass."""
+        if part.name == LAYER.name:
+            own = UNSTATED[BYTES[model.dtype] < 2]
+            self.uncertainty = max(own, self.uncertainty or 0.0)
+
     def _with_attention(self, tables: Tables, model: ServedModel, included: bool) -> Tables:
         """Add attention, except the part ``included`` at the one measured context."""
         if self._hardware.roofline is None and included:
-            self._warn(f"times of a layer of {model} were measured at one context length only")
+            self._warn(
+                "times of a layer of {models} were measured at one context length only", "", model
+            )
             return tables
-        self._warn(f"attention of {model} over its context is added by the roofline")
+        self._warn("attention of {models} over its context is added by the roofline", "", model)
         measured = min(tables)
 
         def added(tokens: int, context: int) -> float:
@@ -341,8 +455,11 @@ class ServiceTimes:
         self, part: MeasuredPart, model: ServedModel, contexts: Sequence[int]
     ) -> Tables:
         self._warn(
-            f"no {part.name} was measured there: times of {model} are the roofline's, an estimate"
+            "no {parts} was measured there: times of {models} are the roofline's, an estimate",
+            part.name,
+            model,
         )
+        self._unsupported(part, model)
         return self._estimated(part, model, contexts)
 
     def _estimated(self, part: MeasuredPart, model: ServedModel, contexts: Sequence[int]) -> Tables:
@@ -371,10 +488,14 @@ class ServiceTimes:
             )
         return self._hardware.roofline
 
-    def _warn(self, sentence: str) -> None:
-        remark = (self._device, sentence)
+    def _warn(self, sentence: str, part: str = "", model: ServedModel | str = "") -> None:
+        remark = Remark(self._device, sentence, part, str(model))
         if remark not in self._warnings:
             self._warnings.append(remark)
+
+
+def _one(name: str) -> str:
+    return f"a{'n' * (name[0] in 'aeiou')} {name}"
 
 
 def add_tables(parts: Sequence[tuple[Tables, int]], constant_ms: float) -> Tables:

@@ -29,6 +29,7 @@ from treepipe.results.metrics import METRICS
 from treepipe.results.statistics import Interval
 from treepipe.results.steady import steady
 from treepipe.results.trace import Trace
+from treepipe.scenario.scale import Estimated
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.alike import FEWEST
 from treepipe.sim.engine import abandon, processes, run_jobs, start
@@ -68,6 +69,7 @@ class Outcome:
             points in pairs.
         path: split of a token's time along the critical path, on request.
         common: the observations' common share of the recorded texts' chance (``Estimates.common``).
+        estimates: relative uncertainty of the inputs that are estimates.
     """
 
     metrics: Mapping[str, Interval]
@@ -76,6 +78,7 @@ class Outcome:
     observations: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     path: CriticalPath | None = None
     common: float = 0.0
+    estimates: Mapping[Estimated, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -209,7 +212,8 @@ def _outcome(scenario: Scenario, traces: list[Trace], cut: bool, paths: bool) ->
     observations = {name: tuple(values.tolist()) for name, values in estimates.metrics.items()}
     found = critical_path(traces, estimates.warmup) if paths else None
     told = tuple(sorted(warnings))
-    return Outcome(*estimates.intervals, told, observations, found, estimates.common)
+    uncertain = {of: share for trace in traces for of, share in trace.estimates.items()}
+    return Outcome(*estimates.intervals, told, observations, found, estimates.common, uncertain)
 
 
 def fingerprint(content: Any, base: Path, rooms: tuple[str, ...] = ROOMS) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from treepipe.core.errors import RunError, UserError
-from treepipe.physics.timing import TimeTable
+from treepipe.physics.timing import FAR, TimeTable
 from treepipe.results.load import overload_warnings
 from treepipe.results.recording import Recording
 from treepipe.results.trace import Kind, Spans, Trace
@@ -17,6 +17,7 @@ from treepipe.scenario.fitting import fit_to_memory
 from treepipe.scenario.memory import cache_entries
 from treepipe.scenario.placement import Placement
 from treepipe.scenario.resolve import input_warnings, resolve
+from treepipe.scenario.rows import Asked, with_guessed_rows
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Replay
 from treepipe.scenario.workload import draw_requests, run_seeds, trace_warnings
@@ -29,8 +30,6 @@ from treepipe.sim.world import simulate
 
 MOST = 256
 """Scenarios simulated together: more lanes cost as much for each."""
-FAR = 64
-"""Factor on a table's end up to which the table is extrapolated; larger requests are refused."""
 
 
 def predict(
@@ -154,7 +153,9 @@ class _Asked:
             trace.warnings += self.warnings
             _refuse_far(deployment, trace)
             trace.warnings += extrapolation_warnings(deployment, trace)
+            deployment = with_guessed_rows(deployment, asked_rows(deployment, trace))
             trace.warnings += input_warnings(self.scenario, deployment)
+            trace.estimates = deployment.estimates
         traces[0].warnings += self.of_workload
         traces[0].warnings += overload_warnings(self.scenario, self.runs[-1][0], traces)
         return traces
@@ -226,47 +227,45 @@ def _recorded_requests(recording: Recording, scenario: Scenario) -> tuple[Reques
 def extrapolation_warnings(deployment: Deployment, trace: Trace) -> list[str]:
     """Return warnings of token counts and contexts beyond a device's table: its last slope was
     continued, or its last time held where that falls."""
-    found = []
-    for work, table, tokens in _beyond_tables(deployment, trace):
-        held = " with a fall, so its last time was held" if table.falls else ""
-        found.append(
-            f"{work} were extrapolated to {tokens} tokens, the table ends at {max(table.points)}"
-            + held
-        )
+    found, asked = list[str](), asked_rows(deployment, trace)
+    for role, work, table, _, most in asked:
+        if table.extrapolates(most):
+            held = " with a fall, so its last time was held" if table.falls else ""
+            found.append(
+                f"{role}: {work} times were extrapolated to {most} tokens, the table ends at "
+                f"{max(table.points)}{held}"
+            )
     longest = cache_entries(deployment, 0)
-    for work, table, _ in _asked(deployment, trace):
+    for role, work, table, *_ in asked:
         last = table.last_context
         if last is not None and last < longest:
             found.append(
-                f"{work} were extrapolated to a context of {longest} tokens, the table ends at "
-                f"{last}"
+                f"{role}: {work} times were extrapolated to a context of {longest} tokens, the "
+                f"table ends at {last}"
             )
     return found
 
 
 def _refuse_far(deployment: Deployment, trace: Trace) -> None:
-    """Check that no table is extrapolated beyond ``FAR`` times its end.
+    """Check that no table is asked beyond ``FAR`` times its end, or below its first row by as much.
 
     Raises:
         UserError: one is.
     """
-    for work, table, tokens in _beyond_tables(deployment, trace):
-        end = max(table.points)
-        if tokens > FAR * end:
-            raise UserError(
-                f"{deployment.path}: {work} are asked for at {tokens} tokens, far outside their "
-                f"table, which ends at {end}; give times up to there"
-            )
+    for role, work, table, least, most in asked_rows(deployment, trace):
+        first, last = table.first, max(table.points)
+        for tokens, end in ((least, f"begins at {first}"), (most, f"ends at {last}")):
+            above = tokens > FAR * last and table.extrapolates(tokens)
+            if above or FAR * tokens < first:
+                raise UserError(
+                    f"{deployment.path}: {role}: {work} times are asked for at {tokens} tokens, "
+                    f"far outside their table, which {end}; give times up to there"
+                )
 
 
-def _beyond_tables(deployment: Deployment, trace: Trace) -> Iterator[tuple[str, TimeTable, int]]:
-    """Yield the tables of ``_asked`` that end before the largest request to them."""
-    return (each for each in _asked(deployment, trace) if each[1].extrapolates(each[2]))
-
-
-def _asked(deployment: Deployment, trace: Trace) -> Iterator[tuple[str, TimeTable, int]]:
-    """Yield the tables that were asked, with a description and the largest token count."""
-    largest = Spans.of(trace.spans).columns.largest
+def asked_rows(deployment: Deployment, trace: Trace) -> list[Asked]:
+    """Return the tables that were asked, with the token counts."""
+    sizes, found = Spans.of(trace.spans).columns.sizes, list[Asked]()
     for placed in deployment.roles.placed:
         times = placed.times
         tables: dict[Kind, TimeTable] = {
@@ -275,5 +274,6 @@ def _asked(deployment: Deployment, trace: Trace) -> Iterator[tuple[str, TimeTabl
             "evaluate": times.evaluate,
         }
         for kind, table in tables.items():
-            if tokens := largest.get((placed.name, kind)):
-                yield f"{placed.name}: {kind} times", table, tokens
+            if size := sizes.get((placed.name, kind)):
+                found.append(Asked(placed.name, kind, table, *size))
+    return found

@@ -4,6 +4,7 @@ engines get of them."""
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ import pytest
 from tests.worlds.command_line import Terminal
 from tests.worlds.searches import found
 from treepipe.core.errors import UserError
+from treepipe.files.toml_file import toml_text
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.depths import DepthRange, Depths
+from treepipe.planner.depths import ENOUGH_CASES, SHOWN, DepthRange, Depths
 from treepipe.planner.engine import engine, served_best, served_question
+from treepipe.planner.questions.worth import resting
 
 BOX: dict[str, Any] = {
     "name": "box",
@@ -48,6 +51,54 @@ def test_one_stream_and_many_are_the_sums_by_hand() -> None:
     assert [each.first for each in found.ranges[1:]] == [
         each.last + 1 for each in found.ranges[:-1]
     ]
+
+
+CARDS: dict[str, Any] = {
+    "name": "two RTX 4090",
+    "target": {"profile": "qwen-2.5-32b", "dtype": "int4"},
+    "drafts": [{"device": "rtx-4090", "host": "a", "model": {"profile": "qwen-2.5-0.5b"}}],
+    "pipelines": [
+        {"stages": [{"device": "rtx-4090", "host": "a"}, {"device": "rtx-4090", "host": "b"}]}
+    ],
+    "links": {"default": "ethernet-10g"},
+    "acceptance": {"source": "bernoulli", "beta": 0.7},
+    "search": {"cases": 0},
+}
+
+
+def test_more_streams_neither_slow_all_down_nor_gain_more(terminal: Terminal) -> None:
+    """A layer measured in bfloat16 bends at other rows than one of 4 bits."""
+    found = Depths.of(Cluster.of(CARDS))
+    of_all = [streams / found.periods_ms[streams - 1, 0] for streams in SHOWN]
+    assert of_all == sorted(of_all)
+    gains = [found.gain(n, max(1, found.best(n))).mean for n in SHOWN]
+    assert all(more < less * 1.01 for less, more in pairwise(gains))
+    (terminal.folder / "c.toml").write_text(toml_text(CARDS), "utf-8")
+    terminal.monkeypatch.setenv("COLUMNS", "80")
+    said = terminal.succeeds("plan", "c.toml", "--question", "worth")
+    assert len([line for line in said.splitlines() if line.startswith("│")]) == len(SHOWN)
+    exact, answer, table = (
+        said.index(words) for words in ("beta = 0.7) as exact", "For one stream", "┏")
+    )
+    assert exact < answer < table
+    assert "tell no interval" in " ".join(said.split())
+
+
+def test_uncertain_devices_reach_the_interval_and_few_cases_tell_none() -> None:
+    """The draft's device is known to 40 % and the stage's exactly, so the gain has an interval."""
+    apart = {"drafts": [{"device": "jetson-agx-orin", "model": {"profile": "llama-3.2-1b"}}]}
+    known = {
+        "target": {"profile": "llama-3.2-1b"},
+        "acceptance": {"source": "bernoulli", "beta": 0.7},
+    }
+    found = Depths.of(box(**apart, **known))
+    gain = found.gain(1, 3)
+    assert len(found.cases) == ENOUGH_CASES
+    assert gain.high > 1.1 * gain.mean > 1.2 * gain.low
+    assert Depths.of(box(**apart, **known, search={"cases": 19})).gain(1, 3).low is None
+    stated = {**known["acceptance"], "uncertainty": 0.3}
+    assert resting(found)
+    assert not resting(Depths.of(box(**apart, **{**known, "acceptance": stated})))
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -20,7 +20,7 @@ CLUSTER = {
     "name": "estimated",
     "runs": 2,
     "target": {"profile": "llama-3.2-1b"},
-    "drafts": [{"device": {"draft_ms": {1: 5.0}}}],
+    "drafts": [{"device": {"draft_ms": {1: 5.0, 64: 5.0}}}],
     "pipelines": [{"stages": [{"device": "jetson-agx-orin", "count": 2}]}],
     "links": {"default": {"latency_ms": 0.0}},
     "acceptance": {"source": "bernoulli", "beta": 0.6},

@@ -16,7 +16,7 @@ from treepipe.profiles.check import check_file
 from treepipe.profiles.cost_tables import read_costs
 from treepipe.profiles.library import find_model, load_device, shape_of
 from treepipe.profiles.schema import DeviceProfile, EmulatedProfile
-from treepipe.profiles.service import ServedModel, ServiceTimes
+from treepipe.profiles.service import Remark, ServedModel, ServiceTimes
 from treepipe.scenario.scenario import Scenario
 
 # A test as llama-bench -o json prints it (llama.cpp, tools/llama-bench/README.md).
@@ -33,6 +33,8 @@ TEST: dict[str, Any] = {
     "avg_ts": 444.4, "stddev_ts": 14.3, "samples_ns": [9300000, 8800000, 8900000],
     "samples_ts": [430.1, 454.5, 449.4],
 }  # fmt: skip
+MAC = Path(__file__).parents[1] / "data" / "llama-bench-m3-ultra-70b.json"
+"""Rates published in geerlingguy/beowulf-ai-cluster, issue 17, in llama-bench's format."""
 ROWS = {1: 8.4, 2: 8.5, 4: 8.9, 8: 9.6, 64: 14.0}
 LINE = {
     "n_kv_max": 2048, "n_batch": 2048, "n_ubatch": 512, "flash_attn": 0, "is_pp_shared": 0,
@@ -77,7 +79,7 @@ def test_a_benchmark_is_a_device_by_layers_and_head(terminal: Terminal, lines: b
         *passes(ROWS),
         *passes(behind, 4096),
         {"n_prompt": 1024},
-        {"n_prompt": 0, "n_gen": 9},
+        {"n_prompt": 64, "n_gen": 9},
     ]
     text = bench(*given)
     if lines:
@@ -90,7 +92,7 @@ def test_a_benchmark_is_a_device_by_layers_and_head(terminal: Terminal, lines: b
     profile = load_device(out)
     assert isinstance(profile, DeviceProfile)
     served = ServedModel("qwen-2.5-7b", find_model("qwen-2.5-7b", "test"), "int4")
-    warnings: list[tuple[str, str]] = []
+    warnings: list[Remark] = []
     service = ServiceTimes("board", profile, shape_of, warnings)
     stage, head = service.stage(served, served.shape.layers), service.evaluation(served)
     for context, rows in ((0, ROWS), (4096, behind)):
@@ -130,6 +132,41 @@ def test_a_simulation_of_an_imported_board_takes_the_benchmark_s_time(terminal: 
         )
         found = simulate(scenario, runs=1).metrics["time_between_tokens_ms"].mean
         assert found == pytest.approx(ROWS[1], rel=1e-9)
+
+
+def test_generated_tokens_are_passes_over_one_row(terminal: Terminal) -> None:
+    """The default file (pp512, pp4096, tg128) of a 70B model on an M3 Ultra: one device decodes at
+    the rate that the file states (geerlingguy/beowulf-ai-cluster, issue 17); without the generated
+    tokens one row is too far from the 512 that are left."""
+    out, tests = terminal.folder / "mac.toml", json.loads(MAC.read_text("utf-8"))
+    command = ("profiles", "import", "llama-bench", "--config", "llama-3.1-70b", "--out", out)
+    said = terminal.succeeds(*command, MAC)
+    assert "2 tests were left out: they take several passes over their prompt" in said
+    (layer,) = load_device(out).layer
+    assert [*layer.ms[0]] == [1, 512]
+    scenario = Scenario.of({
+        "name": "mac",
+        "target": {"profile": "llama-3.1-70b", "dtype": "int4"},
+        "pipelines": [{"stages": [{"device": str(out)}]}],
+        "links": {"default": {"latency_ms": 0.2, "bandwidth_mbit_s": 2350}},
+        "schedule": {"name": "pp"},
+        "workload": {"requests": 2, "prompt_tokens": 16, "new_tokens": 64},
+    })  # fmt: skip
+    (stated,) = [test["avg_ts"] for test in tests if (test["n_prompt"], test["n_gen"]) == (0, 128)]
+    found = simulate(scenario)
+    assert 1e3 / found.metrics["time_between_tokens_ms"].mean == pytest.approx(stated, rel=0.01)
+    assert any(
+        "passes of pipeline0.stage1 (compute) over 2 to 16 rows" in w for w in found.warnings
+    )
+    source = file(terminal.folder, json.dumps(tests[:1]))
+    terminal.succeeds(*command, source, "--force")
+    with pytest.raises(UserError, match=r"asked for at 1 tokens, far outside .* begins at 512"):
+        simulate(scenario)
+
+
+def test_a_prompt_of_one_row_goes_before_generated_tokens(tmp_path: Path) -> None:
+    text = bench(*passes(ROWS), {"n_prompt": 0, "n_gen": 128, "avg_ns": 128e7, "samples_ns": []})
+    assert read_costs("llama-bench", file(tmp_path, text)).ms == {0: ROWS}
 
 
 def test_batches_of_requests_and_cost_tables(tmp_path: Path) -> None:
@@ -177,6 +214,8 @@ BAD = [
     ("llama-bench", bench({}, {"n_threads": 4}),
      "times.json: entry 2: 4 rows behind 0 tokens are timed before, too"),
     ("llama-bench", bench({"n_gen": 128}), "no test is one pass over a prompt"),
+    ("llama-bench", "| model | size | test | t/s |\n| --- | ---: | ---: | ---: |\n",
+     "times.json: is a Markdown table; llama-bench writes JSON with -o json"),
     ("llama-bench", bench({}, {"model_filename": "b.gguf"}),
      "models are Qwen2.5-7B-Instruct-Q4_K_M, b; give --model"),
     ("llama-batched-bench", json.dumps({**LINE, "tg": 0}), "times.json: entry 1: key tg = 0: "),

@@ -15,6 +15,7 @@ from treepipe.profiles.library import LIBRARY, find_device, find_link, resolve_d
 from treepipe.profiles.schema import DeviceProfile, ExtendedDevice, ExtendedLink
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.resolve import deploy
+from treepipe.scenario.scale import Estimated
 from treepipe.scenario.scenario import Scenario
 
 STUDIES = LIBRARY.parent / "studies"
@@ -70,7 +71,7 @@ def test_warnings_of_a_profile_stay_and_come_once() -> None:
     overrides = ["target={profile='llama-3.2-1b'}", f"pipelines=[{{stages=[{','.join(stages)}]}}]"]
     named = deployed(overrides[0], "pipelines=[{stages=[{device='jetson-agx-orin',count=2}]}]")
     deployment = deployed(*overrides)
-    assert [w for w in deployment.warnings if "inputs are estimates: device jetson-agx-orin" in w]
+    assert dict(deployment.estimates) == {Estimated("device", "jetson-agx-orin"): 0.4}
     more = "usd_per_million_tokens is left out: no key price_usd_per_hour for draft0"
     assert deployment.warnings == (*named.warnings, more)
 

@@ -173,10 +173,12 @@ def _answer(asked: PlanOptions, name: str) -> None:
     chosen, cluster = question(name), Cluster.load(asked.cluster, asked.changes)
     answer = chosen.answer(cluster)
     if not asked.silent:
+        for sentence in answer.sentences:
+            console().print(sentence, highlight=False)
         for table in answer.tables:
             print_sheet(console(), table)
-        for sentence in (*answer.sentences, *(f"Warning: {each}." for each in answer.warnings)):
-            console().print(sentence, highlight=False)
+        for each in answer.warnings:
+            console().print(f"Warning: {each}.", highlight=False)
     page = partial(chosen.page, answer, command_line())
     asked.emit(
         None if asked.report is None else partial(write_report, page, asked.report),

@@ -5,10 +5,11 @@ The simulator waits for these times; the executor's emulation pads to them.
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import log1p, pi, sqrt
+from math import ceil, inf, log1p, pi, sqrt
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,6 +18,12 @@ JitterKind: TypeAlias = Literal["half_normal", "exponential", "lognormal", "unif
 
 REMEMBERED = 1024
 """Most tokens of a pass whose time a table computes once."""
+FAR = 64
+"""Factor on a table's ends up to which it is asked outside them, and between two neighbouring rows
+up to which what lies between them is known, unless the time hardly rises (``HARDLY``)."""
+HARDLY = 2.0
+Unknown: TypeAlias = tuple[tuple[float, float], ...]
+"""Open intervals of rows of which nobody measured or gave a time, ascending and apart."""
 
 
 def later(one: Any, other: Any) -> Any:
@@ -36,7 +43,8 @@ class TimeTable:
     """Milliseconds by tokens: piecewise linear between the given points.
 
     Below the first point the first time holds (a pass has a fixed cost); beyond the last one the
-    last slope goes on if it rises, else the last time holds (a fall is noise).
+    last slope goes on if it rises, else the last time holds (a fall is noise). ``unknown`` are the
+    rows whose times are such guesses, or of which the table's maker says so.
 
     >>> table = TimeTable({1: 20.0, 64: 20.0, 128: 40.0})
     >>> table(0), table(1), table(96), table(192)
@@ -45,9 +53,14 @@ class TimeTable:
 
     request_ms = 0.0
 
-    def __init__(self, points: Mapping[int, float]) -> None:
-        """Make a table from at least one point: tokens >= 1 to milliseconds >= 0."""
+    def __init__(self, points: Mapping[int, float], unknown: Unknown | None = None) -> None:
+        """Make a table from at least one point: tokens >= 1 to milliseconds >= 0.
+
+        ``unknown``: rows whose times are guesses; None: all but the points and what lies between
+        near ones. Where no work takes time, no row's time is a guess.
+        """
         self.points = dict(sorted(points.items()))
+        self.unknown = _unmeasured(points) if unknown is None else unknown
         self._tokens = list(self.points)
         self._times = list(self.points.values())
         self._found = dict[int, float]()
@@ -84,6 +97,59 @@ class TimeTable:
         """Whether the last time is less than the one before it, so that it holds beyond the end."""
         return len(self._times) > 1 and self._times[-1] < self._times[-2]
 
+    @property
+    def first(self) -> int:
+        """The fewest rows that the table knows."""
+        low, high = self.unknown[0] if self.unknown else (1, 1)
+        return 1 if low else int(high)
+
+    def guessed(self, least: int, most: int) -> list[tuple[int, int]]:
+        """Return the intervals of ``unknown`` rows from ``least`` to ``most``, ends included."""
+        found = [(max(least, low + 1), min(most, high - 1)) for low, high in self.unknown]
+        return [(int(low), int(high)) for low, high in found if low <= high]
+
+    def grown(self, factor: float) -> TimeTable:
+        """Multiply the times of ``unknown`` rows above a known one by ``factor``, and divide those
+        below the first known one.
+
+        More rows never take less time than fewer known ones, and never more than as many passes
+        over those.
+
+        >>> TimeTable({1: 20.0}).grown(2.5).points
+        {1: 20.0, 2: 40.0, 3: 50.0, 4: 50.0, 8: 50.0}
+        >>> TimeTable({16: 40.0, 32: 50.0}).grown(4.0)(4)
+        10.0
+        """
+        if factor == 1 or not self.unknown:
+            return self
+        rows = self._knots(factor)
+        return TimeTable({n: self._grown(n, factor) for n in sorted(rows)}, self.unknown)
+
+    def _knots(self, factor: float) -> set[int]:
+        found, passes = {*self.points}, range(1, ceil(factor) + 1)
+        for low, high in self.unknown:
+            if low:
+                inside = {n for k in passes for n in (int(k * low), int(k * low) + 1)}
+                ends = int(low).bit_length(), 0 if high == inf else int(high).bit_length()
+                inside |= {2 * max(*inside, *self.points)} if high == inf else set()
+                inside |= {2**power for power in range(*ends)}
+            else:
+                inside = {ceil((high - 1) / k) for k in passes} | {1}
+            found |= {n for n in inside if low <= n <= high}
+        return found
+
+    def _grown(self, rows: int, factor: float) -> float:
+        for low, high in self.unknown:
+            if low < rows < high and low:
+                most = max(self(rows), ceil(rows / low) * self(int(low)))
+                if high < inf:
+                    most = min(most, max(self(int(high)), self(int(low))))
+                return max(self(int(low)), min(factor * self(rows), most))
+            if low < rows < high:
+                first = self(int(high))
+                return min(first, max(first / factor, first / ceil(high / rows)))
+        return self(rows)
+
     def scaled(self, factor: float) -> TimeTable:
         return self.times(lambda _: factor, ())
 
@@ -91,10 +157,39 @@ class TimeTable:
         """Multiply each time by the factor of its tokens. The factor's ``knots`` up to the table's
         end are added to the table, whose last slope goes on beyond it."""
         between = {each for each in knots if min(self.points) < each < max(self.points)}
-        return TimeTable({n: self(n) * factor(n) for n in {*self.points, *between}})
+        return TimeTable({n: self(n) * factor(n) for n in {*self.points, *between}}, self.unknown)
 
     def _time(self, tokens: int) -> float:
         return max(0.0, _between(self._tokens, self._times, tokens)) if tokens > 0 else 0.0
+
+
+def _unmeasured(points: Mapping[int, float]) -> Unknown:
+    """Return the rows below, above and far between the points; none if all times are 0."""
+    if not any(points.values()):
+        return ()
+    rows = sorted(points)
+    gaps = [
+        (low, high)
+        for low, high in itertools.pairwise(rows)
+        if high > FAR * low and points[high] > HARDLY * points[low]
+    ]
+    below = [(0, rows[0])] if rows[0] > 1 else []
+    return (*below, *gaps, (rows[-1], inf))
+
+
+def united(unknown: Iterable[Unknown]) -> Unknown:
+    """Return the rows that any of several tables does not know.
+
+    >>> united([((1, inf),), ((0, 4), (64, inf))])
+    ((0, inf),)
+    """
+    found: list[tuple[float, float]] = []
+    for low, high in sorted(itertools.chain.from_iterable(unknown)):
+        if found and low < found[-1][1]:
+            found[-1] = found[-1][0], max(high, found[-1][1])
+        else:
+            found.append((low, high))
+    return tuple(found)
 
 
 def _between(known: Sequence[float], values: Sequence[float], at: float) -> float:
@@ -143,10 +238,16 @@ class ServiceTable(TimeTable):
     (20.0, 25.0, 80.0)
     """
 
-    def __init__(self, tables: Mapping[int, Mapping[int, float]], request_ms: float = 0.0) -> None:
-        """Make a table from at least one context >= 0, each with the points of a ``TimeTable``."""
+    def __init__(
+        self,
+        tables: Mapping[int, Mapping[int, float]],
+        request_ms: float = 0.0,
+        unknown: Unknown | None = None,
+    ) -> None:
+        """Make a table from at least one context >= 0, each with the points of a ``TimeTable``;
+        ``unknown`` is that of all, by default of the first."""
         self.contexts, self.request_ms = sorted(tables), request_ms
-        super().__init__(tables[self.contexts[0]])
+        super().__init__(tables[self.contexts[0]], unknown)
         self._tables = [TimeTable(tables[context]) for context in self.contexts]
 
     def __call__(self, tokens: int, context: int = 0) -> float:
@@ -193,7 +294,15 @@ class ServiceTable(TimeTable):
         tables = {
             context: table.times(factor, knots).points for context, table in self.by_context.items()
         }
-        return ServiceTable(tables, self.request_ms * factor(1))
+        return ServiceTable(tables, self.request_ms * factor(1), self.unknown)
+
+    def grown(self, factor: float) -> TimeTable:
+        if factor == 1 or not self.unknown:
+            return self
+        known = [TimeTable(table.points, self.unknown) for table in self._tables]
+        tables = [table.grown(factor).points for table in known]
+        pairs = dict(zip(self.contexts, tables, strict=True))
+        return ServiceTable(pairs, self.request_ms, self.unknown)
 
     def extrapolates(self, tokens: int) -> bool:
         return any(table.extrapolates(tokens) for table in self._tables)
@@ -244,6 +353,13 @@ class DeviceTimes:
     def read(self, rows: int) -> float:
         """Time of a draft's pass over committed tokens that reads the last one's distribution."""
         return self.draft(rows) - self.spared(rows, 1)
+
+    def grown(self, factor: float) -> DeviceTimes:
+        """Change what passes over rows take that nobody measured (``TimeTable.grown``)."""
+        if factor == 1:
+            return self
+        stage, draft = self.stage.grown(factor), self.draft.grown(factor)
+        return replace(self, stage=stage, draft=draft, evaluate=self.evaluate.grown(factor))
 
     def scaled(self, factor: float) -> DeviceTimes:
         if factor == 1:

@@ -6,7 +6,7 @@ inputs are estimates, it is evaluated in the search's cases (``uncertain.py``), 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -17,7 +17,9 @@ from treepipe.planner.cluster import Cluster
 from treepipe.planner.uncertain import Floats, drawn_factors, in_case
 from treepipe.results.statistics import Interval
 from treepipe.scenario.passage import Passage
-from treepipe.scenario.resolve import resolve
+from treepipe.scenario.resolve import estimate_warnings, resolve
+from treepipe.scenario.rows import asked_by_formula, with_guessed_rows
+from treepipe.scenario.scale import Estimated
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.theory.batched import Batches, period_ms, shares_of, tokens_of
 
@@ -26,6 +28,8 @@ DEEPEST = 16
 GOOD_ENOUGH = 0.01
 """Loss of speed for which a range of streams keeps the depth of its neighbours, since an engine
 captures its graphs anew for every depth."""
+ENOUGH_CASES = 20
+"""Fewest cases of which the middle 95 % are told, since fewer do not reach that far."""
 SHOWN = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Numbers of streams in tables."""
 
@@ -46,6 +50,7 @@ class Depths:
         scenario: what was asked about, with a schedule of chains.
         tokens: [1 + depths] expected tokens of a round.
         periods_ms: [streams, 1 + depths].
+        inputs: relative uncertainty of each estimated input that the cases vary.
         cases: the same two in cases of uncertain inputs.
         warnings: of rows that no time was given for.
     """
@@ -53,6 +58,7 @@ class Depths:
     scenario: Scenario
     tokens: Floats
     periods_ms: Floats
+    inputs: Mapping[Estimated, float] = field(default_factory=dict)
     cases: Sequence[tuple[Floats, Floats]] = field(default=(), repr=False)
     warnings: tuple[str, ...] = ()
 
@@ -63,16 +69,18 @@ class Depths:
         scenario = _chains(cluster if plan is None else plan)
         deployment = resolve(scenario)
         tokens, periods = _periods(scenario)
-        inputs = {of: share for of, share in deployment.estimates.items() if of.kind != "model"}
-        drawn = drawn_factors(inputs, cluster.search.cases, cluster.seed) if inputs else []
-        cases = [_periods(in_case(scenario, inputs, factors)) for factors in drawn]
-        made, stages = cls(scenario, tokens, periods, cases), deployment.roles.pipelines[0]
+        made, stages = cls(scenario, tokens, periods), deployment.roles.pipelines[0]
         rows = {n: Batches.of(n, len(stages)).batch * (1 + made.best(n)) for n in SHOWN}
         bare = [n for n in SHOWN if any(s.times.stage.extrapolates(rows[n]) for s in stages)]
         beyond = [
             f"from {n} streams on passes have more rows than times are given for" for n in bare
         ]
-        return replace(made, warnings=(*deployment.warnings, *beyond[:1]))
+        deployment = with_guessed_rows(deployment, asked_by_formula(deployment, max(rows.values())))
+        inputs = {of: share for of, share in deployment.estimates.items() if of.kind != "model"}
+        drawn = drawn_factors(inputs, cases_of(cluster), cluster.seed) if inputs else []
+        cases = [_periods(in_case(scenario, inputs, factors)) for factors in drawn]
+        warnings = (*estimate_warnings(deployment), *deployment.warnings, *beyond[:1])
+        return replace(made, inputs=inputs, cases=cases, warnings=warnings)
 
     @property
     def gains(self) -> Floats:
@@ -134,15 +142,21 @@ def gains(tokens: Floats, periods_ms: Floats) -> Floats:
     return found
 
 
-def times(interval: Interval) -> str:
-    """Format a ratio with its interval.
+def times(interval: Interval, to: str = " to ") -> str:
+    """Format a ratio with its interval; ``to`` stands between the ends.
 
     >>> times(Interval(1.5, None, None)), times(Interval(1.5, 1.25, 2.0))
     ('1.50', '1.50 (1.25 to 2.00)')
     """
     if interval.low is None or interval.high is None:
         return f"{interval.mean:.2f}"
-    return f"{interval.mean:.2f} ({interval.low:.2f} to {interval.high:.2f})"
+    return f"{interval.mean:.2f} ({interval.low:.2f}{to}{interval.high:.2f})"
+
+
+def cases_of(cluster: Cluster) -> int:
+    """Return the number of cases: the file's, else enough of them."""
+    given = "cases" in cluster.search.model_fields_set
+    return cluster.search.cases if given else ENOUGH_CASES
 
 
 def _last(table: Floats) -> float:
@@ -152,10 +166,15 @@ def _last(table: Floats) -> float:
 
 
 def _interval(mean: float, found: Sequence[float]) -> Interval:
-    if not found:
+    """Return the range of the middle 95 % of the cases; none from few cases, nor where they hardly
+    differ, since the uncertain inputs do not decide the figure then."""
+    if len(found) < ENOUGH_CASES:
         return Interval(mean, None, None)
-    low, high = np.quantile(found, (0.025, 0.975))
-    return Interval(mean, min(mean, float(low)), max(mean, float(high)))
+    ends = [mean, *np.quantile(found, (0.025, 0.975)).tolist()]
+    low, high = min(ends), max(ends)
+    if high <= low * (1 + GOOD_ENOUGH):
+        return Interval(mean, None, None)
+    return Interval(mean, low, high)
 
 
 def _chains(cluster: Scenario) -> Scenario:

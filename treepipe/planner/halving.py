@@ -164,9 +164,8 @@ def search(cluster: Cluster, say: Progress) -> SearchResult:
     result = rank(cluster, say)
     if not result.feasible:
         return result
-    plans = {name: each.candidate for name, each in result.best_of_each.items()}
     try:
-        return replace(result, cases=in_cases(plans, result.cluster, say))
+        return replace(result, cases=in_cases(result.best_of_each, result.cluster, say))
     except KeyboardInterrupt:
         raise SearchInterrupted(result) from None
 

@@ -22,7 +22,7 @@ from treepipe.progress import Progress
 from treepipe.results.metrics import in_words
 from treepipe.results.sheet import Sheet, figures, words
 from treepipe.results.statistics import ROUNDING, Interval
-from treepipe.scenario.scale import multiplied, named_devices
+from treepipe.scenario.scale import Estimated, multiplied, named_devices
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.points import Point, simulate_points
 
@@ -129,6 +129,8 @@ def sensitivities(result: SearchResult, say: Progress) -> list[Sensitivity]:
         return []
     goal, plan = result.goal.name, result.best.candidate.scenario.with_(runs=result.runs)
     keys = input_keys(plan)
+    if Estimated("rows") in result.best.outcome.estimates:
+        keys.append("scale.rows")
     points = [
         Point(f"{key} {factor}", with_input(plan, key, factor))
         for key in keys
@@ -177,6 +179,7 @@ LABELS = {
     "scale.latency": "link latency",
     "scale.bandwidth": "link bandwidth",
     "scale.misses": "misses of acceptance",
+    "scale.rows": "times of unmeasured rows",
     RATE: "arrival rate",
 }
 

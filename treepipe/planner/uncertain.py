@@ -20,10 +20,10 @@ import numpy.typing as npt
 from treepipe.core.errors import UserError
 from treepipe.planner.candidates import Candidate
 from treepipe.planner.cluster import Cluster
+from treepipe.planner.gaps import Simulated
 from treepipe.progress import Progress
 from treepipe.results.metric import Metric
 from treepipe.results.statistics import CONFIDENCE, Interval
-from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scale import Estimated, multiplied
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ScheduleName
@@ -92,7 +92,7 @@ def widened(sampled: Interval, factors: Floats) -> Interval:
 
 
 def in_cases(
-    plans: Mapping[ScheduleName, Candidate], cluster: Cluster, say: Progress
+    simulated: Mapping[ScheduleName, Simulated], cluster: Cluster, say: Progress
 ) -> Cases | None:
     """Simulate plans in the cluster's cases; None if no input is an estimate.
 
@@ -100,7 +100,8 @@ def in_cases(
         UserError, RunError: see ``simulate_points``.
     """
     goal, cases, seed = cluster.search.goal, cluster.search.cases, cluster.seed
-    own = {name: resolve(plan.scenario).estimates for name, plan in plans.items()}
+    plans = {name: plan.candidate for name, plan in simulated.items()}
+    own = {name: plan.outcome.estimates for name, plan in simulated.items()}
     inputs = {
         of: share
         for estimates in own.values()
@@ -164,7 +165,7 @@ def in_case(
     """Multiply those inputs that the plan's scenario uses (``own``) by their factors, on top of the
     scenario's own factors. As stated it is the scenario of a search's first rung, if that has as
     many runs, whose outcome is remembered."""
-    table = {"device": "devices", "link": "links", "acceptance": "misses"}
+    table = {"device": "devices", "link": "links", "acceptance": "misses", "rows": "rows"}
     mine = {
         f"{table[of.kind]}.{of.name}".rstrip("."): factor
         for of, factor in factors.items()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,7 @@ from treepipe.core.requests import Objectives, RequestTrace
 from treepipe.files.outputs import write_file
 from treepipe.results.critical_path import PathPart
 from treepipe.scenario.machines import Machine
+from treepipe.scenario.scale import Estimated
 
 Record = TypeVar("Record")
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -99,12 +100,13 @@ class SpanColumns:
         return np.array(places, int), np.array([numbers[name] for name in of], int), [*numbers]
 
     @cached_property
-    def largest(self) -> dict[tuple[str, Kind], int]:
-        """Most tokens of a span, by device and kind."""
-        found: dict[tuple[str, Kind], int] = {}
-        for device, kind, tokens in zip(self.devices, self.kinds, self.tokens, strict=True):
-            if tokens > found.get((device, kind), 0):
-                found[device, kind] = tokens
+    def sizes(self) -> dict[tuple[str, Kind], tuple[int, int]]:
+        """Fewest and most tokens of the spans with any, by device and kind."""
+        found: dict[tuple[str, Kind], tuple[int, int]] = {}
+        for device, kind, tokens in {*zip(self.devices, self.kinds, self.tokens, strict=True)}:
+            if tokens:
+                least, most = found.get((device, kind), (tokens, tokens))
+                found[device, kind] = min(least, tokens), max(most, tokens)
         return found
 
 
@@ -160,6 +162,7 @@ class Trace:
     acceptance was drawn as, over the number of recorded texts behind them; 0 without recorded
     texts. ``faults`` of its workers are in the order of time. ``company`` is how many processors'
     worth of work other programs did beside a run, on its coordinator's host; None if unknown.
+    ``estimates`` is the relative uncertainty of the inputs that are estimates.
     ``figures`` returns all metrics and the utilization of the run, if its simulation had to compute
     those of many lanes; a changed copy has none.
     """
@@ -177,6 +180,7 @@ class Trace:
     slo: Objectives | None = None
     redrawn: float = 0.0
     company: float | None = None
+    estimates: Mapping[Estimated, float] = field(default_factory=dict)
     figures: Callable[[], Figures | None] | None = field(
         default=None, init=False, repr=False, compare=False
     )

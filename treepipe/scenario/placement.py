@@ -39,13 +39,13 @@ from treepipe.profiles.schema import (
     HostProfile,
     Origin,
 )
-from treepipe.profiles.service import Remark, ServedModel, ServiceTimes
+from treepipe.profiles.service import Remark, ServedModel, ServiceTimes, told
 from treepipe.profiles.shapes import BYTES, compute_dtype
 from treepipe.scenario.computing import FULL, Compute, computed_in
 from treepipe.scenario.deployment import Placed, Roles
 from treepipe.scenario.footprint import Footprint
 from treepipe.scenario.machines import Home, make_machines
-from treepipe.scenario.scale import Estimated, device_factor, written_devices
+from treepipe.scenario.scale import Estimated, device_factor, device_name, written_devices
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import DraftSection, Model, Pipeline, Stage
 
@@ -81,7 +81,7 @@ def _copies(sections: Sequence[Counted]) -> Iterator[tuple[int, Counted]]:
 
 READ: Mapping[str, Any] = {
     **dict.fromkeys(("target", "drafts", "pipelines", "hosts", "sampling", "schedule"), True),
-    "scale": {"stages", "drafts", "devices", "roles"},
+    "scale": {"stages", "drafts", "devices", "roles", "rows"},
     "emulate": True,
 }
 """All keys of a scenario that ``place`` reads (``Scenario.said``)."""
@@ -170,6 +170,7 @@ class _Placing:
     def __init__(self, scenario: Scenario, ends: Ends, layers: int | None) -> None:
         self._scenario, self._path, self._ends = scenario, scenario.path, ends
         self.estimates: dict[Estimated, float] = {}
+        self._stated = set[Estimated]()
         self.hosts = host_profiles(scenario)
         self._remarks: list[Remark] = []
         self._caveats: dict[str, None] = {}
@@ -184,14 +185,11 @@ class _Placing:
     def warnings(self) -> list[str]:
         """Sentences about models' sizes, and about assumptions behind the times, each naming all
         its devices."""
-        devices: dict[str, list[str]] = {}
-        for device, sentence in self._remarks:
-            devices.setdefault(sentence, []).append(device)
         return [
             *self._caveats,
             *(
                 f"device{'s' * (len(names) > 1)} {', '.join(names)}: {sentence}"
-                for sentence, names in devices.items()
+                for names, sentence in told(self._remarks)
             ),
         ]
 
@@ -224,7 +222,7 @@ class _Placing:
             times = _device_times(device)
         else:
             times = self._draft_times(device, draft, key)
-        times = self._in_place(times, draft.host)
+        times = self._in_place(times, draft.host).grown(self._scenario.scale.rows)
         times = times.scaled(device_factor(self._scenario.scale, "drafts", role, draft.device))
         home = Home(role, device, draft.host, f"key {key}")
         compute = _compute(device, draft.model)
@@ -253,7 +251,7 @@ class _Placing:
             else:
                 verifies = number == len(sections) and self._ends == "pipeline"
                 times = self._stage_times(device, stage.device, at, count, verifies)
-            times = self._in_place(times, stage.host)
+            times = self._in_place(times, stage.host).grown(self._scenario.scale.rows)
             times = times.scaled(device_factor(self._scenario.scale, "stages", role, stage.device))
             home = Home(role, device, stage.host, f"key {key}.stages.{index}")
             layers = range(first, first + count)
@@ -287,6 +285,7 @@ class _Placing:
         stage, evaluation = self._stages_known[known], NO_WORK
         if verifies:
             evaluation = service.evaluation(self._known_target(key))
+        self._note_unmeasured(named, service)
         times = DeviceTimes(stage, NO_WORK, evaluation, hardware.decide_ms, hardware.prune_ms)
         return self._sampled(times, service, key) if verifies else times
 
@@ -312,6 +311,7 @@ class _Placing:
             passes = service.draft(model, borrowed)
             project = service.projection(model, borrowed)
         evaluation = service.evaluation(target, embeds=True) if self._ends == "draft" else NO_WORK
+        self._note_unmeasured(draft.device, service)
         decide, prune = hardware.decide_ms, hardware.prune_ms
         times = DeviceTimes(NO_WORK, passes, evaluation, decide, prune, project)
         drafts = self._scenario.schedule.system.drafts
@@ -337,7 +337,7 @@ class _Placing:
         """Return a device's service times, cached so that it warns once."""
         device = named if isinstance(named, str) else key
         if device not in self._services:
-            name = profile_name(named) or device
+            name = device_name(named) or device
             self._services[device] = ServiceTimes(name, hardware, shape_of, self._remarks)
         return self._services[device]
 
@@ -351,6 +351,16 @@ class _Placing:
     def _note_estimate(self, of: Estimated, origin: Origin) -> None:
         if origin.uncertainty is not None:
             self.estimates[of] = origin.uncertainty
+            self._stated.add(of)
+
+    def _note_unmeasured(self, named: AnyDevice, service: ServiceTimes) -> None:
+        """Note the default uncertainty of times that nothing supports and no profile states."""
+        name = device_name(named)
+        if service.uncertainty is None or name is None:
+            return
+        of = Estimated("device", name)
+        if of not in self._stated:
+            self.estimates[of] = max(service.uncertainty, self.estimates.get(of, 0.0))
 
     def _names_hardware(self) -> bool:
         """Return whether any device states the cost of a layer, so that models must be known."""

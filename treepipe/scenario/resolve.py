@@ -93,7 +93,6 @@ def resolve(
         faults=_faults(scenario, names, None if opened is None else opened.layers),
         seed=scenario.seed,
         warnings=(
-            *_uncertain(estimates),
             *placement.warnings,
             *running_warnings(roles.machines),
             *prefill_warnings(scenario),
@@ -203,6 +202,7 @@ def input_warnings(scenario: Scenario, deployment: Deployment, *, run: bool = Fa
     """
     by_n_max = f"serving.admission = {scenario.serving.admitted} by N_max (StarSD, section 4.2)"
     return [
+        *estimate_warnings(deployment),
         *deployment.warnings,
         *unused_warnings(scenario),
         *ends_warnings(scenario),
@@ -220,11 +220,12 @@ def _acceptance_estimate(scenario: Scenario) -> dict[Estimated, float]:
     return {Estimated("acceptance"): section.uncertainty}
 
 
-def _uncertain(estimates: Mapping[Estimated, float]) -> list[str]:
-    """Return a warning of uncertain inputs. Args: ``estimates``: relative uncertainty by input."""
-    if not estimates:
+def estimate_warnings(deployment: Deployment) -> list[str]:
+    """Return a warning of the inputs that are estimates, if there are any."""
+    if not deployment.estimates:
         return []
-    each = ", ".join(f"{name} ±{share * 100:.3g} %" for name, share in estimates.items())
+    shares = deployment.estimates.items()
+    each = ", ".join(f"{name} ±{share * 100:.3g} %" for name, share in shares)
     return [f"inputs are estimates: {each}; the intervals of runs do not include this"]
 
 

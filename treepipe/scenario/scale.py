@@ -12,21 +12,23 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from treepipe.core.errors import UserError
 from treepipe.physics.timing import LinkTimes
 from treepipe.profiles.library import profile_name
-from treepipe.profiles.schema import AnyDevice, AnyLink
+from treepipe.profiles.schema import AnyDevice, AnyLink, Hardware
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Links, Replay, ScaleSection
 
-Kind: TypeAlias = Literal["device", "link", "model", "acceptance"]
+Kind: TypeAlias = Literal["device", "link", "model", "acceptance", "rows"]
 
 
 class Estimated(NamedTuple):
-    """An input that is an estimate: a profile by its name, or the scenario's acceptance."""
+    """An input that is an estimate: a profile or a roofline by its name, the scenario's acceptance,
+    or the times of passes over rows that nobody measured."""
 
     kind: Kind
     name: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.name}".rstrip()
+        kind = "unmeasured rows" if self.kind == "rows" else self.kind
+        return f"{kind} {self.name}".rstrip()
 
 
 def check_scale(scenario: Scenario, roles: Collection[str]) -> None:
@@ -71,9 +73,17 @@ def multiplied(scale: ScaleSection, factors: Mapping[str, float]) -> dict[str, A
     return table
 
 
+def device_name(device: AnyDevice) -> str | None:
+    """Return a device's profile, or words for a roofline that a scenario writes itself; None if it
+    writes times."""
+    if isinstance(device, Hardware) and device.roofline is not None:
+        return f"roofline {device.roofline.memory_gb_s:.0f} GB/s"
+    return profile_name(device)
+
+
 def named_devices(scenario: Scenario) -> list[str]:
-    """Return every device profile that the scenario names, sorted."""
-    names = {profile_name(device) for _, device in written_devices(scenario)}
+    """Return every device that the scenario names, or writes as a roofline, sorted."""
+    names = {device_name(device) for _, device in written_devices(scenario)}
     return sorted(name for name in names if name is not None)
 
 
@@ -82,7 +92,7 @@ def device_factor(
 ) -> float:
     """Return the factor on a role's times."""
     every = scale.stages if kind == "stages" else scale.drafts
-    return every * scale.devices.get(profile_name(of) or "", 1.0) * scale.roles.get(role, 1.0)
+    return every * scale.devices.get(device_name(of) or "", 1.0) * scale.roles.get(role, 1.0)
 
 
 def scaled_link(scale: ScaleSection, link: AnyLink, times: LinkTimes) -> LinkTimes:

@@ -732,6 +732,9 @@ class ScaleSection(Section):
         {}, description="on the times of the roles on a device profile: { l40 = 1.4 }"
     )
     roles: dict[str, Factor] = Field({}, description="on the times of a role: { draft0 = 1.5 }")
+    rows: Factor = Field(
+        1.0, description="on the times of passes over rows that nobody measured or gave"
+    )
     latency: Factor = Field(1.0, description="on links' latencies, jitter included")
     bandwidth: Annotated[Factor, ReadIf("rated")] = Field(
         1.0, description="on the rates of all links"

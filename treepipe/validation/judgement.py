@@ -14,7 +14,9 @@ from treepipe.results.recording import Recording
 from treepipe.results.statistics import Interval
 from treepipe.results.trace import BUSY, Trace
 from treepipe.scenario.deployment import Deployment
-from treepipe.sim.predict import extrapolation_warnings
+from treepipe.scenario.resolve import estimate_warnings
+from treepipe.scenario.rows import with_guessed_rows
+from treepipe.sim.predict import asked_rows, extrapolation_warnings
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
 from treepipe.validation.plain import Agreement, PlainTexts, agreement
@@ -166,6 +168,7 @@ def judge(
     agrees = None
     if texts is not None:
         agrees = agreement(deployment.requests, executed, texts, deployment.roles.dtype)
+    told = with_guessed_rows(deployment, asked_rows(deployment, executed))
     per_request = [run_metrics(replace(part, requests=[each])) for each in part.requests]
     return Row(
         label=label,
@@ -179,7 +182,8 @@ def judge(
         utilization={name: each.mean for name, each in shares.items()},
         lossless=None if agrees is None else agrees.lossless,
         warnings=(
-            *deployment.warnings,
+            *estimate_warnings(told),
+            *told.warnings,
             *executed.warnings,
             *extrapolation_warnings(deployment, executed),
             *source.warnings(),

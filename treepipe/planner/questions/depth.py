@@ -5,20 +5,20 @@ from __future__ import annotations
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.depths import Depths, times
 from treepipe.planner.question import Question, QuestionAnswer
-from treepipe.planner.questions.worth import left_out, paying
+from treepipe.planner.questions.worth import left_out, paying, resting
 from treepipe.results.sheet import Sheet, columns, figures
 
 
 def depth_table(found: Depths) -> Sheet:
-    heads = columns("streams", "tokens drafted|d", "tokens of a round|.2f", "round (ms)|.4g")
-    sheet = Sheet("Tokens to draft", [*heads, *figures("speed over plain decoding")])
+    heads = columns("streams", "drafted|d", "tokens of a round|.2f", "round (ms)|.4g")
+    sheet = Sheet("Tokens to draft, and the gain over plain decoding", [*heads, *figures("gain")])
     for first, last, depth in found.ranges:
         sheet.add(
             f"{first} to {last}" if last > first else f"{first}",
             depth,
             float(found.tokens[depth]),
             float(found.periods_ms[first - 1, depth]),
-            times(found.gain(first, depth)),
+            times(found.gain(first, depth), "-"),
         )
     return sheet
 
@@ -28,6 +28,7 @@ def _answer(cluster: Cluster) -> QuestionAnswer:
     first = found.ranges[0]
     drafted = f"Draft {first.depth} tokens" if first.depth else "Draft nothing"
     sentences = [
+        *resting(found),
         f"{drafted} for up to {first.last} streams; the table has the others, and "
         f"the speed at the first of each range.",
         paying(found),
