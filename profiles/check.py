@@ -29,8 +29,6 @@ def check_file(path: Path) -> tuple[str, list[str]]:
 
 
 def _oddities(profile: AnyProfile, path: Path) -> Iterator[str]:
-    if isinstance(profile, Device | Hardware) and profile.power and profile.power.throttled:
-        yield "the device was slowed down while it was measured (power.throttled)"
     if isinstance(profile, Hardware):
         for table in ("layer", "head", "embedding", "draft"):
             for index, entry in enumerate(getattr(profile, table)):

@@ -143,30 +143,17 @@ class Roofline(Section):
 
 
 class Power(Section):
-    """Watts of a device, and what they hold for."""
+    """Watts of a device, and the sensor that told them."""
 
     idle_w: Annotated[float, Field(ge=0)] = Field(description="when nothing works")
     busy_w: Positive = Field(description="when all of the capacity works")
     sensor: Annotated[str | None, ReadIf("shown")] = Field(
         None, description="that told both, and what it covers"
     )
-    mode: Annotated[str | None, ReadIf("shown")] = Field(
-        None, description="the machine's power mode meanwhile"
-    )
-    clocks_mhz: Annotated[dict[str, Positive] | None, ReadIf("shown")] = Field(
-        None, description="medians while busy, by the clock's name"
-    )
-    throttled: Annotated[bool | None, ReadIf("shown")] = Field(
-        None, description="whether the device was slowed down while busy"
-    )
 
     def __str__(self) -> str:
         said = [f"power {self.idle_w:.4g} W idle, {self.busy_w:.4g} W busy"]
         said += [f"sensor {self.sensor}"] * (self.sensor is not None)
-        said += [f"power mode {self.mode}"] * (self.mode is not None)
-        said += [f"{name} at {mhz:.0f} MHz" for name, mhz in (self.clocks_mhz or {}).items()]
-        if self.throttled is not None:
-            said.append("slowed down while busy" if self.throttled else "not slowed down")
         return "; ".join(said)
 
 
