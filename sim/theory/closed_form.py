@@ -19,7 +19,7 @@ from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scale import scaled_hits
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import HitRatio, PoolSection, Replay
-from treepipe.sim.acceptance_pool import acceptance_pool
+from treepipe.sim.acceptance_pool import acceptance_pool, acceptance_warnings
 from treepipe.sim.blocks import Blocks, blocks_of
 from treepipe.sim.theory import alone, shared, stepped
 
@@ -62,6 +62,7 @@ def closed_form(scenario: Scenario) -> ClosedForm:
     deployment = deploy(scenario)
     for key, reason in _refusals(scenario, deployment):
         raise UserError(f"{scenario.path}: key {key}: no closed form applies: {reason}")
+    acceptance_warnings(scenario)  # refuses a pool that was recorded otherwise
     pool = _blocks(scenario)
     found = _form(scenario).evaluate(scenario, deployment, pool)
     bent = _bent(scenario, deployment)
