@@ -184,7 +184,7 @@ class DraftWorker:
                 "evaluate", session, rows, lambda: times.verify(rows, judged_rows(answers))
             ):
                 answers = [self._answers(self._verifier, *segment) for segment in segments]
-        with self._station.work("decide", session, rows, times.decide * len(segments)):
+        with self._station.work("decide", session, rows, times.decide * flight.decisions):
             orders = self._desk.returned(flight, answers)
         self._carry_out(orders)
 

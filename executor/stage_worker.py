@@ -163,7 +163,7 @@ class StageWorker:
                 pairs = zip(flight.segments, split, strict=True)
                 judged = [self._judged(verifier, *pair) for pair in pairs]
                 answers = [tokens for tokens, _ in judged]
-            decide_ms = times.decide * len(flight.segments)
+            decide_ms = times.decide * flight.decisions
             with self._station.work("decide", flight.session, rows, decide_ms):
                 if self._captured:
                     found = [rows for _, rows in judged]

@@ -162,7 +162,7 @@ class Role:
         """Take the target's tokens of ``rows`` rows, and decide."""
         times = self._placed.times
         judged = judged_rows(answers) if times.judge else 0
-        evaluate, decide = times.verify(rows, judged), times.decide * len(flight.segments)
+        evaluate, decide = times.verify(rows, judged), times.decide * flight.decisions
         if evaluate:
             yield evaluate
             self._spent("evaluate", flight.session, rows)

@@ -12,21 +12,24 @@ from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 
 
+def stages(count: int, stage_ms: float) -> list[dict[str, Any]]:
+    return [{"count": count, "device": {"stage_ms": {1: stage_ms}}}]
+
+
 def simulated(
     schedule: dict[str, Any], draft_ms: float, stage_ms: float, **more: dict[str, Any]
 ) -> Trace:
     """One stage per pipeline, no link times, and a draft that is always wrong."""
-    stages = [{"device": {"stage_ms": {1: stage_ms}}}]
     scenario = Scenario.of(
         {
             "name": "by hand",
             "target": {"layers": 8},
             "drafts": [{"device": {"draft_ms": {1: draft_ms}, **more.get("draft", {})}}],
-            "pipelines": [{"stages": stages, **more.get("pipeline", {})}],
+            "pipelines": [{"stages": stages(1, stage_ms), **more.get("pipeline", {})}],
             "links": {"default": {"latency_ms": 0.0}},
             "schedule": schedule,
             "acceptance": {"source": "bernoulli", "beta": 0},
-            "workload": {"prompt_tokens": 1, "new_tokens": 6, **more.get("workload", {})},
+            "workload": {"prompt_tokens": 1, "new_tokens": 9, **more.get("workload", {})},
         }
     )
     (trace,) = predict(scenario)
@@ -49,3 +52,15 @@ def test_a_pass_that_is_given_up_before_it_begins_takes_no_time(schedule: dict[s
     """Three passes of 21 ms, then 40 ms at the stage; meanwhile the draft has begun a second pass
     ahead, which ends 2 ms after the rejection is there. The third one ahead never begins."""
     assert gaps(simulated(schedule, 21.0, 40.0))[1:3] == [pytest.approx(3 * 21 + 2 * 21)] * 2
+
+
+def test_steps_in_which_no_segment_comes_back_take_no_decision() -> None:
+    """SPD on two stages of 20 ms: behind a miss the emptied segment takes a step, then the root's
+    comes back. Its decision takes 5 ms, the draft's pass less than the stages."""
+    free = simulated({"name": "spd"}, 3.0, 20.0, pipeline={"stages": stages(2, 20.0)})
+    deciding = {"evaluate_ms": {1: 1.0}, "decide_ms": 5.0}
+    charged = simulated(
+        {"name": "spd"}, 3.0, 20.0, pipeline={"stages": stages(2, 20.0)}, draft=deciding
+    )
+    assert gaps(free)[1:] == [pytest.approx(2 * 20)] * 7
+    assert gaps(charged)[1:] == [pytest.approx(2 * 20 + 1 + 5)] * 7

@@ -119,6 +119,12 @@ class Segment:
         return range(count - 1 if self.asked else count, count)
 
     @property
+    def decided(self) -> bool:
+        """Whether the schedule decides on it when it is back: not if words have left none of its
+        rows, unless its decision ends a step. (A prompt's chunk comes back without its rows.)"""
+        return bool(self.tokens) or self.step is not None or not self.asked
+
+    @property
     def going_back(self) -> Segment:
         """The part that the last stage sends back where the other rows' states are not read."""
         first = self.answered.start
@@ -197,6 +203,11 @@ class Flight:
     @property
     def answered_rows(self) -> int:
         return sum([len(segment.answered) for segment in self.segments])
+
+    @property
+    def decisions(self) -> int:
+        """Number of its segments that are decided on."""
+        return sum([segment.decided for segment in self.segments])
 
     @property
     def rows(self) -> int:
