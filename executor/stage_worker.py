@@ -170,7 +170,8 @@ class StageWorker:
                     picked = [own[list(rows)] for own, rows in zip(split, found, strict=True)]
                     states = self._ends.read_states(torch.cat(picked), self._captured)
         states = None if states is None or not len(states) else self._transfer.to_host(states)
-        verified = Verified(flight, tuple(answers), tuple(found))
+        now = self._station.clock.now_ms()
+        verified = Verified(flight, tuple(answers), tuple(found), now)
         self._station.send(receiver, verified if self._sends_all else verified.going_back, states)
 
     def _judged(

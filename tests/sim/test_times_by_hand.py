@@ -64,3 +64,22 @@ def test_steps_in_which_no_segment_comes_back_take_no_decision() -> None:
     )
     assert gaps(free)[1:] == [pytest.approx(2 * 20)] * 7
     assert gaps(charged)[1:] == [pytest.approx(2 * 20 + 1 + 5)] * 7
+
+
+@pytest.mark.parametrize(("ends", "heard"), [("pipeline", 0), ("draft", 1)])
+def test_a_target_of_starsd_emits_when_it_has_decided(ends: str, heard: int) -> None:
+    """Three targets of 23.25 ms have the first token of their prompts at once. The draft serves one
+    after another, three passes of 3.5 ms each; with the ends there, a token is out in its turn."""
+    trace = simulated(
+        {"name": "starsd", "gamma": 3, "ends": ends},
+        3.5,
+        23.25,
+        pipeline={"count": 3},
+        workload={"requests": 3, "concurrency": 3},
+    )
+    emitted = [[at for at, _ in request.emitted] for request in trace.requests]
+    turns = [23.25, 33.75, 44.25]
+    assert [first for first, *_ in emitted] == (turns if heard else [23.25] * 3)
+    assert [second for _, second, *_ in emitted] == [turn + 10.5 + 23.25 for turn in turns]
+    for request in trace.requests:
+        assert request.finished_ms == request.emitted[-1][0]

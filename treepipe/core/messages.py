@@ -10,6 +10,7 @@ A new kind is added to ``Message``, from which transports derive their tables.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeAlias
@@ -246,16 +247,18 @@ class Verified:
             session that is over.
         states: per segment the rows whose final hidden states travel, for a draft that reads them:
             all that the tokens so far accept.
+        decided_ms: time at which the pipeline had decided, on the run's clock.
     """
 
     flight: Flight
     answers: tuple[tuple[int, ...], ...]
     states: tuple[tuple[int, ...], ...] = ()
+    decided_ms: float = 0.0
 
     @property
     def going_back(self) -> Verified:
         """The same without the rows that are not ``answered``; without states."""
-        return Verified(self.flight.going_back, self.answers)
+        return replace(self, flight=self.flight.going_back, states=())
 
     @property
     def rows(self) -> int:
@@ -283,6 +286,7 @@ class Verified:
             and all(_between(each, NO_TOKEN, limits.vocabulary) for each in self.answers)
             and all(_between(each, 0, limits.rows) for each in self.states)
             and self.state_rows <= limits.rows
+            and math.isfinite(self.decided_ms)
         )
 
 
