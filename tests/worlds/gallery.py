@@ -171,12 +171,13 @@ MUTANTS = (
     Mutant(
         "index_slip",
         "each drafted node takes the row of its predecessor from a round's second commit on",
-        "FlowSpec's public code, in its PipeDec (`index_slip`)",
+        "FlowSpec's public code, in its PipeDec (`tests/worlds/slipped.py`)",
         "pipedec",
         ("drafted",),
-        f"{CORE}.schedules.pipedec:PipeDecKeys.lawful",
-        "return not self.index_slip or self.draft_reuse",
-        "return True",
+        f"{CORE}.decoding.layered:LayeredKeys.frontier",
+        "return Frontier()",
+        "from tests.worlds.slipped import SlippedFrontier\n"
+        "    return Frontier() if self.draft_reuse else SlippedFrontier()",
         examples=200,
     ),
     Mutant(

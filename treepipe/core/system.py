@@ -63,12 +63,6 @@ class Parameters:
         return True
 
     @property
-    def lawful(self) -> bool:
-        """Whether the laws of schedules hold; not where a key repeats a slip of the authors'
-        code."""
-        return True
-
-    @property
     def groups(self) -> Groups:
         """Stages in a row that work one after another within a step (lock-step only)."""
         return 1
