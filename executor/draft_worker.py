@@ -6,6 +6,7 @@ It is strictly sequential; ``core/draft_desk.py`` chooses the next work, as in t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import TypeAlias
 
 import torch
@@ -166,7 +167,9 @@ class DraftWorker:
         if isinstance(body, Verified):
             if self._observe is not None and received.hidden is not None:
                 self._note_accepted(body, received.hidden, self._observe)
-            self._carry_out(self._desk.returned(flight, body.answers))
+            emits = self._deployment.service.target_emits
+            orders = self._desk.returned(flight, body.answers)
+            self._carry_out(orders, body.decided_ms if emits else inf)
             return
         times, session = self._station.settings.placed.times, flight.session
         hidden = None if received.hidden is None else self._transfer.to_device(received.hidden)
@@ -184,7 +187,7 @@ class DraftWorker:
                 "evaluate", session, rows, lambda: times.verify(rows, judged_rows(answers))
             ):
                 answers = [self._answers(self._verifier, *segment) for segment in segments]
-        with self._station.work("decide", session, rows, times.decide * len(segments)):
+        with self._station.work("decide", session, rows, times.decide * flight.decisions):
             orders = self._desk.returned(flight, answers)
         self._carry_out(orders)
 
@@ -238,7 +241,8 @@ class DraftWorker:
                 offers = list(request.schedule.offers(segment, children=True))
         return verifier.next_tokens(segment.session, hidden, offers)
 
-    def _carry_out(self, orders: Orders) -> None:
+    def _carry_out(self, orders: Orders, emitted_ms: float = inf) -> None:
+        """Send, emit and end as ordered; the tokens may have been out before."""
         station, now = self._station, self._station.clock.now_ms()
         for receivers, message in orders.letters(self._stages, self._feedback):
             hidden = self._embedded(message) if isinstance(message, Flight) else None
@@ -253,7 +257,8 @@ class DraftWorker:
             self._source.close(session)
             if self._verifier is not None:
                 self._verifier.close(session)
-        self._book.carry_out(orders, now)
+        # Another host's clock is known only roughly, but no token is out after it is known here.
+        self._book.carry_out(orders, now, min(emitted_ms, now))
 
     def _embedded(self, flight: Flight) -> torch.Tensor | None:
         """Input of the first stage, if the target's ends are here."""

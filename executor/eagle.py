@@ -154,26 +154,33 @@ class EagleDraft(DraftSource):
         """
         state = self._states[session]
         if order.catch_up:
-            yield self._caught_up(session, order.catch_up), asked
+            part = self._caught_up(session, order.catch_up)
+            if len(part.positions):
+                yield part, asked
+            else:
+                state.newest.payload = state.features[0]
             return
         first, newest = len(state.scratch.nodes) - len(asked), state.newest
         for start, stop in _runs(first, order.parents):
             nodes, parents = asked[start:stop], order.parents[start:stop]
             above = [(newest if node.parent is None else node.parent).payload for node in nodes]
             given = self._head.fed_on(torch.stack(above))
+            if len(state.tokens) == 1:  # it has no entry, so no state of the head's own
+                given[[node.parent is None for node in nodes]] = state.features[0]
             positions = [len(state.tokens) - 2 + len(node.path) for node in nodes]
             inputs = self._inputs([node.token for node in nodes], given)
             yield Part(session, inputs, positions, parents), nodes
 
     def _caught_up(self, session: int, tokens: Sequence[int]) -> Part:
-        """Return the part from the first committed token whose entry is missing or guessed."""
+        """Return the part from the first committed token whose entry is missing or guessed; it is
+        empty behind a prompt's first token alone, whose children read the target's own state."""
         state = self._states[session]
         first = state.true_entries
         self._stack.cache(session).truncate(first)
         state.tokens += tokens
         last = state.true_entries = len(state.tokens) - 1
-        given = torch.stack(state.features[first:last])
-        inputs = self._inputs(state.tokens[first + 1 :], given)
+        tokens, features = state.tokens[first + 1 :], state.features[first:last]
+        inputs = self._inputs(tokens, torch.stack(features)) if tokens else torch.empty(0, 0)
         return Part(session, inputs, range(first, last), None)
 
     def _inputs(self, tokens: Sequence[int], given: torch.Tensor) -> torch.Tensor:

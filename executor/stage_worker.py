@@ -163,14 +163,15 @@ class StageWorker:
                 pairs = zip(flight.segments, split, strict=True)
                 judged = [self._judged(verifier, *pair) for pair in pairs]
                 answers = [tokens for tokens, _ in judged]
-            decide_ms = times.decide * len(flight.segments)
+            decide_ms = times.decide * flight.decisions
             with self._station.work("decide", flight.session, rows, decide_ms):
                 if self._captured:
                     found = [rows for _, rows in judged]
                     picked = [own[list(rows)] for own, rows in zip(split, found, strict=True)]
                     states = self._ends.read_states(torch.cat(picked), self._captured)
         states = None if states is None or not len(states) else self._transfer.to_host(states)
-        verified = Verified(flight, tuple(answers), tuple(found))
+        now = self._station.clock.now_ms()
+        verified = Verified(flight, tuple(answers), tuple(found), now)
         self._station.send(receiver, verified if self._sends_all else verified.going_back, states)
 
     def _judged(

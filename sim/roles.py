@@ -162,7 +162,7 @@ class Role:
         """Take the target's tokens of ``rows`` rows, and decide."""
         times = self._placed.times
         judged = judged_rows(answers) if times.judge else 0
-        evaluate, decide = times.verify(rows, judged), times.decide * len(flight.segments)
+        evaluate, decide = times.verify(rows, judged), times.decide * flight.decisions
         if evaluate:
             yield evaluate
             self._spent("evaluate", flight.session, rows)
@@ -289,7 +289,8 @@ class StageRole(Role):
         if tokens:
             answers = self._world.verified(flight)
             yield from self._verify(flight, flight.answered_rows, answers)
-            verified = Verified(flight, answers, self._states(flight, answers))
+            now = self._world.clock.now
+            verified = Verified(flight, answers, self._states(flight, answers), now)
         yield from self._send(self._onwards(flight, verified))
 
     def _states(self, flight: Flight, answers: Answers) -> Answers:
@@ -337,6 +338,7 @@ class DraftServer(Role):
             deployment.schedule_of(draft),
         )
         self._feedback = deployment.service.feedback
+        self._target_emits = deployment.service.target_emits
         self._stages = [[stage.name for stage in stages] for stages in deployment.roles.pipelines]
         self._by_parts = self._placed.times.draft.by_parts
         self._inbox: deque[tuple[Flight | Verified | Through, float]] = deque()
@@ -394,8 +396,8 @@ class DraftServer(Role):
                 continue
             while self._inbox:
                 message, arrived_ms = self._inbox.popleft()
-                answers = message.answers if isinstance(message, Verified) else None
-                desk.receive(message, answers, arrived_ms)
+                verified = message if isinstance(message, Verified) else None
+                desk.receive(message, verified, arrived_ms)
             work = desk.next(clock.now)
             if not self._records:
                 desk.turns.clear()
@@ -430,11 +432,15 @@ class DraftServer(Role):
 
     def _evaluate(self, work: Evaluate) -> Work:
         """Evaluate a returned flight, and take its tokens unless its pipeline has."""
-        flight, answers = work.flight, work.payload
-        if answers is None:
+        flight, verified, emitted_ms = work.flight, work.payload, None
+        if verified is None:
             answers = self.answers(flight)
             yield from self._verify(flight, sum(map(len, answers)), answers)
-        yield from self._carry_out(self._desk.returned(flight, answers), max(1, flight.rows))
+        else:
+            answers = verified.answers
+            emitted_ms = verified.decided_ms if self._target_emits else None
+        orders = self._desk.returned(flight, answers)
+        yield from self._carry_out(orders, max(1, flight.rows), emitted_ms)
 
     def _warm_up(self) -> Work:
         yield self._placed.times.draft(1)
@@ -447,19 +453,23 @@ class DraftServer(Role):
         never_misses, prompt = self._deployment.service.never_misses, request.prompt_tokens
         return next_tokens(request.own, request.schedule, segment, prompt, never_misses)
 
-    def _carry_out(self, orders: Orders, rows: int) -> Iterable[float]:
+    def _carry_out(
+        self, orders: Orders, rows: int, emitted_ms: float | None = None
+    ) -> Iterable[float]:
         """Send, emit and end as ordered; the decision was on ``rows`` rows."""
         if self._place.costs is not None:
-            return self._decide(orders, rows, self._place.costs)
+            return self._decide(orders, rows, emitted_ms, self._place.costs)
         if not orders.nothing:
             self._send(orders.letters(self._stages, self._feedback))
-            self._book.carry_out(orders, self._world.clock.now)
+            self._book.carry_out(orders, self._world.clock.now, emitted_ms)
         return ()
 
-    def _decide(self, orders: Orders, rows: int, costs: HostTimes) -> Work:
+    def _decide(
+        self, orders: Orders, rows: int, emitted_ms: float | None, costs: HostTimes
+    ) -> Work:
         yield costs.desk(rows)
         self._spent("desk", 0, 0)
-        self._book.carry_out(orders, self._world.clock.now)
+        self._book.carry_out(orders, self._world.clock.now, emitted_ms)
         yield from self._pack(orders.letters(self._stages, self._feedback), costs)
 
     def _set_alarm(self) -> None:

@@ -99,7 +99,6 @@ class LockStep:
         reports: transfers of the reports of computed flights, of each group but the last.
         hit, flush, marker: the words behind a hit, a miss and a marker.
         decide_ms, verify_ms: evaluation and decision at the draft server, or at the last stage.
-        marker_ms: decision on a flight that a miss has emptied.
         draft_ms: the draft's pass over a layer.
         read_ms: the draft's reading before it knows the first layer.
         central: whether a device takes part in one transfer at a time of the flights behind a
@@ -116,7 +115,6 @@ class LockStep:
     flush: Broadcast
     marker: Broadcast
     decide_ms: float = 0.0
-    marker_ms: float = 0.0
     draft_ms: float = 0.0
     verify_ms: float = 0.0
     read_ms: float = 0.0
@@ -151,7 +149,7 @@ class LockStep:
     @property
     def miss_ms(self) -> float:
         """The time from a miss to the next decision, behind hits: a step for each group."""
-        return self._filled_ms(self.flush, self._hits[1], 0, self.marker_ms)
+        return self._filled_ms(self.flush, self._hits[1], 0)
 
     @property
     def first_ms(self) -> float:
@@ -166,16 +164,15 @@ class LockStep:
         over = max(self._over_ms(computed, full=groups == 1), self.read_ms)
         if groups == 1:
             return over + self.decide_ms
-        return over + self._filled_ms(self.marker, [at - over for at in computed], 1, 0.0)
+        return over + self._filled_ms(self.marker, [at - over for at in computed], 1)
 
-    def _filled_ms(
-        self, told: Broadcast, computed: list[float], begun: int, marker_ms: float
-    ) -> float:
-        """Return the time from a decision to the root's, a step before it is in group ``begun``."""
+    def _filled_ms(self, told: Broadcast, computed: list[float], begun: int) -> float:
+        """Return the time from a decision to the root's, a step before it is in group ``begun``; on
+        markers nothing is decided."""
         last, sum_ms = len(self.groups) - 1, 0.0
         for group in range(begun, last + 1):
             full = [each <= group for each in range(last + 1)]
-            decide_ms = self.decide_ms if group == last else marker_ms
+            decide_ms = self.decide_ms if group == last else 0.0
             gap, computed = self._step(told, full, computed, decide_ms)
             sum_ms, told = sum_ms + gap, self.marker
         return sum_ms

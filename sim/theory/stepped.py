@@ -37,7 +37,6 @@ def steps_of(passage: Passage, width: int, read_ms: float) -> LockStep:
         flush=Broadcast(*passage.told(1), prunes=True),
         marker=Broadcast(*passage.told(0)),
         decide_ms=passage.decide_ms(width),
-        marker_ms=passage.marker_ms,
         draft_ms=passage.draft.times.draft(width),
         verify_ms=passage.verify_ms(width),
         read_ms=read_ms,

@@ -27,7 +27,6 @@ from treepipe.studies.flowspec.testbed import (
     MODELS,
     PROMPT_TOKENS,
     TEMPERATURES,
-    WITHOUT_SLIP,
     Case,
     Size,
     prompt_tokens,
@@ -43,8 +42,7 @@ SWEPT_MODEL = "llama2-chat-7b"
 BANDWIDTHS = (125, 250, 500, 1000)
 TESTBED_MBIT = 1000
 DEPTHS = (3, 4, 5, 6, 7, 8)
-TABLE_METHODS = (*ROWS, WITHOUT_SLIP)
-SIZE_METHODS: dict[Size, Sequence[str]] = {"7b": tuple(METHODS), "13b": TABLE_METHODS}
+SIZE_METHODS: dict[Size, Sequence[str]] = {"7b": tuple(METHODS), "13b": ROWS}
 DRAFTED = ROWS[1:]
 KNOWN = {"13b": "13B models", "ablation": "Table 2", "table3": "Table 3"}
 """Names of the other known figures, by a part of their entries' keys."""
@@ -101,7 +99,7 @@ class Predictor:
         half = self.spreads[size].get(method)
         if half is not None and size == "7b":
             moved = fitting.form_spread(self.surrogate, self.forms, naive, prompt)
-            half = hypot(half, moved["pipedec" if "pipedec" in method else "flowspec"])
+            half = hypot(half, moved["pipedec" if method == "pipedec" else "flowspec"])
         return Interval.within_factor(value, half)
 
     def entries(
@@ -159,8 +157,8 @@ def _tables(
     for model, t in product(MODELS, TEMPERATURES):
         row, fitted = f"{model}/{t}", model == FITTED_MODEL
         rates = {m: facts["table1"].get(f"{row}/{m}", {}) for m in ROWS}
-        main += predictor.entries(row, model, TABLE_METHODS, rates, fitted)
-    methods = [method for method in METHODS if method not in ("pipedec", WITHOUT_SLIP)]
+        main += predictor.entries(row, model, ROWS, rates, fitted)
+    methods = [method for method in METHODS if method != "pipedec"]
     for t in TEMPERATURES:
         ablation += predictor.entries(f"ablation/{t}", SWEPT_MODEL, methods, facts[f"table2_{t}"])
     for row, own in facts["table3"].items():
@@ -206,13 +204,13 @@ def _fitted(settings: Settings, table: Rows, say: Progress) -> tuple[Predictor, 
 def _spread(left_out: Cells) -> dict[str, float]:
     """Return the 7B models' spreads from the errors of left-out cells, which contain the published
     samples' noise as well as the model's error. Pruned PP and the ablation's FlowSpec take
-    FlowSpec's, PipeDec without the slip takes PipeDec's."""
+    FlowSpec's."""
     halves = {
         method: reproduction.t_spread([e for (m, _), e in left_out.items() if m == method])
         for method in DRAFTED
     }
     others = {m: halves["flowspec"] for m in METHODS if m not in ("naive_pp", *halves)}
-    return {**halves, **others, WITHOUT_SLIP: halves["pipedec"]}
+    return {**halves, **others}
 
 
 def _spread_13b(

@@ -41,7 +41,6 @@ METHODS: Mapping[str, Mapping[str, Any]] = _TABLES["methods"]
 """Keys of the schedule by method."""
 TEMPERATURES = ("t0", "t1")
 """Sampling temperatures, as keys name them."""
-WITHOUT_SLIP = "pipedec_without_slip"
 
 
 class Times(NamedTuple):
@@ -80,7 +79,7 @@ class Case:
         changes = {
             **{f"schedule.{key}": value for key, value in METHODS[self.method].items()},
             "target.profile": f"vicuna-{self.size}",
-            **_devices(self.times, self.size),
+            **_devices(self.times, self.size, in_step=self.method == "pipedec"),
             "acceptance.hit_ratio": {1: top1},
             "acceptance.depth_loss": self.depth_loss,
             "workload.requests": self.requests,
@@ -124,14 +123,20 @@ def larger(times: Times) -> Times:
     return Times(times.stage_ms * stages * UNPACKING, times.sync_ms, times.draft_ms * heads)
 
 
-def _devices(times: Times, size: Size) -> dict[str, Any]:
+def _devices(times: Times, size: Size, *, in_step: bool) -> dict[str, Any]:
+    """Return the devices' keys. Where the whole pipeline is in lock-step (``in_step``), a step is
+    synchronised whether or not a segment comes back: then that is part of all stages' passes."""
+    sync_ms = times.sync_ms if in_step else 0.0
+    stage_ms = _scaled(_stage(size), SEGMENT, times.stage_ms)
     evaluate = device_times(DEVICE).evaluation(model_profile(f"vicuna-{size}"))
     return {
-        "pipelines.0.stages.0.device": {"stage_ms": _scaled(_stage(size), SEGMENT, times.stage_ms)},
+        "pipelines.0.stages.0.device": {
+            "stage_ms": {n: ms + sync_ms for n, ms in stage_ms.items()}
+        },
         "drafts.0.device": {
             "draft_ms": _scaled(_draft(size), TREE_LAYER, times.draft_ms),
             "evaluate_ms": {n: evaluate(n) for n in KNOTS},
-            "decide_ms": times.sync_ms,
+            "decide_ms": times.sync_ms - sync_ms,
         },
     }
 

@@ -79,14 +79,17 @@ def fitted_cycle() -> Cycle:
 
 
 def spd_scenario(row: str, cycle: Cycle, settings: Settings) -> Scenario:
-    """Make the scenario of a row: the fixed part of a cycle is the draft server's decision."""
+    """Make the scenario of a row: the fixed part of a cycle is in every stage's pass, side by
+    side."""
     stages, part = stages_of(row), serial_ms(row) / stages_of(row)
     return _scenario(
         row,
         settings,
         {"name": "spd", "anchors": False},
-        drafts=[{"device": {"draft_ms": {"1": 0.0}, "decide_ms": cycle.fixed_ms}}],
-        stages=[{"device": {"stage_ms": {"1": cycle.share * part}}, "count": stages}],
+        drafts=[{"device": {"draft_ms": {"1": 0.0}}}],
+        stages=[
+            {"device": {"stage_ms": {"1": cycle.fixed_ms + cycle.share * part}}, "count": stages}
+        ],
         beta=hit_of(row),
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from treepipe.core.messages import NO_PARENT
-from treepipe.core.protocol import Command, Drafted, DraftPass, Feed, Returned, Started
+from treepipe.core.protocol import Command, Drafted, DraftPass, Feed, Returned, Started, Withdraw
 from treepipe.core.schedules import systems
 from treepipe.core.scratch import Scratch
 from treepipe.core.system import ScheduleContext
@@ -27,12 +27,14 @@ class Line:
         self.scratch = Scratch[int]()
         self.passes = list[DraftPass]()
         self.fed = list[Feed]()
+        self.withdrawn = list[int]()
         self.take(self.schedule.handle(Started((LINE - 1,), 40)))
         self.back((LINE,))
 
     def take(self, commands: Sequence[Command]) -> None:
         self.passes += [each for each in commands if isinstance(each, DraftPass)]
         self.fed += [each for each in commands if isinstance(each, Feed)]
+        self.withdrawn += [each.ticket for each in commands if isinstance(each, Withdraw)]
 
     def back(self, answers: tuple[int, ...]) -> None:
         segment = self.fed[-1].segment
@@ -95,7 +97,9 @@ def test_a_tree_that_is_under_way_is_finished(line: Line) -> None:
 def test_a_guess_that_fails_costs_what_no_guess_does(line: Line, known: int) -> None:
     for _ in range(known):
         line.answer()
+    useless = [] if known == 3 else [line.passes[-1].ticket]
     line.back((7,) * len(line.fed[-1].segment.tokens))
+    assert line.withdrawn == useless, "of the guess no further pass begins"
     order = line.passes[-1]
     assert order.reset
     assert order.catch_up == (7,), "the root was read, what was guessed is dropped"
@@ -107,14 +111,15 @@ def test_a_guess_that_fails_costs_what_no_guess_does(line: Line, known: int) -> 
 def test_of_a_path_that_was_guessed_the_accepted_part_is_kept(
     line: Line, known: int, accepted: int
 ) -> None:
-    """Its leaf, too, which the draft has read to guess the token behind it."""
+    """Its leaf, too, if the draft has read it to guess the token behind it."""
     for _ in range(known):
         line.answer()
     tokens = line.fed[-1].segment.tokens
     line.back(tuple(token + 1 if token < LINE + accepted else 7 for token in tokens))
     order = line.passes[-1]
-    assert order.cut == (tuple(range(accepted)), accepted)
-    assert order.catch_up == (7,)
+    kept = accepted if known else 1
+    assert order.cut == (tuple(range(kept)), kept)
+    assert order.catch_up == (*range(LINE + 1 + kept, LINE + 1 + accepted), 7)
 
 
 def test_what_was_read_as_a_guess_is_read_again_after_a_failure(line: Line) -> None:

@@ -15,8 +15,17 @@ from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders
 from treepipe.core.errors import ProtocolError
 from treepipe.core.front_desk import ArrivalQueue
 from treepipe.core.messages import Flight
-from treepipe.core.protocol import Drafted, DraftPass, Returned, Started
+from treepipe.core.protocol import (
+    Command,
+    Drafted,
+    DraftPass,
+    Event,
+    Returned,
+    Started,
+    Withdraw,
+)
 from treepipe.core.schedules import systems
+from treepipe.core.schedules.pp import Autoregressive
 from treepipe.core.system import ScheduleContext
 from treepipe.testing.hashed_lm import DRAFTS, Logits, any_order, target
 
@@ -171,3 +180,48 @@ def test_a_chain_drafted_on_the_spot_lets_all_wait(jit: bool) -> None:
     assert [[segment.session for segment in each.segments] for each in fed] == [[1, 2]]
     assert [len(segment.tokens) for segment in fed[0].segments] == [2, 1 + jit]
     assert waited == jit
+
+
+def test_a_pass_that_is_given_up_before_it_begins_is_not_run() -> None:
+    """A window comes back, rejected, while the draft works: what it was to draft next is void."""
+    desk, system = DraftDesk(0, [1], ArrivalQueue()), systems()["dsd"]
+    schedule = system.make(system.parameters(gamma=2), ScheduleContext(1, 1))
+    desk.open(1, 0, schedule, Started((4, 5), 9), 0.0)
+    begun = desk.next(0.0)
+    assert isinstance(begun, Begin)
+    (prompt,), fed = flights(desk.began(begun)), list[Flight]()
+    desk.arrive(prompt, None, 0.0)
+    desk.next(0.0)
+    desk.returned(prompt, [(6,)])
+    while True:
+        work = desk.next(0.0)
+        assert isinstance(work, Draft)
+        if fed:
+            desk.arrive(fed[0], None, 0.0)
+        orders = desk.drafted([(s, answer(order)) for s, order in work.passes])
+        if fed:
+            break
+        fed += flights(orders)
+    assert isinstance(desk.next(0.0), Evaluate)
+    desk.returned(fed[0], [(4, 4, 4)])
+    work = desk.next(0.0)
+    assert isinstance(work, Draft)
+    assert [order.catch_up for _, order in work.passes] == [(4,)], "the target's own token"
+    desk.drafted([(1, answer(work.passes[0][1]))])
+    assert isinstance(desk.next(0.0), Draft)
+
+
+class TakesBack(Autoregressive):
+    """Plain decoding that begins by taking back a draft pass that it has not ordered."""
+
+    def handle(self, event: Event) -> list[Command]:
+        return [Withdraw(7), *super().handle(event)]
+
+
+def test_a_pass_that_does_not_wait_cannot_be_withdrawn() -> None:
+    desk = DraftDesk(0, [1], ArrivalQueue())
+    desk.open(1, 0, TakesBack(1, 64), Started((4, 5), 9), 0.0)
+    begun = desk.next(0.0)
+    assert isinstance(begun, Begin)
+    with pytest.raises(ProtocolError, match="7"):
+        desk.began(begun)

@@ -13,8 +13,9 @@ import pytest
 import treepipe.testing
 from tests.worlds.examples import THOROUGH, share_of
 from treepipe.core.errors import UserError
-from treepipe.core.protocol import Command, Event, Schedule
+from treepipe.core.protocol import Command, Drafted, DraftPass, Event, Schedule, Started
 from treepipe.core.schedules import systems
+from treepipe.core.schedules.pp import Autoregressive
 from treepipe.core.system import ScheduleContext
 from treepipe.testing.checking import run_trial
 from treepipe.testing.trials import TRIALS
@@ -86,6 +87,31 @@ def test_a_broken_law_is_told_with_a_small_story_that_can_be_replayed() -> None:
     assert found.line in found.text()
     rest = {each.verdict for each in outcomes if each is not broken}
     assert rest <= {"not reached"}
+
+
+class InVain(Autoregressive):
+    """Plain decoding beside a draft whose only answer it ignores."""
+
+    def handle(self, event: Event) -> list[Command]:
+        if isinstance(event, Drafted):
+            return []
+        commands = super().handle(event)
+        if isinstance(event, Started):
+            commands.append(DraftPass(9**9, event.prompt, (), (), True, 1))
+        return commands
+
+
+def in_vain(parameters: Any, context: ScheduleContext) -> Schedule:
+    return InVain(context.session, parameters.prefill_chunk)
+
+
+def test_a_draft_whose_answer_is_ignored_is_told() -> None:
+    system = replace(systems()["pp"], name="in_vain", make=in_vain, scratch_tokens=None)
+    (outcome,) = treepipe.testing.check(system, ["wanted"], examples=3)
+    assert outcome.verdict == "broken"
+    assert outcome.tried is not None
+    assert outcome.tried.broken is not None
+    assert "ignores the answer to pass" in outcome.tried.broken.sentence
 
 
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from treepipe.core.messages import Flight
 from treepipe.core.system import Ends
 from treepipe.core.verification import Adaptive, Sampling, target_distribution
 from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.draft_worker import DraftWorker
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.executor.verifier import new_rule
 from treepipe.scenario.deployment import RequestSpec, Room
@@ -56,6 +57,24 @@ def test_runs_are_lossless_and_replay_step_by_step(
     if name != "flowspec_free":  # its steps depend on timing
         rounds = [request.rounds for request in run.requests]
         assert [request.rounds for request in replay.requests] == rounds
+
+
+@pytest.mark.parametrize(
+    ("name", "ends", "heard"),
+    [("starsd", "pipeline", False), ("starsd", "draft", True), ("chain", "pipeline", True)],
+)
+def test_where_the_target_emits_tokens_are_out_when_it_has_decided(
+    pair: tuple[Path, Path], name: str, ends: Ends, heard: bool
+) -> None:
+    """The stages' clocks stand at 0, the draft server's 9 ms later."""
+
+    def later(draft: DraftWorker) -> None:
+        draft._station.clock.now_ms = lambda: 9.0  # type: ignore[method-assign]
+
+    deployment = small_deployment(name, clients=3, ends=ends)
+    for request in LocalRun(worker_roles(pair, deployment), later).requests:
+        times = {at for at, _ in request.emitted} | {request.finished_ms}
+        assert times == {9.0 if heard else 0.0}
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

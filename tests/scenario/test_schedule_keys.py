@@ -46,7 +46,6 @@ OTHER: dict[str, Any] = {
     "fan_out": 2,
     "jit_speculate": True,
     "dynamic_length": True,
-    "index_slip": True,
     "central_transfers": False,
     "parallel_prefill": False,
     "batch": 2,

@@ -88,6 +88,7 @@ def small_deployment(
                 independent_levels=blocks,
             ),
             clients=clients,
+            target_emits=section.system.target_emits,
             limit=1 if name in ("pipedec", "specpipe", "spd") else None,
             batch=batch,
         ),

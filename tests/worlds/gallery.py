@@ -171,12 +171,13 @@ MUTANTS = (
     Mutant(
         "index_slip",
         "each drafted node takes the row of its predecessor from a round's second commit on",
-        "FlowSpec's public code, in its PipeDec (`index_slip`)",
+        "FlowSpec's public code, in its PipeDec (`tests/worlds/slipped.py`)",
         "pipedec",
         ("drafted",),
-        f"{CORE}.schedules.pipedec:PipeDecKeys.lawful",
-        "return not self.index_slip or self.draft_reuse",
-        "return True",
+        f"{CORE}.decoding.layered:LayeredKeys.frontier",
+        "return Frontier()",
+        "from tests.worlds.slipped import SlippedFrontier\n"
+        "    return Frontier() if self.draft_reuse else SlippedFrontier()",
         examples=200,
     ),
     Mutant(
@@ -252,6 +253,16 @@ MUTANTS = (
         f"{CORE}.decoding.chain_draft:ChainDraft.absorb",
         "log_prob == -inf",
         "False",
+    ),
+    Mutant(
+        "given_up_pass_run",
+        "a draft pass that a schedule has given up is computed all the same",
+        "treepipe: DSD, SpecInfer's trees drafted ahead and `flowspec_free` at a miss",
+        "flowspec_free",
+        ("wanted",),
+        f"{CORE}.draft_desk:DraftDesk._absorb",
+        "self._unqueue(session, command.ticket)",
+        "pass",
     ),
     Mutant(
         "end_token_dropped",
@@ -489,7 +500,7 @@ MUTANTS = (
         SEEDED,
         "eagle",
         ("refusal", "protocol"),
-        f"{CORE}.decoding.pending_pass:PendingPass.answers",
+        f"{CORE}.decoding.pending_pass:PendingPass.answered",
         "event.expect(order.asked if order.top_k else 0)",
         "pass",
         examples=300,

@@ -71,16 +71,22 @@ class DraftBook(Generic[Own]):
             found.append((order.rows, scratch.cached - order.rows))
         return found
 
-    def carry_out(self, orders: Orders, now_ms: float) -> None:
-        """Record emitted tokens, close finished requests, reopen preempted ones, and report."""
+    def carry_out(self, orders: Orders, now_ms: float, emitted_ms: float | None = None) -> None:
+        """Record emitted tokens, close finished requests, reopen preempted ones, and report.
+
+        Args:
+            emitted_ms: time at which the tokens were out, and the requests that end with them over,
+                where that was before now.
+        """
+        out_ms = now_ms if emitted_ms is None else emitted_ms
         for session, tokens in orders.emitted:
             request = self._open[session]
-            request.emitted.append((now_ms, len(tokens)))
+            request.emitted.append((out_ms, len(tokens)))
             request.tokens += tokens
         if self._reporter is not None:
-            self._reporter.emitted(now_ms, orders.emitted)
+            self._reporter.emitted(out_ms, orders.emitted)
         again = [self._open.pop(session).reopened() for session in orders.preempted]
-        finished = [self._open.pop(each).trace(now_ms, reason) for each, reason in orders.finished]
+        finished = [self._open.pop(each).trace(out_ms, reason) for each, reason in orders.finished]
         for each in again:
             self._open[each.session] = each
             self._desk.reopen(each.session, each.assignment.pipeline, each.schedule, each.started)

@@ -56,6 +56,7 @@ from treepipe.core.protocol import (
     Schedule,
     Started,
     Stepped,
+    Withdraw,
     WorkerLost,
 )
 from treepipe.core.verify_length import RoundMs, shortened
@@ -389,6 +390,12 @@ class DraftDesk:
             self._gauge.commanded(session, command)
             if isinstance(command, DraftPass):
                 passes.append((session, command))
+            elif isinstance(command, Withdraw):
+                waiting = {
+                    order.ticket for group in self._passes for s, order in group if s == session
+                }
+                require(command.ticket in waiting, f"no draft pass {command.ticket} waits to begin")
+                self._unqueue(session, command.ticket)
             elif isinstance(command, Feed):
                 flight = Flight(self._draft, pipeline, (command.segment,))
                 orders.messages.append((pipeline, flight))
@@ -420,6 +427,14 @@ class DraftDesk:
         if passes:
             self._passes.append(tuple(passes))
 
+    def _unqueue(self, session: int, ticket: int | None = None) -> None:
+        """Drop a session's passes that have not begun, or the one with this ticket."""
+        kept = [
+            tuple([p for p in group if p[0] != session or ticket not in (None, p[1].ticket)])
+            for group in self._passes
+        ]
+        self._passes = deque([group for group in kept if group])
+
     def _with_room(self, orders: Orders) -> Orders:
         """Reserve cache room for emitted tokens, and preempt requests for which none is left.
 
@@ -446,8 +461,7 @@ class DraftDesk:
         lane = self._lanes[state.pipeline]
         if session in lane.sessions:
             lane.sessions.remove(session)
-        kept = [tuple([p for p in group if p[0] != session]) for group in self._passes]
-        self._passes = deque([group for group in kept if group])
+        self._unqueue(session)
         self._held = [each for each in self._held if each[1].session != session]
         self._dock.left(session)
         self._chances.pop(session, None)

@@ -10,6 +10,7 @@ A new kind is added to ``Message``, from which transports derive their tables.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeAlias
@@ -119,6 +120,12 @@ class Segment:
         return range(count - 1 if self.asked else count, count)
 
     @property
+    def decided(self) -> bool:
+        """Whether the schedule decides on it when it is back: not if words have left none of its
+        rows, unless its decision ends a step. (A prompt's chunk comes back without its rows.)"""
+        return bool(self.tokens) or self.step is not None or not self.asked
+
+    @property
     def going_back(self) -> Segment:
         """The part that the last stage sends back where the other rows' states are not read."""
         first = self.answered.start
@@ -199,6 +206,11 @@ class Flight:
         return sum([len(segment.answered) for segment in self.segments])
 
     @property
+    def decisions(self) -> int:
+        """Number of its segments that are decided on."""
+        return sum([segment.decided for segment in self.segments])
+
+    @property
     def rows(self) -> int:
         segments = self.segments
         if len(segments) == 1:  # nearly always
@@ -235,16 +247,18 @@ class Verified:
             session that is over.
         states: per segment the rows whose final hidden states travel, for a draft that reads them:
             all that the tokens so far accept.
+        decided_ms: time at which the pipeline had decided, on the run's clock.
     """
 
     flight: Flight
     answers: tuple[tuple[int, ...], ...]
     states: tuple[tuple[int, ...], ...] = ()
+    decided_ms: float = 0.0
 
     @property
     def going_back(self) -> Verified:
         """The same without the rows that are not ``answered``; without states."""
-        return Verified(self.flight.going_back, self.answers)
+        return replace(self, flight=self.flight.going_back, states=())
 
     @property
     def rows(self) -> int:
@@ -272,6 +286,7 @@ class Verified:
             and all(_between(each, NO_TOKEN, limits.vocabulary) for each in self.answers)
             and all(_between(each, 0, limits.rows) for each in self.states)
             and self.state_rows <= limits.rows
+            and math.isfinite(self.decided_ms)
         )
 
 

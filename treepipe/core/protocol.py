@@ -1,8 +1,9 @@
 """The records between a schedule and a world, validated when made.
 
 Events tell a schedule what happened, commands ask its world to act; messages to the stages are in
-``messages.py``. Every command that has an answer carries a ticket and is answered exactly once. The
-verifying side reports tokens; no record holds a distribution of the target.
+``messages.py``. Every command that has an answer carries a ticket and is answered exactly once,
+unless it is withdrawn. The verifying side reports tokens; no record holds a distribution of the
+target.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ Event: TypeAlias = Started | Drafted | Returned | Stepped | WorkerLost
 
 @record
 class DraftPass:
-    """Run the draft once; answered by ``Drafted``.
+    """Run the draft once; answered by ``Drafted`` unless it is withdrawn.
 
     Attributes:
         catch_up: committed tokens that the draft has not read yet; the pass reads them and answers
@@ -176,6 +177,17 @@ class DraftPass:
 
 
 @record
+class Withdraw:
+    """Take back an ordered draft pass: it is not run, and not answered.
+
+    A draft server tells a schedule an event between two of its works, so a pass without an answer
+    has not begun. What the pass would have changed in the draft's memory stays as it was.
+    """
+
+    ticket: int
+
+
+@record
 class Feed:
     """Send a segment to the first stage; answered by ``Returned``.
 
@@ -219,7 +231,7 @@ class Finish:
     reason: str
 
 
-Command: TypeAlias = DraftPass | Feed | Announce | Emit | Judged | Finish
+Command: TypeAlias = DraftPass | Withdraw | Feed | Announce | Emit | Judged | Finish
 
 
 @record

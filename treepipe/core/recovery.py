@@ -46,11 +46,11 @@ class CommitReporter:
         self._next_ms = 0.0
         self._over = False
 
-    def emitted(self, now_ms: float, emitted: Sequence[tuple[int, tuple[int, ...]]]) -> None:
+    def emitted(self, at_ms: float, emitted: Sequence[tuple[int, tuple[int, ...]]]) -> None:
         """Add final tokens, by session."""
         for session, tokens in emitted:
             times, text = self._unreported.setdefault(session, ([], []))
-            times.append((now_ms, len(tokens)))
+            times.append((at_ms, len(tokens)))
             text += tokens
 
     def over(self, session: int) -> None:

@@ -63,12 +63,6 @@ class Parameters:
         return True
 
     @property
-    def lawful(self) -> bool:
-        """Whether the laws of schedules hold; not where a key repeats a slip of the authors'
-        code."""
-        return True
-
-    @property
     def groups(self) -> Groups:
         """Stages in a row that work one after another within a step (lock-step only)."""
         return 1
@@ -182,6 +176,8 @@ class System:
         places: maximum number of requests that one pipeline serves at once by itself; None: no
             bound.
         flights: maximum number of flights in a pipeline at once, by stages; None: no bound.
+        target_emits: with its ends at the pipeline, its tokens are out when they are decided there,
+            not when the draft server hears of them.
         prompts: the default place of prompts among the segments that wait for a stage.
         grid: values that the planner tries where a file names none.
         order: its place in tables and grids: plain decoding first, static trees, pipelines that are
@@ -207,6 +203,7 @@ class System:
     chains: bool = False
     places: Callable[[Any], int | None] = unbounded
     flights: Callable[[Any, int], int | None] = unbounded
+    target_emits: bool = False
     prompts: Place = "last"
     grid: Callable[[Load], Sequence[Block]] = defaults_only
     closed_form: str | None = None

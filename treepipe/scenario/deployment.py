@@ -275,6 +275,7 @@ class Service:
         feedback: the way of words to the stages.
         reported_states: states that each stage's reports take to the draft server, per pipeline.
         bounds: the schedule's bounds on the longest pipeline.
+        target_emits: tokens are out when they are decided, where the pipeline's last stage does it.
         never_misses: the verification rule takes a child wherever there is one.
         least_probabilities: least probability of a candidate, by draft server; empty: no limit.
         clients: number of clients of the closed loop.
@@ -297,6 +298,7 @@ class Service:
     feedback: Feedback = "broadcast"
     reported_states: tuple[tuple[int, ...], ...] = ()
     bounds: Bounds = field(default_factory=Bounds)
+    target_emits: bool = False
     never_misses: bool = False
     least_probabilities: tuple[float, ...] = ()
     clients: int = 1

@@ -95,11 +95,6 @@ class Passage:
             0.0 if self.deployment.roles.ends == "pipeline" else _verification_ms(self.draft, rows)
         )
 
-    @property
-    def marker_ms(self) -> float:
-        """Time of the draft server's decision on an empty flight."""
-        return 0.0 if self.deployment.roles.ends == "pipeline" else self.draft.times.decide
-
     def round_ms(self, rows: int, drafted_ms: float, told: int) -> float:
         """Return the time from a decision to the return of the segment sent ``drafted_ms`` later.
 

@@ -319,6 +319,7 @@ def _service(scenario: Scenario, stages: Sequence[int], reads_states: bool) -> S
         feedback=section.parameters.feedback,
         reported_states=tuple(map(section.parameters.reported_states, stages)),
         bounds=system.bounds(section.parameters, max(stages)),
+        target_emits=system.target_emits,
         never_misses=rule == "relaxed_best",
         least_probabilities=least_probabilities(scenario),
         clients=scenario.workload.concurrency,

@@ -159,6 +159,12 @@ _LAWS = (
         "replay",
     ),
     Law(
+        "wanted",
+        "no draft pass begins whose answer nobody uses: one that is given up before is withdrawn",
+        "treepipe, docs/design.md, The protocol",
+        "replay",
+    ),
+    Law(
         "sampling",
         "sampled texts have exactly the target's distribution",
         "Leviathan et al. 2023, appendix A.1; SpecInfer, section 5.2",

@@ -24,6 +24,7 @@ from treepipe.core.protocol import (
     Schedule,
     Started,
     Stepped,
+    Withdraw,
 )
 from treepipe.testing.ledger import NodeLedger
 
@@ -81,15 +82,21 @@ class Story:
 
 
 class Noted:
-    """A schedule whose events and commands are kept, and noted in a story."""
+    """A schedule whose events and commands are kept, and noted in a story.
+
+    Attributes:
+        withdrawn: tickets of the draft passes that it has taken back.
+    """
 
     def __init__(self, schedule: Schedule, session: int = 0, story: Story | None = None) -> None:
         self._schedule, self._session, self._story = schedule, session, story
         self.told: list[tuple[Event, list[Command]]] = []
+        self.withdrawn = set[int]()
 
     def handle(self, event: Event) -> Sequence[Command]:
         commands = list(self._schedule.handle(event))
         self.told.append((event, commands))
+        self.withdrawn.update(each.ticket for each in commands if isinstance(each, Withdraw))
         if self._story is not None:
             self._story.told(self._session, event, commands)
         return commands
@@ -129,6 +136,8 @@ def _command(command: Command) -> str:
         case DraftPass():
             nodes = zip(command.tokens, command.parents, strict=True)
             return f"draft pass {command.ticket}: nodes {_nodes(nodes)}, ask {command.top_k}"
+        case Withdraw(ticket):
+            return f"withdraw draft pass {ticket}"
         case Feed(segment):
             return f"feed {_segment(segment)}"
         case Announce(word):

@@ -77,7 +77,7 @@ class TimelessRequest:
         reason: why it is finished, None while it is not.
     """
 
-    schedule: Schedule
+    schedule: Noted
     started: Started
     pipeline: int
     text: list[int] = field(default_factory=list)
@@ -224,11 +224,9 @@ class TimelessWorld:
         self, session: int, schedule: Schedule, started: Started, pipeline: int = 0, draft: int = 0
     ) -> None:
         """Add a request that waits to begin."""
-        if self.story is not None:
-            noted: Any = Noted(schedule, session, self.story)
-            schedule = noted
-        self.entered(session, TimelessRequest(schedule, started, pipeline))
-        self.servers[draft].desk.open(session, pipeline, schedule, started, self._now)
+        noted: Any = Noted(schedule, session, self.story)
+        self.entered(session, TimelessRequest(noted, started, pipeline))
+        self.servers[draft].desk.open(session, pipeline, noted, started, self._now)
 
     def entered(self, session: int, request: TimelessRequest) -> None:
         """Note a request that is opened, or opened again."""
@@ -242,7 +240,7 @@ class TimelessWorld:
         old.reason, self.preemptions = "preempted", self.preemptions + 1
         wanted = old.started.max_new_tokens - len(old.text)
         started = replace(old.started, prompt=tuple(old.committed), max_new_tokens=wanted)
-        schedule = self.new_schedule(again)
+        schedule: Any = Noted(self.new_schedule(again), again, self.story)
         self.entered(again, TimelessRequest(schedule, started, old.pipeline))
         self.servers[draft].desk.reopen(again, old.pipeline, schedule, started)
 
@@ -381,6 +379,8 @@ class TimelessWorld:
         """Run one pass."""
         self.draft_calls.append(order.rows)
         request = self.requests[session]
+        given_up = order.ticket in request.schedule.withdrawn
+        hold(not given_up, "wanted", f"draft pass {order.ticket} begins, which was withdrawn")
         paths = request.reader.ask(order, request.committed)
         followed = request.scratch.follow(order)
         below = [path[request.scratch.read :] for path in paths]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import inf
 
-from treepipe.core.decoding.in_flight import TreeInFlight
 from treepipe.core.decoding.pending_pass import PendingPass
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import Drafted, DraftPass
@@ -41,18 +40,16 @@ class ChainDraft:
         if not self.ended:
             self.tokens.append((token, log_prob))
 
-    def next_pass(self, ticket: int, flying: TreeInFlight, pending: PendingPass) -> DraftPass:
+    def next_pass(self, ticket: int, pending: PendingPass) -> DraftPass:
         """Return the pass for one token more; the first one reads the committed tokens."""
         if not self._read:
             self._read = True
-            unread, flying.unread = flying.unread, []
-            held = pending.held(unread)
+            unread, held = pending.unread, pending.held()
             return DraftPass.over_committed(ticket, unread, 1, held, drawn=self._drawn)
         committed = min(self.used, self._slots)
         keep = tuple(range(self._slots)) if committed else None
         self.tokens, self.used = self.tokens[committed:], self.used - committed
         self._slots -= committed
-        flying.unread = flying.unread[committed:]
         token, parent = self.tokens[self._slots][0], self._slots - 1 if self._slots else NO_PARENT
         self._slots += 1
         return DraftPass(ticket, (), (token,), (parent,), False, 1, keep, committed, self._drawn)

@@ -55,7 +55,6 @@ class DraftedAhead(StaticTree):
         if not above or len(path) + 1 >= self._request.wanted:
             return []
         self._guess = _Guess(path)
-        self._flying.unread = []  # the draft has read them behind its own guess
         kept = draft.kept_scratch(above[1:])
         parent = len(path) - 2 if above[1:] else NO_PARENT
         ticket, drawn = self._request.ticket(), draft.growth.drawn

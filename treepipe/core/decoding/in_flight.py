@@ -36,8 +36,7 @@ class TreeInFlight:
     Attributes:
         tree: the live nodes; node 0 is the root.
         fed: number of its nodes that were fed.
-        unread: committed tokens that the draft has not read as such; it may hold some of them as
-            scratch nodes.
+        text: the committed tokens, prompt and root included.
         outstanding: useful segments in the pipeline, in the order they were fed.
         cancelled: tickets of useless segments in the pipeline.
     """
@@ -45,7 +44,7 @@ class TreeInFlight:
     def __init__(self, request: RequestState) -> None:
         self.tree = TokenTree(0)
         self.fed = 0
-        self.unread: list[int] = []
+        self.text: list[int] = []
         self.outstanding: deque[Segment] = deque()
         self.cancelled: set[int] = set()
         self.rounds: list[RoundRecord] = []
@@ -65,7 +64,7 @@ class TreeInFlight:
         self._verified = [None]
         self._per_step = []
         self._fed_count = self._accepted_count = 0
-        self.unread.append(root_token)
+        self.text.append(root_token)
 
     @property
     def opened(self) -> bool:
@@ -193,8 +192,8 @@ class TreeInFlight:
         request = self._request
         tokens = [self.tree.tokens[node] for node in walk.accepted[1:]] + [walk.next_token]
         request.length += len(walk.accepted)
-        # The draft has read the root; it reads a token that becomes the next round's root there.
-        self.unread += tokens if walk.next_node is not None else tokens[:-1]
+        # A token that becomes the next round's root is added there.
+        self.text += tokens if walk.next_node is not None else tokens[:-1]
         wanted = request.wanted
         commands = request.emit(tokens)
         useful = wanted - request.wanted  # without tokens beyond the wanted length

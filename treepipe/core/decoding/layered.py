@@ -152,8 +152,7 @@ class Layered(TreeDecoding):
         """Read the next chunk, as long as the target's, without candidates."""
         if not self._chunks:
             return self._draft() if self._decoding else []
-        unread, count = self._flying.unread, self._chunks.popleft()
-        chunk, self._flying.unread = tuple(unread[:count]), unread[count:]
+        chunk = tuple(self._pending.unread[: self._chunks.popleft()])
         self._reading = True
         return [self._pending.ask(DraftPass(self._request.ticket(), chunk, (), (), True, 0))]
 
@@ -252,11 +251,10 @@ class Layered(TreeDecoding):
         frontier, flying, top_k = self._frontier, self._flying, self._parameters.children
         if not frontier.root_read and (self._parameters.draft_reuse or not frontier.moved):
             frontier.root_read = True
-            unread, flying.unread = tuple(flying.unread), []
+            unread = tuple(self._pending.unread)
             return DraftPass(ticket, unread, (), (), True, top_k, drawn=drawn)
         if self._parameters.draft_reuse:
             keep, accepted = frontier.take_prune()
-            flying.unread = []
             tokens, parents = frontier.extend(flying.tree, layer)
             return DraftPass(ticket, (), tokens, parents, False, top_k, keep, accepted, drawn)
         tokens, parents = frontier.whole(flying.tree, layer)

@@ -35,7 +35,7 @@ class TreeDecoding(ABC):
         """Make the schedule of one request; ``keeps`` is as in ``PendingPass``."""
         self._request = RequestState(session, prefill_chunk)
         self._flying = TreeInFlight(self._request)
-        self._pending = PendingPass(keeps=keeps)
+        self._pending = PendingPass(self._flying.text, keeps=keeps)
         self._seen: Any = None  # the gauge's note at the last returned segment
 
     @property
@@ -65,7 +65,8 @@ class TreeDecoding(ABC):
         if self.done:
             raise ProtocolError("the request is done")
         if isinstance(event, Drafted):
-            return self._drafted(event) if self._pending.answers(event) else []
+            self._pending.answered(event)
+            return self._drafted(event)
         if isinstance(event, Returned):
             if self._pending.under_way and not self.listens:
                 raise ProtocolError("a segment is back before the draft pass under way")
@@ -80,7 +81,7 @@ class TreeDecoding(ABC):
 
     def _start(self, event: Started) -> list[Command]:
         commands = self._request.start(event)
-        self._flying.unread.extend(event.prompt)
+        self._flying.text.extend(event.prompt)
         return commands
 
     def _prefilled(self, event: Returned) -> list[Command]:

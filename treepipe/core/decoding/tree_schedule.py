@@ -93,15 +93,13 @@ class TreeSchedule(TreeDecoding):
         return self._parameters.growth
 
     def _start_draft(self, growth: Growth) -> list[Command]:
-        """Abandon a draft under way; draft a new tree, with unread committed tokens first."""
-        flying = self._flying
-        self._pending.abandon()
-        unread, flying.unread = flying.unread, []
-        held = self._pending.held(unread)
+        """Give up a draft under way; draft a new tree, with unread committed tokens first."""
+        withdrawn = self._pending.withdraw()
+        unread, held = self._pending.unread, self._pending.held()
         best_first = self._parameters.independent_levels and growth.frontier is not None
         kind = BlockTreeDraft if best_first else TreeDraft
-        self._draft = kind(flying.tree.tokens[0], unread, growth, held=held)
-        return [self._next_pass(self._draft)]
+        self._draft = kind(self._flying.tree.tokens[0], unread, growth, held=held)
+        return [*withdrawn, self._next_pass(self._draft)]
 
     def _next_pass(self, draft: TreeDraft) -> DraftPass:
         return self._pending.ask(draft.next_pass(self._request.ticket()))

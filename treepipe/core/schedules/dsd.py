@@ -35,15 +35,15 @@ class ChainAhead(TreeDecoding):
         if self.done:
             return commands
         whole = len(walk.accepted) == window + 1
-        guess = draft.used + window
+        guess, withdrawn = draft.used + window, list[Command]()
         if whole and len(draft.tokens) > guess and draft.tokens[guess][0] == walk.next_token:
             draft.used = guess + 1
         else:
             draft.restart()
-            self._pending.abandon()
+            withdrawn = self._pending.withdraw()
         word = flying.drop_round(walk, lock_step=False)
         flying.open_round(walk.next_token)
-        return [word, *commands, *self._go_on()]
+        return [word, *commands, *withdrawn, *self._go_on()]
 
     def _drafted(self, event: Drafted) -> list[Command]:
         self._draft.absorb(event)
@@ -57,7 +57,7 @@ class ChainAhead(TreeDecoding):
         ahead = self._gamma + 1 if flying.opened else 0
         goes_on = draft.ahead < self._gamma + ahead and not draft.ended
         if goes_on and not self._pending.under_way:
-            order = draft.next_pass(self._request.ticket(), flying, self._pending)
+            order = draft.next_pass(self._request.ticket(), self._pending)
             commands.append(self._pending.ask(order))
         return commands
 

@@ -41,7 +41,7 @@ class VerifiedMeanwhile(TreeDecoding):
 
     def _next_pass(self) -> Command:
         ticket = self._request.ticket()
-        return self._pending.ask(self._draft.next_pass(ticket, self._flying, self._pending))
+        return self._pending.ask(self._draft.next_pass(ticket, self._pending))
 
     def _drafted(self, event: Drafted) -> list[Command]:
         draft = self._draft

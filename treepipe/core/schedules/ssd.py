@@ -64,9 +64,8 @@ class OutcomesGuessed(TreeDecoding):
 
     def _begin(self, root_token: int) -> list[Command]:
         """Read the prompt; the first chain follows."""
-        flying = self._flying
-        flying.open_round(root_token)
-        prompt, flying.unread = flying.unread[:-1], []
+        self._flying.open_round(root_token)
+        prompt = self._pending.unread[:-1]
         order = DraftPass.over_committed(self._request.ticket(), prompt, 0)
         return [self._pending.ask(order)]
 
@@ -149,7 +148,6 @@ class OutcomesGuessed(TreeDecoding):
             return commands
         word = flying.drop_round(walk, lock_step=False)
         flying.open_round(walk.next_token)
-        flying.unread = []  # the draft holds them, or reads them as scratch nodes
         self._kept = len(walk.accepted)
         found = (self._kept - 1, walk.next_token)
         hits = [each for each in self._outcomes if (each.accepted, each.token) == found]

@@ -192,6 +192,7 @@ SYSTEMS = (
         segment_tokens=_tokens,
         scratch_tokens=_scratch,
         drawn=True,
+        target_emits=True,  # appendix E.2: the target decodes, and asks the draft server
         grid=_grid,
         closed_form="star",
     ),

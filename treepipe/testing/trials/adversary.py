@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
 from treepipe.core.errors import ProtocolError
@@ -87,11 +88,8 @@ class Adversary:
         raise LawBroken("refusal", f"{event} is not refused")
 
     def illegal_events(self, session: int) -> Iterator[Event]:
-        # A schedule that listens may have cancelled the running pass, and asked for another one:
-        # it ignores whatever the cancelled one answers.
-        asked = {own for passes in self.world.desk._passes for own, _ in passes}
         for own, drafted in self.world.servers[0].drafted:
-            if own == session and own not in asked:
+            if own == session:
                 more = [*drafted.tokens, [1]], [*drafted.log_probs, [-1.0]]
                 yield Drafted(drafted.ticket + 1, drafted.tokens, drafted.log_probs)
                 yield Drafted(drafted.ticket, *more)
@@ -136,8 +134,24 @@ def play(system: System, case: TrialCase) -> None:
     adversary.finish()
 
 
+def heeded(schedule: Schedule, event: Drafted) -> bool:
+    """Whether an answer that causes no command changes the schedule by what it says.
+
+    Nothing happens to a request between a pass's begin and its answer, so a schedule that pays the
+    answer no heed had given the pass up before it began.
+    """
+    likely = np.maximum(np.asarray(event.log_probs), -99.0) - 1
+    other = Drafted(event.ticket, (np.asarray(event.tokens) + 1).tolist(), likely.tolist())
+    before, after = pickle.dumps(schedule), set[bytes]()
+    for each in (event, other):
+        told = pickle.loads(before)
+        told.handle(each)
+        after.add(pickle.dumps(told))
+    return len(after) > 1
+
+
 def tell_again(system: System, case: TrialCase) -> None:
-    """Decode some requests, then tell fresh schedules the same events."""
+    """Decode some requests, then tell fresh schedules the same events, and others' answers."""
     asked = case.draw("requests", requests(1, 3))
     stages = case.draw("stages", st.integers(1, 4))
     parameters = drawn_parameters(system, case)
@@ -153,6 +167,9 @@ def tell_again(system: System, case: TrialCase) -> None:
     for session, first in noted.items():
         again = fresh(ScheduleContext(session, stages))
         for number, (event, commands) in enumerate(first.told):
+            if isinstance(event, Drafted) and len(event.tokens) and not commands:
+                used = heeded(again, event)
+                hold(used, "wanted", f"request {session} ignores the answer to pass {event.ticket}")
             same = list(again.handle(event)) == commands
             hold(same, "replay", f"request {session} answers event {number} in another way")
         hold([*again.rounds] == [*first.rounds], "replay", f"request {session}: other rounds")

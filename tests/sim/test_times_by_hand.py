@@ -1,0 +1,85 @@
+"""Times of small scenarios that the simulator once got wrong, each written out by hand."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from treepipe.results.trace import Trace
+from treepipe.scenario.scenario import Scenario
+from treepipe.sim.predict import predict
+
+
+def stages(count: int, stage_ms: float) -> list[dict[str, Any]]:
+    return [{"count": count, "device": {"stage_ms": {1: stage_ms}}}]
+
+
+def simulated(
+    schedule: dict[str, Any], draft_ms: float, stage_ms: float, **more: dict[str, Any]
+) -> Trace:
+    """One stage per pipeline, no link times, and a draft that is always wrong."""
+    scenario = Scenario.of(
+        {
+            "name": "by hand",
+            "target": {"layers": 8},
+            "drafts": [{"device": {"draft_ms": {1: draft_ms}, **more.get("draft", {})}}],
+            "pipelines": [{"stages": stages(1, stage_ms), **more.get("pipeline", {})}],
+            "links": {"default": {"latency_ms": 0.0}},
+            "schedule": schedule,
+            "acceptance": {"source": "bernoulli", "beta": 0},
+            "workload": {"prompt_tokens": 1, "new_tokens": 9, **more.get("workload", {})},
+        }
+    )
+    (trace,) = predict(scenario)
+    return trace
+
+
+def gaps(trace: Trace) -> list[float]:
+    times = [at for at, _ in trace.requests[0].emitted]
+    return [after - before for before, after in itertools.pairwise(times)]
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        {"name": "dsd", "gamma": 3},
+        {"name": "specinfer", "branching": [1, 1, 1], "draft_ahead": True},
+    ],
+)
+def test_a_pass_that_is_given_up_before_it_begins_takes_no_time(schedule: dict[str, Any]) -> None:
+    """Three passes of 21 ms, then 40 ms at the stage; meanwhile the draft has begun a second pass
+    ahead, which ends 2 ms after the rejection is there. The third one ahead never begins."""
+    assert gaps(simulated(schedule, 21.0, 40.0))[1:3] == [pytest.approx(3 * 21 + 2 * 21)] * 2
+
+
+def test_steps_in_which_no_segment_comes_back_take_no_decision() -> None:
+    """SPD on two stages of 20 ms: behind a miss the emptied segment takes a step, then the root's
+    comes back. Its decision takes 5 ms, the draft's pass less than the stages."""
+    free = simulated({"name": "spd"}, 3.0, 20.0, pipeline={"stages": stages(2, 20.0)})
+    deciding = {"evaluate_ms": {1: 1.0}, "decide_ms": 5.0}
+    charged = simulated(
+        {"name": "spd"}, 3.0, 20.0, pipeline={"stages": stages(2, 20.0)}, draft=deciding
+    )
+    assert gaps(free)[1:] == [pytest.approx(2 * 20)] * 7
+    assert gaps(charged)[1:] == [pytest.approx(2 * 20 + 1 + 5)] * 7
+
+
+@pytest.mark.parametrize(("ends", "heard"), [("pipeline", 0), ("draft", 1)])
+def test_a_target_of_starsd_emits_when_it_has_decided(ends: str, heard: int) -> None:
+    """Three targets of 23.25 ms have the first token of their prompts at once. The draft serves one
+    after another, three passes of 3.5 ms each; with the ends there, a token is out in its turn."""
+    trace = simulated(
+        {"name": "starsd", "gamma": 3, "ends": ends},
+        3.5,
+        23.25,
+        pipeline={"count": 3},
+        workload={"requests": 3, "concurrency": 3},
+    )
+    emitted = [[at for at, _ in request.emitted] for request in trace.requests]
+    turns = [23.25, 33.75, 44.25]
+    assert [first for first, *_ in emitted] == (turns if heard else [23.25] * 3)
+    assert [second for _, second, *_ in emitted] == [turn + 10.5 + 23.25 for turn in turns]
+    for request in trace.requests:
+        assert request.finished_ms == request.emitted[-1][0]
