@@ -43,7 +43,7 @@ class Depths:
     """Periods of all depths, and what follows from them.
 
     Attributes:
-        scenario: what was asked about, with a schedule of chains.
+        scenario: the cluster with a schedule of chains.
         tokens: [1 + depths] expected tokens of a round.
         periods_ms: [streams, 1 + depths].
         cases: the same two in cases of uncertain inputs.
@@ -57,10 +57,9 @@ class Depths:
     warnings: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, cluster: Cluster, plan: Scenario | None = None) -> Depths:
-        """Compute them for a cluster, or for a plan of it, whose devices may be others; raises
-        ``UserError`` if something that it names is wrong."""
-        scenario = _chains(cluster if plan is None else plan)
+    def of(cls, cluster: Cluster) -> Depths:
+        """Compute them for a cluster; raises ``UserError`` if something that it names is wrong."""
+        scenario = _chains(cluster)
         deployment = resolve(scenario)
         tokens, periods = _periods(scenario)
         inputs = {of: share for of, share in deployment.estimates.items() if of.kind != "model"}
@@ -109,10 +108,6 @@ class Depths:
             first = last + 1
         return found
 
-    def depth_at(self, streams: int) -> int:
-        """Return the depth of the range that holds so many streams; the last range goes on."""
-        return next((each.depth for each in self.ranges if streams <= each.last), 0)
-
     def as_dict(self) -> dict[str, Any]:
         paying = self.last_paying
         return {
@@ -158,8 +153,8 @@ def _interval(mean: float, found: Sequence[float]) -> Interval:
     return Interval(mean, min(mean, float(low)), max(mean, float(high)))
 
 
-def _chains(cluster: Scenario) -> Scenario:
-    """Return a cluster or a plan as a scenario of chains for one request at a time."""
+def _chains(cluster: Cluster) -> Scenario:
+    """Return a cluster as a scenario of chains for one request at a time."""
     if len(cluster.pipelines) != 1 or cluster.pipelines[0].count != 1:
         raise UserError(f"{cluster.path}: key pipelines: the question is about one pipeline")
     if not cluster.drafts:
