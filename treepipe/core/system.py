@@ -63,6 +63,11 @@ class Parameters:
         return True
 
     @property
+    def drafts_ahead(self) -> bool:
+        """Whether a request's draft works while its tokens are being verified."""
+        return False
+
+    @property
     def lawful(self) -> bool:
         """Whether the laws of schedules hold; not where a key repeats a slip of the authors'
         code."""

@@ -15,11 +15,12 @@ import numpy as np
 from treepipe.core.errors import UserError
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.uncertain import Floats, drawn_factors, in_case
+from treepipe.profiles.hit_ratio import round_tokens
 from treepipe.results.statistics import Interval
 from treepipe.scenario.passage import Passage
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario
-from treepipe.sim.theory.batched import Batches, period_ms, shares_of, tokens_of
+from treepipe.sim.theory.batched import Batches, period_ms, shares_of
 
 MOST_STREAMS = 256
 DEEPEST = 16
@@ -171,7 +172,7 @@ def _periods(scenario: Scenario) -> tuple[Floats, Floats]:
     block = passage.draft.block
     deepest = min(DEEPEST, block - 1) if block else DEEPEST
     shares = shares_of(scenario, deepest)
-    tokens = np.array([tokens_of(shares, depth) for depth in range(deepest + 1)])
+    tokens = np.array([round_tokens(shares[:depth]) for depth in range(deepest + 1)])
     divided = [Batches.of(n, len(passage.stages)) for n in range(1, MOST_STREAMS + 1)]
     rounds = {
         batches: [period_ms(passage, batches, depth, shares) for depth in range(deepest + 1)]

@@ -12,7 +12,7 @@ from treepipe.core.schedules import systems
 from treepipe.core.system import Ends, System
 from treepipe.core.verification import DRAWN, RULES
 from treepipe.scenario.scenario import Scenario
-from treepipe.scenario.schema import Bernoulli, HitRatio
+from treepipe.scenario.schema import HIT_RATIOS, Bernoulli
 
 MOST_ROLES = 10_000
 MOST_NODES = 1_000_000
@@ -80,7 +80,7 @@ def _check_least(scenario: Scenario) -> None:
             f"{key} contradicts sampling.rule = {scenario.sampling.rule!r}, which judges every "
             f"drawn candidate"
         )
-    if isinstance(scenario.acceptance, Bernoulli | HitRatio):
+    if isinstance(scenario.acceptance, Bernoulli | HIT_RATIOS):
         raise UserError(
             f"{key} asks for a draft's own probabilities, which acceptance.source = "
             f"{scenario.acceptance.source!r} does not have; a recorded pool has them"
