@@ -7,7 +7,6 @@ at the second if the first was right, and so on (the last share holds below).
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, NamedTuple, TypeAlias
 
@@ -91,7 +90,7 @@ def round_tokens(shares: Iterable[float]) -> float:
     >>> round_tokens((0.5, 0.5)), round_tokens(())
     (1.75, 1)
     """
-    return 1 + sum(itertools.accumulate(shares, operator.mul))
+    return 1 + sum(itertools.accumulate(shares, lambda above, share: above * share))
 
 
 def even_share(tokens: float, drafted: int) -> float:
