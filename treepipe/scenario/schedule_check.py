@@ -9,7 +9,7 @@ from pathlib import Path
 
 from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
-from treepipe.core.system import Ends, System
+from treepipe.core.system import Ends, Parameters, System
 from treepipe.core.verification import DRAWN, RULES
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import HIT_RATIOS, Bernoulli
@@ -87,10 +87,29 @@ def _check_least(scenario: Scenario) -> None:
         )
 
 
+def _in_turn(parameters: Parameters) -> bool:
+    return not parameters.drafts_ahead and max(parameters.candidates().values(), default=1) == 1
+
+
+def _check_in_turn(scenario: Scenario) -> None:
+    """Refuse a draft that works in turn with the target where a schedule wants more of it."""
+    system, parameters = scenario.schedule.system, scenario.schedule.parameters
+    heads = [each for each in scenario.drafts if each.drafter.in_turn]
+    if not heads or not system.drafts or _in_turn(parameters):
+        return
+    able = [n for n, s in systems().items() if s.drafts and _in_turn(s.parameters())]
+    raise UserError(
+        f"{scenario.path}: key drafts.source = {heads[0].source!r}: {heads[0].drafter.summary} "
+        f"drafts one chain, in turn with the target, whose state behind the newest token it reads; "
+        f"so it serves no trees and nothing that is drafted ahead, but {', '.join(able)}"
+    )
+
+
 def check_schedule(scenario: Scenario) -> None:
     """Raise ``UserError`` for parameters that contradict each other or the cluster."""
     section, system, path = scenario.schedule, scenario.schedule.system, scenario.path
     _check_least(scenario)
+    _check_in_turn(scenario)
     _check_sizes(scenario, path)
     if system.in_lock_step:
         _check_lock_step(scenario, f"{path}: key schedule")
