@@ -13,7 +13,7 @@ from treepipe.executor.checkpoint import Checkpoint, check_same_vocabulary
 from treepipe.executor.computing import fault_of
 from treepipe.executor.offsets import check_offsets
 from treepipe.executor.prompts import load_texts, tokenize
-from treepipe.executor.sources import SourceSettings
+from treepipe.executor.sources import SourceSettings, check_runs
 from treepipe.executor.station import RoleSettings, WorkerKind
 from treepipe.profiles.library import checkpoint_directory
 from treepipe.profiles.shapes import BYTES
@@ -51,6 +51,8 @@ def shared_roles(launches: Sequence[Launch]) -> list[RoleSettings]:
 
 def prepare(scenario: Scenario) -> Launch:
     """Open and check everything that the scenario names. Raises ``UserError``."""
+    for draft in scenario.drafts:
+        check_runs(draft.drafter)
     type_warnings = [*_type_warnings(scenario)]
     where = _directory(scenario.target.checkpoint, "target", "target.checkpoint", scenario.path)
     target = Checkpoint.open(where)

@@ -67,13 +67,24 @@ def judged_sampling(section: SamplingSection) -> Sampling:
     return Sampling(temperature, section.top_p, section.top_k)
 
 
+def check_runs(drafter: Drafter) -> str:
+    """Return the name of the function that opens a draft; raises ``UserError`` if there is none."""
+    if drafter.opens is None:
+        raise UserError(
+            f"draft source {drafter.name!r}: {drafter.summary} is predicted only (treepipe "
+            f"simulate, plan); nothing here computes it"
+        )
+    return drafter.opens
+
+
 def opener(drafter: Drafter) -> Callable[[Opening], DraftSource]:
     """Load the function that a record names. Raises ``UserError`` if that fails."""
+    name = check_runs(drafter)
     try:
-        found: Callable[[Opening], DraftSource] = resolve_name(drafter.opens)
+        found: Callable[[Opening], DraftSource] = resolve_name(name)
     except (ImportError, AttributeError) as error:
         raise UserError(
-            f"draft source {drafter.name!r}: {drafter.opens} cannot be loaded: {error}"
+            f"draft source {drafter.name!r}: {name} cannot be loaded: {error}"
         ) from error
     return found
 

@@ -2,7 +2,8 @@
 
 Engines count how many drafted tokens of a step were accepted, never the rank of the target's token
 among the draft's candidates. So shares are those of the first candidate (a chain); trees need an
-assumption that the caller requests (``assumed``).
+assumption that the caller requests (``assumed``). A format is a row of ``KINDS``: what only it has,
+its reader, and where it has which field.
 """
 
 from __future__ import annotations
@@ -13,65 +14,50 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from scipy.optimize import brentq
-
 from treepipe.core.errors import UserError
 from treepipe.files.reading import parse_json, read_text, reading, reading_fault
+from treepipe.profiles.chains import ANYTHING, Chains, Imported, Steps, Wanted, added_up
+from treepipe.profiles.hit_ratio import MOST_DRAFTED, conditional
 
-Steps: TypeAlias = Sequence[tuple[int, int]]
-"""(Drafted, accepted) tokens of successive steps of a request."""
 SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?$")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 """Patterns of a sample in the text format of Prometheus, and of one of its labels."""
-ALIKE = 0.02
-"""Relative variation below which draft lengths count as fixed."""
-MOST_DRAFTED = 10_000
-"""Most drafted tokens of a step."""
 RANKS = (1, 2, 4, 8, 16)
 """Numbers of candidates for which ``assumed`` computes hit ratios."""
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
-    """The content of an export.
+class ExportFormat:
+    """A row of ``KINDS``.
 
     Attributes:
-        shares: P(accepted at a depth | all above it accepted), of the draft's first candidate.
-        rounds: counted steps; None if unknown.
-        model: the engine's name of the model; empty if unknown.
-        notes: a sentence per assumption.
-        replay: each request's steps in order, if known.
-        prompts: prompt tokens of these requests, 1 if unknown.
+        read: raises ``ValueError`` with a sentence, or whatever parsing raises.
+        fields: places of what a report tells: names of counters, keys, or patterns of a text.
+        mark: a pattern that only this format of its kind has; empty: tried last.
     """
 
-    shares: tuple[float, ...]
-    rounds: int | None
-    model: str = ""
-    notes: tuple[str, ...] = ()
-    replay: tuple[Steps, ...] = ()
-    prompts: tuple[int, ...] = ()
-
-    @property
-    def tokens(self) -> float:
-        """Mean tokens of a step, including the target's own: 1 + p1 + p1 p2 + ..."""
-        total, product = 1.0, 1.0
-        for share in self.shares:
-            product *= share
-            total += product
-        return total
+    read: Callable[[Mapping[str, str], str, Wanted], Imported]
+    fields: Mapping[str, str] = field(default_factory=dict)
+    mark: str = ""
 
 
-def read_export(kind: str, file: Path, model: str | None = None) -> Imported:
+def read_export(kind: str, file: Path, wanted: Wanted = ANYTHING) -> Imported:
     """Read an export of a kind in ``KINDS``. Raises ``UserError`` if that fails."""
     with reading(file, "cannot be read"):
         text = read_text(file, "utf-8-sig")
+    row = next(each for each in KINDS[kind] if re.search(each.mark, text))
     try:
-        return KINDS[kind](text, model)
+        found = row.read(row.fields, text, wanted)
+        if wanted.draft_tokens not in (None, found.drafted):
+            raise ValueError(
+                f"it tells of {found.drafted} drafted tokens, not of {wanted.draft_tokens}"
+            )
+        return found
     except KeyError as error:
         raise UserError(f"{file}: is no export of {kind}: key {error} is missing") from None
     except (TypeError, AttributeError, OverflowError):
@@ -119,98 +105,97 @@ def profile_content(
     return {**said, "hit_ratio": shares, "origin": origin}
 
 
-# --- counters ---------------------------------------------------------------------------------
+# --- texts: log lines and printed tables ----------------------------------------------------------
+
+
+def _printed(fields: Mapping[str, str], text: str, wanted: Wanted) -> Imported:
+    """Read reports that begin with ``begins`` and tell fields of ``Chains`` by patterns.
+
+    Reports of a ``draft`` count from the server's start, so that its last one is read.
+    """
+    found = dict[object, Chains]()
+    ends = [match.start() for match in re.finditer(fields["begins"], text)] + [len(text)]
+    for number, (first, last) in enumerate(pairwise(ends)):
+        part = text[first:last]
+        told = {name: _numbers(pattern, part) for name, pattern in fields.items()}
+        one: dict[str, Any] = {n: told[n][0] for n in ONE_NUMBER if told.get(n)}
+        reached = told.get("reached") or [each / 100 for each in told.get("percent", ())]
+        report = Chains(**one, reached=tuple(reached))
+        draft = re.search(fields["draft"], part) if "draft" in fields else None
+        if report.drafted or report.length:
+            found[number if draft is None else draft[1]] = report
+    if not found:
+        raise ValueError("it tells of no drafts")
+    if "draft" in fields and len(found) > 1:
+        raise ValueError(f"it tells of several drafts, {', '.join(map(str, found))}; keep one's")
+    if max(_numbers(fields.get("branches", NOTHING), text), default=1) > 1:
+        raise ValueError("its drafts are trees, of which a mean length tells no share")
+    chain = max(_numbers(fields.get("chain", NOTHING), text), default=0)
+    notes = [f"of {len(found)} reports"] if len(found) > 1 else []
+    return added_up([replace(r, longest=int(chain)) for r in found.values()], wanted, "", notes)
+
+
+ONE_NUMBER = ("steps", "drafts", "drafted", "accepted", "length", "running")
+NOTHING = r"(?!)()"
+"""A pattern that is nowhere."""
+
+
+def _numbers(pattern: str, text: str) -> list[float]:
+    return [
+        float(number)
+        for match in re.finditer(pattern, text)
+        for number in re.findall(r"\d+(?:\.\d+)?", match[1] if match.re.groups else "")
+    ]
+
+
+# --- counters -----------------------------------------------------------------------------------
 
 _Page: TypeAlias = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
 """Samples of one model (labels and value) by name without ``_total``."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Counters:
-    """A reader of an engine's Prometheus counters.
-
-    Attributes:
-        prefix: start of its counters' names.
-        generated: the counter of all tokens; empty if the engine has no known one.
-        requests: the counter of first tokens, which the prompt's pass produces.
-    """
-
-    prefix: str
-    generated: str = ""
-    requests: str = ""
-
-    def __call__(self, text: str, model: str | None) -> Imported:
-        model, page = _page(text, self.prefix, model)
-        drafts = _total(page, self.prefix + "drafts") or 0.0
-        accepted = self._accepted(page)
-        if drafts <= 0 or not accepted:
-            raise ValueError(
-                f"there is no {self.prefix}drafts above 0 with {self.prefix}accepted_tokens_per_pos"
-            )
-        drafted = _total(page, self.prefix + "draft_tokens")
-        nothing = self._drafted_nothing(page, sum(accepted) + drafts)
-        steps, notes = drafts + (nothing or 0.0), list[str]()
-        if nothing is None:
-            notes.append(
-                f"the page lacks {self.generated or 'a counter of all tokens'}, so steps that "
-                f"drafted nothing are not counted: shares are those of steps with a draft"
-            )
-        elif nothing:
-            notes.append(
-                f"{nothing:.0f} of {steps:.0f} steps drafted nothing (tokens less first, "
-                f"accepted and drafts' own ones): they count as misses"
-            )
-        if drafted and abs(drafted / (drafts * len(accepted)) - 1) > ALIKE:
-            notes.append(
-                f"draft lengths vary ({drafted / drafts:.3g} of {len(accepted)} on average), and "
-                f"counters do not tell which steps were short: shares of deeper positions are "
-                f"lower bounds"
-            )
-        return Imported(_conditional([steps, *accepted]), int(steps), model, tuple(notes))
-
-    def _accepted(self, page: _Page) -> list[float]:
-        """Accepted tokens by position."""
-        positions = defaultdict[int, float](float)
-        for labels, value in page.get(self.prefix + "accepted_tokens_per_pos", ()):
-            positions[int(labels["position"])] += value
-        if sorted(positions) != list(range(len(positions))):
-            raise ValueError(f"positions are {sorted(positions)}, not all from 0 on")
-        return [positions[place] for place in range(len(positions))]
-
-    def _drafted_nothing(self, page: _Page, drafted: float) -> float | None:
-        """Number of steps without a draft, given the tokens of the others; None if unknown."""
-        tokens = _total(page, self.generated)
-        if tokens is None:
-            return None
-        return max(0.0, tokens - (_total(page, self.requests) or 0.0) - drafted)
-
-
-def _gauges(text: str, model: str | None) -> Imported:
-    """Read SGLang's mean length of a step (with the target's own token) and its drafted tokens."""
-    model, page = _page(text, "sglang:spec_", model)
-    lengths = {value for _, value in page.get("sglang:spec_accept_length", ())}
-    steps = {value for _, value in page.get("sglang:spec_num_steps", ())}
-    if not lengths or not steps:
-        raise ValueError("there is no sglang:spec_accept_length with sglang:spec_num_steps")
-    if len(lengths) > 1 or len(steps) > 1:
-        raise ValueError("several servers give different gauges; import one of them at a time")
-    share = _even_share(lengths.pop(), round(steps.pop()))
-    notes = (
-        "made of one mean length: the share is taken to be the same at every depth",
-        "the gauge is of the last interval alone, and so is this",
+def _counters(fields: Mapping[str, str], text: str, wanted: Wanted) -> Imported:
+    """Read Prometheus counters by name: of all drafts, drafted tokens and accepted ones by
+    position; of all tokens and of first ones, which the prompt's pass produces."""
+    prefix = fields["drafts"].removesuffix("drafts")
+    model, page = _page(text, prefix, wanted.model)
+    drafts, accepted = _total(page, fields["drafts"]) or 0.0, _by_position(page, fields["reached"])
+    if drafts <= 0 or not accepted:
+        raise ValueError(f"there is no {fields['drafts']} above 0 with {fields['reached']}")
+    tokens = _total(page, fields.get("generated", ""))
+    first = _total(page, fields.get("requests", "")) or 0.0
+    notes = [] if tokens is not None else [
+        f"the page lacks {fields.get('generated') or 'a counter of all tokens'}, so steps that "
+        f"drafted nothing are not counted: shares are those of steps with a draft"
+    ]  # fmt: skip
+    chains = Chains(
+        steps=0.0 if tokens is None else tokens - first - sum(accepted),
+        drafts=drafts,
+        drafted=_total(page, fields["drafted"]) or 0.0,
+        reached=tuple(each / drafts for each in accepted),
     )
-    return Imported((share,), None, model, notes)
+    return added_up([chains], wanted, model, notes)
 
 
-def _even_share(length: float, drafted: int) -> float:
-    """Solve 1 + p + ... + p^drafted = length for the share p."""
-    if not 1 <= drafted <= MOST_DRAFTED or not 1 <= length <= drafted + 1:
-        raise ValueError(f"a mean length of {length:g} tokens does not go with {drafted} drafted")
+def _by_position(page: _Page, name: str) -> list[float]:
+    positions = defaultdict[int, float](float)
+    for labels, value in page.get(name, ()):
+        positions[int(labels["position"])] += value
+    if sorted(positions) != list(range(len(positions))):
+        raise ValueError(f"positions are {sorted(positions)}, not all from 0 on")
+    return [positions[place] for place in range(len(positions))]
 
-    def excess(share: float) -> float:
-        return sum(share**depth for depth in range(drafted + 1)) - length
 
-    return float(brentq(excess, 0.0, 1.0))
+def _gauges(fields: Mapping[str, str], text: str, wanted: Wanted) -> Imported:
+    """Read the mean length of a step (with the target's own token) and its drafted tokens."""
+    model, page = _page(text, "sglang:spec_", wanted.model)
+    lengths, chains = ({v for _, v in page.get(fields[n], ())} for n in ("length", "chain"))
+    if not lengths or not chains:
+        raise ValueError(f"there is no {fields['length']} with {fields['chain']}")
+    if len(lengths) > 1 or len(chains) > 1:
+        raise ValueError("several servers give different gauges; import one of them at a time")
+    told = Chains(length=lengths.pop(), longest=round(chains.pop()))
+    return added_up([told], wanted, model, ["the gauge is of the last interval alone"])
 
 
 def _page(text: str, prefix: str, model: str | None) -> tuple[str, _Page]:
@@ -249,12 +234,12 @@ def _total(page: _Page, name: str) -> float | None:
 # --- requests ---------------------------------------------------------------------------------
 
 
-def _vllm_requests(text: str, model: str | None) -> Imported:
+def _vllm_requests(fields: Mapping[str, str], text: str, wanted: Wanted) -> Imported:
     """Read vLLM's responses or AIPerf's records, one per line or in a list: ordered steps, else
     histograms."""
     counts, notes = Counter[tuple[int, int]](), set[str]()
     replay, prompts = list[Steps](), list[int]()
-    model, blocks = _blocks(text, ("acceptance_histogram", "per_step_accepted"), model)
+    model, blocks = _blocks(text, ("acceptance_histogram", "per_step_accepted"), wanted.model)
     for response, found in blocks:
         if found.get("per_step_accepted") is None:
             counts.update(_vllm_histogram(found, notes))
@@ -300,10 +285,10 @@ def _with_own_token(histogram: Mapping[int, int], found: Mapping[str, Any]) -> b
     return tokens != accepted
 
 
-def _sglang_requests(text: str, model: str | None) -> Imported:
+def _sglang_requests(fields: Mapping[str, str], text: str, wanted: Wanted) -> Imported:
     """Read SGLang's responses, one per line or in a list: histograms of correct drafts per step."""
     counts = Counter[tuple[int, int]]()
-    model, blocks = _blocks(text, ("spec_correct_drafts_histogram",), model)
+    model, blocks = _blocks(text, ("spec_correct_drafts_histogram",), wanted.model)
     for _, found in blocks:
         histogram = _histogram(found["spec_correct_drafts_histogram"])
         steps, drafted = sum(histogram.values()), int(found["spec_num_proposed_drafts"])
@@ -340,7 +325,7 @@ def _counted(counts: Counter[tuple[int, int]], model: str, notes: set[str]) -> I
             f"{nothing} of {rounds} steps drafted nothing and {shorter} fewer than "
             f"{longest} tokens: where a draft ended counts as a miss, whatever ended it"
         )
-    return Imported(_conditional(reached), rounds, model, tuple(all_notes))
+    return Imported(conditional(reached), longest, rounds, model, tuple(all_notes))
 
 
 def _blocks(
@@ -383,31 +368,23 @@ def _histogram(value: Any) -> dict[int, int]:
     return {length: steps for length, steps in found.items() if steps}
 
 
-def _vllm_bench(text: str, model: str | None) -> Imported:
-    """Read a result of ``vllm bench serve``: shares of all drafts by position, of its one model."""
+def _result(fields: Mapping[str, str], text: str, wanted: Wanted) -> Imported:
+    """Read a benchmark's JSON by its keys: shares of all drafts by position, of its one model."""
     found = parse_json(text)
-    rates, drafts = (
-        found["spec_decode_per_position_acceptance_rates"],
-        found["spec_decode_num_drafts"],
+    told = Chains(
+        drafts=found[fields["drafts"]],
+        drafted=found.get(fields["drafted"]) or 0.0,
+        reached=tuple(map(float, found[fields["reached"]])),
     )
-    if not rates or drafts <= 0:
+    if not told.reached or told.drafts <= 0:
         raise ValueError("it tells of no drafts")
-    notes, drafted = list[str](), found.get("spec_decode_draft_tokens")
-    if drafted and abs(drafted / (drafts * len(rates)) - 1) > ALIKE:
-        notes.append(
-            f"draft lengths vary ({drafted / drafts:.3g} of {len(rates)} on average): shares of "
-            f"deeper positions are lower bounds"
-        )
-    name = str(found.get("model_id", ""))
-    return Imported(
-        _conditional([1.0, *map(float, rates)]), int(drafts), model or name, tuple(notes)
-    )
+    return added_up([told], wanted, wanted.model or str(found.get("model_id", "")))
 
 
 # --- tables -----------------------------------------------------------------------------------
 
 
-def _table(text: str, model: str | None) -> Imported:
+def _table(fields: Mapping[str, str], text: str, wanted: Wanted) -> Imported:
     """Read a published table: ``position`` from 1, and ``accepted`` (share of all rounds) or
     ``conditional`` (share of the rounds that were right at all positions above)."""
     rows = list(csv.DictReader(text.splitlines(), skipinitialspace=True))
@@ -419,48 +396,131 @@ def _table(text: str, model: str | None) -> Imported:
         )
     if [row["position"].strip() for row in rows] != [str(n) for n in range(1, len(rows) + 1)]:
         raise ValueError("positions must be 1, 2, 3 and so on")
-    if "conditional" in columns:
-        shares = tuple(float(row["conditional"]) for row in rows)
-        if not all(0 <= share <= 1 for share in shares):
-            raise ValueError("a share is not between 0 and 1")
-        return Imported(shares, None, model or "")
-    return Imported(
-        _conditional([1.0, *(float(row["accepted"]) for row in rows)]), None, model or ""
-    )
+    (column,) = columns - {"position"}
+    shares = tuple(float(row[column]) for row in rows)
+    if column == "accepted":
+        shares = conditional([1.0, *shares])
+    elif not all(0 <= share <= 1 for share in shares):
+        raise ValueError("a share is not between 0 and 1")
+    return Imported(shares, len(rows), None, wanted.model or "")
 
 
-def _conditional(reached: Sequence[float]) -> tuple[float, ...]:
-    """Share of each depth's count that reaches the next depth, up to the first zero.
+# --- the formats ----------------------------------------------------------------------------------
 
-    >>> _conditional([100, 80, 60])
-    (0.8, 0.75)
-    """
-    shares = list[float]()
-    for above, here in pairwise(reached):
-        if not 0 <= here <= above:
-            raise ValueError(
-                f"position {len(shares)} has {here:g} accepted, above it there are {above:g}; "
-                f"deeper ones cannot be more"
-            )
-        if above == 0:
-            break
-        shares.append(here / above)
-    return tuple(shares)
-
-
-KINDS: dict[str, Callable[[str, str | None], Imported]] = {
-    "vllm": _Counters(
-        "vllm:spec_decode_num_",
-        "vllm:generation_tokens_total",
-        "vllm:time_to_first_token_seconds_count",
+_SPEC = "vllm:spec_decode_num_"
+_LLAMA = "llamacpp:spec_decode_num_"
+_REQUESTS = (ExportFormat(_vllm_requests),)
+KINDS: Mapping[str, Sequence[ExportFormat]] = {
+    "vllm": (
+        ExportFormat(
+            _printed,
+            {
+                "begins": "SpecDecoding metrics",
+                "length": r"Mean acceptance length: ([\d.]+)",
+                "accepted": r"Accepted: (\d+) tokens",
+                "drafted": r"Drafted: (\d+) tokens",
+                "reached": r"Per-position acceptance rate: ((?:[\d.]+(?:, )?)+)",
+            },
+            mark="SpecDecoding metrics",
+        ),
+        ExportFormat(
+            _counters,
+            {
+                "drafts": _SPEC + "drafts",
+                "drafted": _SPEC + "draft_tokens",
+                "reached": _SPEC + "accepted_tokens_per_pos",
+                "generated": "vllm:generation_tokens_total",
+                "requests": "vllm:time_to_first_token_seconds_count",
+            },
+        ),
     ),
-    "llama-cpp": _Counters("llamacpp:spec_decode_num_"),
-    "sglang": _gauges,
-    "vllm-requests": _vllm_requests,
-    "sglang-requests": _sglang_requests,
-    "aiperf": _vllm_requests,
-    "vllm-bench": _vllm_bench,
-    "table": _table,
+    "llama-cpp": (
+        ExportFormat(
+            _printed,
+            {
+                "begins": r"statistics +\S+: +#calls",
+                "draft": r"statistics +(\S+):",
+                "steps": r"#calls(?:\(b,g,a\) = *\d+|) *=? *(\d+)",
+                "drafts": r"#gen drafts = *(\d+)",
+                "drafted": r"#gen tokens = *(\d+)",
+                "accepted": r"#acc tokens = *(\d+)",
+                "length": r"#mean acc len = *([\d.]+)",
+                "reached": r"#acc rate/pos = \(([^)]*)\)",
+            },
+            mark=r"statistics +\S+: +#calls",
+        ),
+        ExportFormat(
+            _printed,
+            {
+                "begins": r"draft acceptance(?: rate)? =",
+                "accepted": r"\( *(\d+) accepted",
+                "drafted": r"accepted / *(\d+) generated\)",
+                "length": r"mean (?:acceptance length|len) = *([\d.]+)",
+                "reached": r"acceptance rate per position = \(([^)]*)\)",
+            },
+            mark=r"draft acceptance(?: rate)? =",
+        ),
+        ExportFormat(
+            _printed,
+            {
+                "begins": r"n_drafted *=",
+                "accepted": r"n_accept *= *(\d+)",
+                "drafted": r"n_drafted *= *(\d+)",
+                "chain": r"n_draft *= *(\d+)",
+            },
+            mark=r"n_drafted *=",
+        ),
+        ExportFormat(
+            _counters,
+            {
+                "drafts": _LLAMA + "drafts",
+                "drafted": _LLAMA + "draft_tokens",
+                "reached": _LLAMA + "accepted_tokens_per_pos",
+            },
+        ),
+    ),
+    "sglang": (
+        ExportFormat(
+            _printed,
+            {
+                "begins": "Decode batch",
+                "running": r"#running-req: (\d+)",
+                "length": r"accept len: ([\d.]+)",
+                "chain": r"speculative_num_steps=(\d+)",
+                "branches": r"speculative_eagle_topk=(\d+)",
+            },
+            mark="Decode batch",
+        ),
+        ExportFormat(
+            _gauges, {"length": "sglang:spec_accept_length", "chain": "sglang:spec_num_steps"}
+        ),
+    ),
+    "vllm-requests": _REQUESTS,
+    "sglang-requests": (ExportFormat(_sglang_requests),),
+    "aiperf": _REQUESTS,
+    "vllm-bench": (
+        ExportFormat(
+            _printed,
+            {
+                "begins": r"Acceptance rate \(%\):",
+                "length": r"Acceptance length: *([\d.]+)",
+                "drafts": r"Drafts: *(\d+)",
+                "drafted": r"Draft tokens: *(\d+)",
+                "accepted": r"Accepted tokens: *(\d+)",
+                "percent": r"Position \d+: *([\d.]+)",
+            },
+            mark=r"Acceptance rate \(%\):",
+        ),
+        ExportFormat(
+            _result,
+            {
+                "drafts": "spec_decode_num_drafts",
+                "drafted": "spec_decode_draft_tokens",
+                "reached": "spec_decode_per_position_acceptance_rates",
+            },
+        ),
+    ),
+    "table": (ExportFormat(_table),),
 }
-"""Readers of three engines' ``/metrics``, of two engines' responses, of two benchmarks' results
-(AIPerf's records hold vLLM's keys), and of tables."""
+"""Formats by kind: three engines' log lines and ``/metrics``, two engines' responses, two
+benchmarks' results (AIPerf's records hold vLLM's keys), and tables."""

@@ -17,6 +17,8 @@ from pydantic import Field
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Shares: TypeAlias = Share | Annotated[tuple[Share, ...], Field(min_length=1, max_length=64)]
 """One share for all depths, or shares by depth."""
+MOST_DRAFTED = 10_000
+"""Most drafted tokens of a round that is counted."""
 CHAIN = 5
 """Length of the chain by whose rounds a pool is summarized, in tokens."""
 Ranks: TypeAlias = npt.NDArray[np.int64]
@@ -60,6 +62,54 @@ def check_rising(table: Mapping[int, float | Sequence[float]], key: str) -> None
                     f"key {key}: the share falls from {less:g} at {low} to {more:g} at "
                     f"{high}{where}; a token among the first {low} is among the first {high}, too"
                 )
+
+
+def conditional(reached: Sequence[float]) -> tuple[float, ...]:
+    """Share of each depth's count that reaches the next depth, up to the first zero. Raises
+    ``ValueError`` if a count rises.
+
+    >>> conditional([100, 80, 60])
+    (0.8, 0.75)
+    """
+    shares = list[float]()
+    for above, here in itertools.pairwise(reached):
+        if not 0 <= here <= above:
+            raise ValueError(
+                f"position {len(shares)} has {here:g} accepted, above it there are {above:g}; "
+                f"deeper ones cannot be more"
+            )
+        if above == 0:
+            break
+        shares.append(here / above)
+    return tuple(shares)
+
+
+def round_tokens(shares: Iterable[float]) -> float:
+    """Mean tokens of a chain's round, including the target's own: 1 + p1 + p1 p2 + ...
+
+    >>> round_tokens((0.5, 0.5)), round_tokens(())
+    (1.75, 1)
+    """
+    return 1 + sum(itertools.accumulate(shares, lambda above, share: above * share))
+
+
+def even_share(tokens: float, drafted: int) -> float:
+    """Solve 1 + p + ... + p^drafted = tokens for p, the share that all depths have alike. Raises
+    ``ValueError`` if no share between 0 and 1 does it.
+
+    >>> round(even_share(1.75, 2), 12)
+    0.5
+    """
+    if not 1 <= tokens <= drafted + 1:
+        raise ValueError(f"a mean length of {tokens:g} tokens does not go with {drafted} drafted")
+    low, high = 0.0, 1.0
+    for _ in range(60):  # to the last bit
+        middle = (low + high) / 2
+        if round_tokens([middle] * drafted) < tokens:
+            low = middle
+        else:
+            high = middle
+    return high if tokens > 1 else 0.0
 
 
 class Rounds(NamedTuple):

@@ -8,10 +8,15 @@ from pathlib import Path
 
 from treepipe.core.verification import DRAWN
 from treepipe.profiles.hit_ratio import at_depth, depths_of
-from treepipe.scenario.making import making_warnings, share_warnings, stated_warnings
+from treepipe.scenario.making import (
+    depth_warnings,
+    making_warnings,
+    share_warnings,
+    stated_warnings,
+)
 from treepipe.scenario.scale import scaled_hits
 from treepipe.scenario.scenario import Scenario
-from treepipe.scenario.schema import HitRatio, PoolSection, Replay
+from treepipe.scenario.schema import HIT_RATIOS, PoolSection, Replay
 from treepipe.sim.blocks import block_length
 from treepipe.sim.made_pools import bernoulli_pool, hit_ratio_pool
 from treepipe.sim.pool import Pool
@@ -42,7 +47,7 @@ def acceptance_pool(scenario: Scenario) -> tuple[Pool, int | None, Mapping[int, 
         if scenario.scale.misses != 1:
             hits = scaled_hits(scenario, hits or {1: pool.hit_ratio(1)})
         return pool, acceptance.block or (block_length(pool) if hits else None), hits
-    if isinstance(acceptance, HitRatio):
+    if isinstance(acceptance, HIT_RATIOS):
         table = acceptance.table
         by_depth = [
             scaled_hits(scenario, {k: at_depth(shares, depth) for k, shares in table.items()})
@@ -92,4 +97,4 @@ def _fitting_warnings(scenario: Scenario) -> list[str]:
         return found
     if not scenario.schedule.system.drafts or isinstance(acceptance, Replay):
         return []
-    return [*stated_warnings(scenario), *share_warnings(scenario)]
+    return [*stated_warnings(scenario), *share_warnings(scenario), *depth_warnings(scenario)]

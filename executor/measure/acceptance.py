@@ -19,7 +19,7 @@ from treepipe.executor.measure.requests import AcceptanceRequest
 from treepipe.executor.measure.subject import NamedModel, RandomCheckpoint, open_model
 from treepipe.executor.offsets import check_offsets
 from treepipe.executor.prompts import load_texts, tokenize
-from treepipe.executor.sources import SourceSettings
+from treepipe.executor.sources import SourceSettings, check_runs
 from treepipe.files.toml_file import validated
 from treepipe.profiles.hit_ratio import CHAIN, chain_rounds
 from treepipe.profiles.library import REFERENCE, checkpoint_directory
@@ -49,6 +49,7 @@ def open_pair(asked: AcceptanceRequest) -> ModelPair:
         raise UserError("--draft and --head: give one of them, not both")
     kind, sampling = _kind(asked), _sampling(asked)
     drafter = kind.drafter
+    check_runs(drafter)
     _check_options(asked, drafter)
     target = _with_weights(asked.model, "target", "--model")
     models, name, path = [target.checkpoint], "", None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from treepipe.core.errors import UserError
 from treepipe.scenario.scenario import Scenario
-from treepipe.scenario.schema import Bernoulli, HitRatio, PoolSection, ServingSection
+from treepipe.scenario.schema import HIT_RATIOS, Bernoulli, PoolSection, ServingSection
 from treepipe.sim.theory.closed_form import closed_form
 
 
@@ -20,7 +20,7 @@ def resolve_admission(scenario: Scenario) -> Scenario:
     if scenario.serving.admitted != "auto":
         return scenario
     key = f"{scenario.path}: key serving.admission = 'auto'"
-    if not isinstance(scenario.acceptance, Bernoulli | HitRatio | PoolSection):
+    if not isinstance(scenario.acceptance, Bernoulli | HIT_RATIOS | PoolSection):
         raise UserError(f"{key} needs an acceptance to reckon N_max with (key acceptance)")
     workload = scenario.workload.model_copy(
         update={

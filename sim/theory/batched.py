@@ -18,7 +18,7 @@ from treepipe.profiles.hit_ratio import at_depth, chain_rounds, depths_of
 from treepipe.scenario.passage import Passage
 from treepipe.scenario.scale import scaled_hits
 from treepipe.scenario.scenario import Scenario
-from treepipe.scenario.schema import HitRatio, Replay
+from treepipe.scenario.schema import HIT_RATIOS, Replay
 from treepipe.sim.acceptance_pool import acceptance_pool
 from treepipe.sim.blocks import blocks_of
 
@@ -31,9 +31,10 @@ def shares_of(scenario: Scenario, depth: int) -> tuple[float, ...]:
     acceptance = scenario.acceptance
     if acceptance is None or isinstance(acceptance, Replay):
         raise UserError(
-            f"{scenario.path}: key acceptance must be a bernoulli, hit_ratio, pool or profile"
+            f"{scenario.path}: key acceptance must be of source bernoulli, hit_ratio, stated, pool "
+            f"or profile"
         )
-    if isinstance(acceptance, HitRatio) and depths_of(acceptance.table) > 1:
+    if isinstance(acceptance, HIT_RATIOS) and depths_of(acceptance.table) > 1:
         first = acceptance.table[min(acceptance.table)]
         hits = [scaled_hits(scenario, {1: at_depth(first, level)})[1] for level in range(depth)]
         return tuple(hits)
@@ -43,15 +44,6 @@ def shares_of(scenario: Scenario, depth: int) -> tuple[float, ...]:
     edges = itertools.accumulate(pool.lengths, initial=0)
     found = chain_rounds(pool.ranks_by_depth, itertools.pairwise(edges), 1, depth).ratios
     return tuple(at_depth(found, level) for level in range(depth))
-
-
-def tokens_of(shares: Sequence[float], depth: int) -> float:
-    """Return the expected tokens of a round, with the target's own one.
-
-    >>> tokens_of((0.5, 0.5), 2)
-    1.75
-    """
-    return 1 + sum(itertools.accumulate(shares[:depth], lambda above, share: above * share))
 
 
 class Batches(NamedTuple):

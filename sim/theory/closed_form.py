@@ -18,7 +18,7 @@ from treepipe.scenario.passage import Passage, chunks_of
 from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scale import scaled_hits
 from treepipe.scenario.scenario import Scenario
-from treepipe.scenario.schema import HitRatio, PoolSection, Replay
+from treepipe.scenario.schema import HIT_RATIOS, PoolSection, Replay
 from treepipe.sim.acceptance_pool import acceptance_pool, acceptance_warnings
 from treepipe.sim.blocks import Blocks, blocks_of
 from treepipe.sim.theory import alone, shared, stepped
@@ -86,9 +86,12 @@ def _refusals(scenario: Scenario, deployment: Deployment) -> Iterator[tuple[str,
         )
     is_chain = _form(scenario).rounds is alone.chain
     if isinstance(scenario.acceptance, Replay):
-        yield "acceptance.source", "a replay has one text; bernoulli, hit_ratio or pool would do"
+        yield (
+            "acceptance.source",
+            "a replay has one text; bernoulli, hit_ratio, stated or pool would do",
+        )
     if system.drafts and _by_depth(scenario) and not is_chain:
-        yield "acceptance.table", "it is for one share at all depths; that of 'chain' is not"
+        yield "acceptance", "it is for one share at all depths; that of 'chain' is not"
     if scenario.sampling.rule not in ("exact", "rejection"):
         yield "sampling.rule", f"{scenario.sampling.rule!r} has none; 'exact' has"
     if scenario.schedule.parameters.cut:
@@ -269,7 +272,7 @@ def _lengths(scenario: Scenario) -> tuple[int, int]:
 
 def _by_depth(scenario: Scenario) -> tuple[float, ...] | None:
     """Hit ratios of the first candidate by depth; None if acceptance is the same at all depths."""
-    table = scenario.acceptance.table if isinstance(scenario.acceptance, HitRatio) else {}
+    table = scenario.acceptance.table if isinstance(scenario.acceptance, HIT_RATIOS) else {}
     if depths_of(table) == 1:
         return None
     first = table[min(table)]

@@ -100,7 +100,11 @@ def test_what_opens_a_draft_is_there_and_reads_states_where_its_record_says_so()
     from treepipe.executor.sources import opener
 
     assert EAGLE.weights == EAGLE_HEAD
-    for each in drafters().values():
+    predicted = [each for each in drafters().values() if each.opens is None]
+    for each in predicted:
+        with pytest.raises(UserError, match=f"draft source '{each.name}': .* is predicted only"):
+            opener(each)
+    for each in {*drafters().values()} - {*predicted}:
         opened = opener(each)
         observes = hasattr(getattr(opened, "__self__", None), "observe")
         assert observes == each.reads_states, each.name

@@ -1,21 +1,16 @@
-"""Tokens to draft by streams: against sums by hand and against simulations of every depth; and what
-engines get of them."""
+"""Tokens to draft by streams, against sums by hand."""
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from tests.worlds.command_line import Terminal
-from tests.worlds.searches import found
-from treepipe.core.errors import UserError
 from treepipe.files.toml_file import toml_text
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.depths import ENOUGH_CASES, SHOWN, DepthRange, Depths
-from treepipe.planner.engine import engine, served_best, served_question
+from treepipe.planner.depths import ENOUGH_CASES, SHOWN, Depths
 from treepipe.planner.questions.worth import resting
 
 BOX: dict[str, Any] = {
@@ -27,8 +22,6 @@ BOX: dict[str, Any] = {
     ],
     "acceptance": {"source": "hit_ratio", "table": {1: [0.8, 0.7, 0.5]}},
 }
-TWO = {"pipelines.0.count": 2, "workload.requests": 2, "workload.concurrency": 2}
-ENGINES = ("vllm", "sglang", "llama.cpp")
 
 
 def box(**changes: Any) -> Cluster:
@@ -46,7 +39,8 @@ def test_one_stream_and_many_are_the_sums_by_hand() -> None:
     assert found.periods_ms[15, [0, 1]] == pytest.approx([20, verify + 2 + 28 * 0.1])
     assert found.best(1) >= 2
     for streams in range(1, 257):
-        kept = found.gains[streams - 1, found.depth_at(streams)]
+        depth = next(each.depth for each in found.ranges if streams <= each.last)
+        kept = found.gains[streams - 1, depth]
         assert kept >= 0.99 * found.gains[streams - 1].max()
     assert [each.first for each in found.ranges[1:]] == [
         each.last + 1 for each in found.ranges[:-1]
@@ -101,66 +95,7 @@ def test_uncertain_devices_reach_the_interval_and_few_cases_tell_none() -> None:
     assert not resting(Depths.of(box(**apart, **{**known, "acceptance": stated})))
 
 
-@pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize("pays", [True, False])
-def test_engines_get_documented_options_alone(name: str, pays: bool) -> None:
-    made = served_question(box() if pays else box(acceptance={"source": "bernoulli", "beta": 0.01}))
-    text = engine(name).config(made)
-    assert ("DRAFT-CHECKPOINT" in text) == pays
-    with pytest.raises(ValueError, match="not documented"):
-        engine(name).check("speculative-dreams", 3)
-
-
-def test_vllm_s_table_begins_at_one_and_has_no_gap() -> None:
-    text = engine("vllm").config(served_question(box()))
-    line = next(each for each in text.splitlines() if each.startswith("speculative-config"))
-    told = json.loads(line.partition(": ")[2].strip("'"))
-    table = [DepthRange(*each) for each in told["num_speculative_tokens_per_batch_size"]]
-    assert table == Depths.of(box()).ranges
-    assert told["num_speculative_tokens"] == max(each.depth for each in table)
-
-
-def test_a_name_stays_in_its_comment() -> None:
-    """YAML ends a comment at a line separator (U+2028), too."""
-    text = engine("vllm").config(served_question(box(name="a\u2028max-model-len: 1\nb: 2")))
-    *comments, told = filter(None, text.splitlines())
-    assert {line[0] for line in comments} == {"#"}
-    assert told.startswith("speculative-config: ")
-
-
-def test_what_an_engine_cannot_run_is_refused() -> None:
-    with pytest.raises(UserError, match=r"--engine vllm: the best plan's system 'flowspec'"):
-        engine("vllm").check_system("flowspec")
-    with pytest.raises(UserError, match=r"--engine vlm: is unknown; did you mean 'vllm'"):
-        engine("vlm")
-
-
-def test_a_plan_s_table_is_of_the_devices_that_it_buys() -> None:
-    """The file's own device stands for those that are bought, and takes no time here."""
-    fast = {"stage_ms": {1: 10.0, 4: 10.0, 64: 70.0}, "draft_ms": {1: 1.0}}
-    bought = found(**{
-        "acceptance.beta": 0.9,
-        "pipelines": [{"stages": [{"device": {"stage_ms": {1: 1e-6}}}]}],
-        "search.schedules": ["chain"],
-        "search.grid": {"schedule.gamma": [2]},
-        "search.drafts": ["stage"],
-        "search.devices": {
-            "kinds": [{"name": "fast", "device": fast, "price_usd": 1.0}], "counts": [1]
-        },
-    })  # fmt: skip
-    served = served_best(bought, engine("vllm"))
-    assert served.depths is not None
-    assert served.depths.periods_ms[0, 0] == pytest.approx(10.0)
-    assert '"num_speculative_tokens": ' in engine("vllm").config(served)
-    served = served_best(found(**{**TWO, "search.schedules": ["chain"]}), engine("sglang"))
-    assert "start as many servers" in " ".join(served.reasons)
-    assert engine("sglang").settings(engine("sglang"), served)[0]["pipeline-parallel-size"] == 2
-    draft = {"model": {"checkpoint": "reference"}, "device": fast, "host": "box"}
-    assert "DRAFT-CHECKPOINT" in engine("vllm").config(served_question(box(drafts=[draft])))
-
-
 def test_options_that_contradict_each_other(terminal: Terminal) -> None:
     (terminal.folder / "c.toml").write_text("name = 'c'\n", "utf-8")
-    terminal.fails("give both", "plan", "c.toml", "--engine", "vllm")
     terminal.fails("has no effect", "plan", "c.toml", "--question", "depth", "--plot", "x.png")
     terminal.fails("--runs has no effect", "plan", "c.toml", "--question", "depth", "--runs", 3)

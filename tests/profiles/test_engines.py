@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.worlds.command_line import Terminal
 from treepipe.core.errors import UserError
+from treepipe.profiles.chains import Wanted
 from treepipe.profiles.engines import read_export
 from treepipe.results.recording import chain_recording
 from treepipe.scenario.scenario import Scenario
@@ -94,7 +95,89 @@ def test_a_mean_length_is_one_share_for_all_depths(tmp_path: Path) -> None:
     found = read_export("sglang", file(tmp_path, SGLANG))
     (p,) = found.shares
     assert 1 + p + p**2 + p**3 == pytest.approx(2.25)
-    assert "same at every depth" in found.notes[0]
+    assert "same at every depth" in found.notes[1]
+    assert found.tokens == pytest.approx(2.25)
+
+
+VLLM_LOG = """INFO [loggers.py:116] Engine 000: Avg generation throughput: 826.0 tokens/s
+INFO [metrics.py:96] SpecDecoding metrics: Mean acceptance length: 2.16, Accepted throughput: \
+15.00 tokens/s, Drafted throughput: 38.70 tokens/s, Accepted: 150 tokens, Drafted: 387 tokens, \
+Per-position acceptance rate: 0.543, 0.357, 0.264, Avg Draft acceptance rate: 38.8%
+SpecDecoding metrics: Draft acceptance rate: nan%, Accepted: 0 tokens, Drafted: 0 tokens
+SpecDecoding metrics: Mean acceptance length: 3.00, Accepted: 774 tokens, Drafted: 1161 tokens, \
+Per-position acceptance rate: 1.000, 0.750, 0.250, Avg Draft acceptance rate: 66.7%
+"""
+SLOT = """slot print_timing: id  1 | task 90 | draft acceptance = 0.66237 (  257 accepted /   388 \
+generated), mean acceptance length =  3.65, acceptance rate per position = (0.804, 0.701, 0.629, \
+0.515)
+"""
+SHORT_SLOT = "draft acceptance = 0.77945 (  311 accepted /   399 generated), mean len =  2.55\n"
+OLD_SLOT = "draft acceptance rate = 0.72055 (  526 accepted /   730 generated)\n"
+EXAMPLE = "n_draft   = 5\nn_predict = 672\nn_drafted = 730\nn_accept  = 526\naccept    = 72.055%\n"
+TOTALS = """statistics        draft-mtp: #calls(b,g,a) =    1    100    100, #gen drafts = \
+   100, #acc drafts =    85, #gen tokens =    200, #acc tokens =   155, #mean acc len = 2.55, \
+#acc rate/pos = (0.850, 0.700), dur(b,g,a) = 0.004, 505.730, 0.235 ms
+statistics        draft-mtp: #calls(b,g,a) =    2    220    200, #gen drafts = \
+   200, #acc drafts =   170, #gen tokens =    399, #acc tokens =   311, #mean acc len = 2.55, \
+#acc rate/pos = (0.850, 0.705), dur(b,g,a) = 0.004, 1011.730, 0.465 ms
+"""
+SGLANG_LOG = """server_args=ServerArgs(speculative_num_steps=3, speculative_eagle_topk=1)
+Decode batch, #running-req: 1, #token: 99, accept len: 3.05, accept rate: 0.76, cuda graph: True
+Prefill batch, #new-seq: 1
+Decode batch, #running-req: 3, #token: 99, accept len: 2.05, accept rate: 0.51, cuda graph: True
+"""
+BENCH = """Mean ITL (ms):                           40.50
+---------------Speculative Decoding---------------
+Acceptance rate (%):                     53.98
+Acceptance length:                       2.62
+Drafts:                                  37085
+Draft tokens:                            111255
+Accepted tokens:                         60052
+Per-position acceptance (%):
+  Position 0:                            76.70
+  Position 1:                            51.51
+  Position 2:                            33.72
+==================================================
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "shares", "rounds"),
+    [
+        # 129 steps (387 / 3) and 387 are added up: 0.543 and 1 make (70 + 387) / 516.
+        ("vllm", VLLM_LOG, (0.8858, 0.7358, 0.3890), 516),
+        ("llama-cpp", SLOT, (0.804, 0.701 / 0.804, 0.629 / 0.701, 0.515 / 0.629), 97),
+        # Totals since the start: the last line; 20 of its 220 steps drafted nothing.
+        ("llama-cpp", TOTALS, (0.85 * 200 / 220, 0.705 / 0.85), 220),
+        ("vllm-bench", BENCH, (0.767, 0.5151 / 0.767, 0.3372 / 0.5151), 37085),
+    ],
+)
+def test_pasted_text_with_positions(
+    kind: str, text: str, shares: tuple[float, ...], rounds: int, tmp_path: Path
+) -> None:
+    found = read_export(kind, file(tmp_path, text))
+    assert found.shares == pytest.approx(shares, abs=1e-3)
+    assert found.rounds == rounds
+    assert found.drafted == len(shares)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "drafted", "tokens"),
+    [
+        ("llama-cpp", SHORT_SLOT, None, 2.55),
+        ("llama-cpp", OLD_SLOT, 5, 672 / 146),
+        ("llama-cpp", EXAMPLE, None, 672 / 146),
+        ("vllm", "SpecDecoding metrics: Accepted: 526 tokens, Drafted: 730 tokens", 5, 672 / 146),
+        ("sglang", SGLANG_LOG, None, (3.05 + 3 * 2.05) / 4),  # weighed by the open requests
+    ],
+)
+def test_pasted_text_with_one_number_keeps_its_mean(
+    kind: str, text: str, drafted: int | None, tokens: float, tmp_path: Path
+) -> None:
+    found = read_export(kind, file(tmp_path, text), Wanted(draft_tokens=drafted))
+    assert len(found.shares) == 1
+    assert found.tokens == pytest.approx(tokens)
+    assert "one mean length" in " ".join(found.notes)
 
 
 def test_published_tables(tmp_path: Path) -> None:
@@ -193,6 +276,9 @@ def test_what_is_imported_is_a_profile_that_scenarios_name(terminal: Terminal) -
     terminal.refuses(
         "profiles import vlm: there are vllm, llama-cpp", "profiles", "import", "vlm", out
     )
+    terminal.refuses(
+        "it tells of 3 drafted tokens, not of 4", *command, "--force", "--draft-tokens", 4
+    )
     terminal.refuses("--config: has no effect", *command, "--config", "llama-2-7b")
 
 
@@ -228,6 +314,12 @@ BAD = [
      response(per_step_accepted=[2], per_step_drafted=[1], num_accepted_draft_tokens=2),
      "a step of 1 drafted tokens has 2 accepted ones"),
     ("vllm-requests", response(per_step_accepted=[2]), "'per_step_drafted'"),
+    ("llama-cpp", OLD_SLOT, "it does not tell how many tokens a step drafts; give --draft-tokens"),
+    ("llama-cpp", SLOT + SLOT.replace(", 0.515", ""), "tells of chains of 3 and of 4"),
+    ("llama-cpp", TOTALS + TOTALS.replace("draft-mtp", "ngram-mod"), "ngram-mod; keep one"),
+    ("sglang", SGLANG_LOG.replace("topk=1", "topk=4"), "its drafts are trees"),
+    ("sglang", "Decode batch, #running-req: 1, gen throughput: 9", "it tells of no drafts"),
+    ("vllm", VLLM_LOG.replace("0.357", "0.757"), "deeper ones cannot be more"),
     ("table", "a,b\n1,2\n", "its first line must be position,accepted"),
     ("table", "position,accepted\n2,0.5\n", "positions must be 1, 2, 3"),
 ]  # fmt: skip

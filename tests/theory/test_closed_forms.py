@@ -105,9 +105,9 @@ REFUSED = [
     (stars(UNEQUAL, "workload.concurrency=2"), "pipelines", "it is for equal targets"),
     (stars("drafts.0.one_pass=true"), "drafts.one_pass", ""),
     (("schedule.name=dsd", "drafts.0.one_pass=true"), "drafts.one_pass", ""),
-    (("schedule.name=dsd", FALLING), "acceptance.table", ""),
-    (("schedule.name=specpipe", FALLING), "acceptance.table", ""),
-    (stars(FALLING), "acceptance.table", ""),
+    (("schedule.name=dsd", FALLING), "acceptance", ""),
+    (("schedule.name=specpipe", FALLING), "acceptance", ""),
+    (stars(FALLING), "acceptance", ""),
     (TIMELESS, "", "a round of one token takes no"),
 ]
 

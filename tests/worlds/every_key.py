@@ -57,6 +57,7 @@ ALONE: tuple[dict[str, Any], ...] = (
     {},
     {"roofline": {"tflops": {"float32": 1.0, "float16": 1.0}, "memory_gb_s": 10.0}},
     {"request_latency_ms": 900.0},
+    {"mean_accepted_length": 1.5, "draft_tokens": 2},
 )
 """What tables need of which no single key is required."""
 

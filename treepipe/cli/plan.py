@@ -16,7 +16,6 @@ from treepipe.planner.analysis import analyses
 
 if TYPE_CHECKING:
     from treepipe.planner.analysis import Finding
-    from treepipe.planner.cluster import Cluster
     from treepipe.planner.halving import SearchResult
 
 
@@ -53,14 +52,6 @@ class PlanOptions(Output, Distributed, Changes):
             help="Answer by a formula, without a search: tokens to draft by streams, or whether "
             "speculation pays.",
         ),
-    ] = None
-    engine: Annotated[
-        str | None,
-        typer.Option(metavar="vllm|sglang|llama.cpp", help="The engine of --out-config."),
-    ] = None
-    out_config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write what --engine accepts of the best plan here."),
     ] = None
 
     @property
@@ -121,9 +112,8 @@ def plan(asked: PlanOptions) -> None:
         _answer(asked, asked.question)
         return
     out = default_out(asked.cluster) if asked.out is None else asked.out
-    files = {"--out": out, "--plot": asked.plot, "--out-config": asked.out_config}
-    files["--report"] = asked.report
-    asked.check(files, asked.cluster, keep=asked.kept("--out", "--out-config"))
+    files = {"--out": out, "--plot": asked.plot, "--report": asked.report}
+    asked.check(files, asked.cluster, keep=asked.kept("--out"))
     loaded = Cluster.load(asked.cluster, asked.changes)
     for name, given in asked.analyses.items():
         analyses()[name].finding.check(loaded, given)
@@ -151,7 +141,6 @@ def plan(asked: PlanOptions) -> None:
         partial(write_best, found, out),
         None if asked.json is None else partial(write_json, plan_content(found, done), asked.json),
         None if asked.plot is None else partial(_draw, found, done, asked.plot),
-        None if asked.engine is None or not found.feasible else partial(_configure, asked, found),
     )
     if shown is not None and found.feasible:
         shown.print(f"best plan as a scenario: {out}", highlight=False)
@@ -168,8 +157,7 @@ def _answer(asked: PlanOptions, name: str) -> None:
     from treepipe.results.result import write_json
     from treepipe.results.show import console, print_sheet
 
-    files = {"--out-config": asked.out_config, "--report": asked.report}
-    asked.check(files, asked.cluster, keep=asked.kept("--out-config"))
+    asked.check({"--report": asked.report}, asked.cluster)
     chosen, cluster = question(name), Cluster.load(asked.cluster, asked.changes)
     answer = chosen.answer(cluster)
     if not asked.silent:
@@ -183,21 +171,7 @@ def _answer(asked: PlanOptions, name: str) -> None:
     asked.emit(
         None if asked.report is None else partial(write_report, page, asked.report),
         None if asked.json is None else partial(write_json, answer.content, asked.json),
-        None if asked.engine is None else partial(_configure, asked, cluster),
     )
-
-
-def _configure(asked: PlanOptions, of: SearchResult | Cluster) -> None:
-    """Write the engine's file, of a search's best plan or of chains on the cluster's own stages."""
-    from treepipe.files.outputs import write_file
-    from treepipe.planner.cluster import Cluster
-    from treepipe.planner.engine import engine, served_best, served_question
-
-    assert asked.engine is not None
-    assert asked.out_config is not None  # as ``_check`` found
-    chosen = engine(asked.engine)
-    served = served_question(of) if isinstance(of, Cluster) else served_best(of, chosen)
-    write_file(asked.out_config, chosen.config(served), "--out-config")
 
 
 def _report(found: SearchResult, done: Mapping[str, Finding], folder: Path) -> None:
@@ -222,12 +196,6 @@ def _draw(result: SearchResult, done: Mapping[str, Finding], plot: Path) -> None
 
 def _check(asked: PlanOptions) -> None:
     """Raise ``UserError`` if options contradict each other or nothing shows an analysis."""
-    if (asked.engine is None) != (asked.out_config is None):
-        raise UserError("--engine says for which engine --out-config is written: give both")
-    if asked.engine is not None:
-        from treepipe.planner.engine import engine
-
-        engine(asked.engine)
     if asked.question is not None:
         of_search = {"--out": asked.out, "--plot": asked.plot, "--runs": asked.runs}
         idle = [option for option, value in of_search.items() if value is not None]

@@ -104,6 +104,9 @@ class ImportOptions:
         str | None,
         typer.Option(help="The engine's name of the model, where the file tells of several."),
     ] = None
+    draft_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Drafted in a step, where the file does not tell.")
+    ] = None
     assume_ranks: Annotated[
         bool,
         typer.Option("--assume-ranks", help="For trees: each further candidate hits alike."),
@@ -201,6 +204,7 @@ def _import_device(asked: ImportOptions) -> list[str]:
 def _import_acceptance(asked: ImportOptions) -> list[str]:
     from treepipe.files.outputs import Failures, write_file
     from treepipe.files.toml_file import toml_text, validated
+    from treepipe.profiles.chains import Wanted
     from treepipe.profiles.engines import profile_content, read_export
     from treepipe.profiles.schema import AcceptanceProfile
     from treepipe.results.recording import chain_recording
@@ -211,7 +215,8 @@ def _import_acceptance(asked: ImportOptions) -> list[str]:
         )
     replay = asked.replay
     out = _out(asked, "imported-acceptance.toml", replay)
-    found = read_export(asked.kind, asked.file, asked.model)
+    wanted = Wanted(asked.model, asked.draft_tokens)
+    found = read_export(asked.kind, asked.file, wanted)
     if replay is not None and not found.replay:
         raise UserError(f"--replay {replay}: {asked.file} does not tell the steps in their order")
     content = profile_content(

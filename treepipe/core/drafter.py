@@ -39,7 +39,8 @@ class Weights:
 LANGUAGE_MODEL = Weights("model.checkpoint", "draft", "--draft")
 """A causal language model with the target's vocabulary."""
 EAGLE_HEAD = Weights("head", "eagle", "--head")
-"""A head with the embedding and the output projection of its target (EAGLE, section 4.1)."""
+"""A head with the embedding and the output projection of its target, which fuses a token and a
+state before its layers (EAGLE, section 4.1)."""
 EAGLE3_HEAD = Weights("head", "eagle3", "--head")
 """A head with an output projection of its own, mostly to fewer tokens (EAGLE-3, section 3.1)."""
 BLOCK_HEAD = Weights("head", "block", "--head")
@@ -74,7 +75,8 @@ class Drafter:
     Attributes:
         name: its name in ``drafts.source``: lower-case letters, digits and underscores.
         summary: the origin of the proposed tokens, in a few words.
-        opens: MODULE:FUNCTION of the executor, which makes a ``DraftSource`` of an ``Opening``.
+        opens: MODULE:FUNCTION of the executor, which makes a ``DraftSource`` of an ``Opening``;
+            None: it is predicted only.
         parameters: the dataclass of its keys.
         weights: the checkpoint that it reads; None: it computes no model, takes no time by layers
             and holds no memory.
@@ -83,6 +85,8 @@ class Drafter:
         unverified_depths: levels below the last verified token whose answers differ and are
             recorded one by one; deeper ones answer like the last of them. 0: answers depend on the
             token path alone, as a language model's do, or the block says the levels.
+        in_turn: it drafts chains alone, and only while nothing is being verified, since it begins
+            at the target's state behind the newest token.
         called: its name in profiles; "{weights}" stands for the name of the checkpoint.
         order: its place in lists; the first one is the default.
 
@@ -92,11 +96,12 @@ class Drafter:
 
     name: str
     summary: str
-    opens: str
+    opens: str | None
     parameters: type[DraftParameters] = DraftParameters
     weights: Weights | None = None
     captures: tuple[int, ...] | Captures = ()
     unverified_depths: int = 0
+    in_turn: bool = False
     called: str = "{weights}"
     order: int = 100
 
@@ -109,7 +114,7 @@ class Drafter:
             yield NAME_RULE
         if not self.summary:
             yield "summary says what proposes the tokens"
-        if not re.fullmatch(r"[\w.]+:[\w.]+", self.opens):
+        if self.opens is not None and not re.fullmatch(r"[\w.]+:[\w.]+", self.opens):
             yield f"opens = {self.opens!r} is no MODULE:FUNCTION"
         yield from wrong_keys(self.parameters, DraftParameters)
         for name in sorted(self.keys & TAKEN):

@@ -63,6 +63,11 @@ class Parameters:
         return True
 
     @property
+    def drafts_ahead(self) -> bool:
+        """Whether a request's draft works while its tokens are being verified."""
+        return False
+
+    @property
     def groups(self) -> Groups:
         """Stages in a row that work one after another within a step (lock-step only)."""
         return 1

@@ -261,7 +261,7 @@ class Cluster(Scenario):
         if isinstance(self.acceptance, Replay):
             raise ValueError(
                 "key acceptance.source = 'replay': a search draws texts anew in every run; use "
-                "'pool', 'hit_ratio', 'bernoulli' or 'profile'"
+                "'pool', 'hit_ratio', 'stated', 'bernoulli' or 'profile'"
             )
         drafting = [name for name in self.search.schedules if systems()[name].drafts]
         if self.acceptance is None and drafting:

@@ -15,13 +15,14 @@ import numpy as np
 from treepipe.core.errors import UserError
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.uncertain import Floats, drawn_factors, in_case
+from treepipe.profiles.hit_ratio import round_tokens
 from treepipe.results.statistics import Interval
 from treepipe.scenario.passage import Passage
 from treepipe.scenario.resolve import estimate_warnings, resolve
 from treepipe.scenario.rows import asked_by_formula, with_guessed_rows
 from treepipe.scenario.scale import Estimated
 from treepipe.scenario.scenario import Scenario
-from treepipe.sim.theory.batched import Batches, period_ms, shares_of, tokens_of
+from treepipe.sim.theory.batched import Batches, period_ms, shares_of
 
 MOST_STREAMS = 256
 DEEPEST = 16
@@ -47,7 +48,7 @@ class Depths:
     """Periods of all depths, and what follows from them.
 
     Attributes:
-        scenario: what was asked about, with a schedule of chains.
+        scenario: the cluster with a schedule of chains.
         tokens: [1 + depths] expected tokens of a round.
         periods_ms: [streams, 1 + depths].
         inputs: relative uncertainty of each estimated input that the cases vary.
@@ -63,10 +64,9 @@ class Depths:
     warnings: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, cluster: Cluster, plan: Scenario | None = None) -> Depths:
-        """Compute them for a cluster, or for a plan of it, whose devices may be others; raises
-        ``UserError`` if something that it names is wrong."""
-        scenario = _chains(cluster if plan is None else plan)
+    def of(cls, cluster: Cluster) -> Depths:
+        """Compute them for a cluster; raises ``UserError`` if something that it names is wrong."""
+        scenario = _chains(cluster)
         deployment = resolve(scenario)
         tokens, periods = _periods(scenario)
         made, stages = cls(scenario, tokens, periods), deployment.roles.pipelines[0]
@@ -116,10 +116,6 @@ class Depths:
             found.append(DepthRange(first + 1, last + 1, int(total.argmin())))
             first = last + 1
         return found
-
-    def depth_at(self, streams: int) -> int:
-        """Return the depth of the range that holds so many streams; the last range goes on."""
-        return next((each.depth for each in self.ranges if streams <= each.last), 0)
 
     def as_dict(self) -> dict[str, Any]:
         paying = self.last_paying
@@ -177,8 +173,8 @@ def _interval(mean: float, found: Sequence[float]) -> Interval:
     return Interval(mean, low, high)
 
 
-def _chains(cluster: Scenario) -> Scenario:
-    """Return a cluster or a plan as a scenario of chains for one request at a time."""
+def _chains(cluster: Cluster) -> Scenario:
+    """Return a cluster as a scenario of chains for one request at a time."""
     if len(cluster.pipelines) != 1 or cluster.pipelines[0].count != 1:
         raise UserError(f"{cluster.path}: key pipelines: the question is about one pipeline")
     if not cluster.drafts:
@@ -195,7 +191,7 @@ def _periods(scenario: Scenario) -> tuple[Floats, Floats]:
     block = passage.draft.block
     deepest = min(DEEPEST, block - 1) if block else DEEPEST
     shares = shares_of(scenario, deepest)
-    tokens = np.array([tokens_of(shares, depth) for depth in range(deepest + 1)])
+    tokens = np.array([round_tokens(shares[:depth]) for depth in range(deepest + 1)])
     divided = [Batches.of(n, len(passage.stages)) for n in range(1, MOST_STREAMS + 1)]
     rounds = {
         batches: [period_ms(passage, batches, depth, shares) for depth in range(deepest + 1)]

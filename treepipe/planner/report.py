@@ -375,11 +375,13 @@ def _named(ranked: Ranked) -> str:
 
 
 def refusals(result: SearchResult) -> list[str]:
-    """List the refused plans with reasons; plans of a schedule that share a reason are counted."""
-    counts = Counter((each.schedule, each.reason) for each in result.refused)
+    """List the refused plans with reasons; plans that share a reason are counted by schedule."""
+    shared = dict[str, Counter[str]]()
+    for each in result.refused:
+        shared.setdefault(each.reason, Counter())[each.schedule] += 1
     return [
-        f"{schedule}{'' if count == 1 else f' ({count} plans)'}: {reason}"
-        for (schedule, reason), count in counts.items()
+        f"{', '.join(s if n == 1 else f'{s} ({n} plans)' for s, n in counts.items())}: {reason}"
+        for reason, counts in shared.items()
     ]
 
 

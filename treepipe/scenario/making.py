@@ -15,12 +15,13 @@ from treepipe.files.section import Beside
 from treepipe.profiles.pool_file import Made
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import (
+    HIT_RATIOS,
     Bernoulli,
-    HitRatio,
     PoolSection,
     SamplingSection,
     SourceSection,
 )
+from treepipe.scenario.stated import Stated
 
 READS = {"relaxed_best": "exact", "block": "rejection"}
 """Rules that have no pool of their own, and the rule whose pool a simulation takes instead."""
@@ -58,7 +59,7 @@ def share_warnings(scenario: Scenario) -> list[str]:
     """Warn of what an acceptance with a single share omits where trees branch."""
     acceptance = scenario.acceptance
     one_share = isinstance(acceptance, Bernoulli) or (
-        isinstance(acceptance, HitRatio) and len(acceptance.table) == 1
+        isinstance(acceptance, HIT_RATIOS) and len(acceptance.table) == 1
     )
     children = scenario.schedule.parameters.candidates().values()
     if not one_share or max(children, default=1) == 1:
@@ -68,6 +69,29 @@ def share_warnings(scenario: Scenario) -> list[str]:
         "target's token: trees gain little over chains and schedules come out alike; shares of "
         "several k (acceptance.source = 'hit_ratio') or a recorded pool tell what they are worth"
     ]
+
+
+def depth_warnings(scenario: Scenario) -> list[str]:
+    """Warn of levels that an acceptance of counted chains says nothing about."""
+    acceptance, system = scenario.acceptance, scenario.schedule.system
+    if not isinstance(acceptance, Stated):
+        return []
+    lengths = scenario.schedule.parameters.lengths()
+    longest, counted = max(lengths.values(), default=0), acceptance.counted
+    ahead = scenario.schedule.parameters.drafts_ahead or not lengths
+    if ahead or longest > counted:
+        drafts = "may draft deeper" if ahead else f"drafts {longest} ({', '.join(lengths)})"
+        return [
+            f"key acceptance is of chains of {counted} tokens, {system.name} {drafts}: further "
+            f"down the last known share is taken to hold, an extrapolation"
+        ]
+    if longest < counted and acceptance.per_position is None:
+        return [
+            f"key acceptance is one number, of chains of {counted} tokens, {system.name} drafts "
+            f"{longest}: a share that is the same at every depth understates shorter chains where "
+            f"the draft is right more often at its first tokens; per_position would tell"
+        ]
+    return []
 
 
 def stated_warnings(scenario: Scenario) -> list[str]:

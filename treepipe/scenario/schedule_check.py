@@ -9,10 +9,10 @@ from pathlib import Path
 
 from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
-from treepipe.core.system import Ends, System
+from treepipe.core.system import Ends, Parameters, System
 from treepipe.core.verification import DRAWN, RULES
 from treepipe.scenario.scenario import Scenario
-from treepipe.scenario.schema import Bernoulli, HitRatio
+from treepipe.scenario.schema import HIT_RATIOS, Bernoulli
 
 MOST_ROLES = 10_000
 MOST_NODES = 1_000_000
@@ -80,17 +80,36 @@ def _check_least(scenario: Scenario) -> None:
             f"{key} contradicts sampling.rule = {scenario.sampling.rule!r}, which judges every "
             f"drawn candidate"
         )
-    if isinstance(scenario.acceptance, Bernoulli | HitRatio):
+    if isinstance(scenario.acceptance, Bernoulli | HIT_RATIOS):
         raise UserError(
             f"{key} asks for a draft's own probabilities, which acceptance.source = "
             f"{scenario.acceptance.source!r} does not have; a recorded pool has them"
         )
 
 
+def _in_turn(parameters: Parameters) -> bool:
+    return not parameters.drafts_ahead and max(parameters.candidates().values(), default=1) == 1
+
+
+def _check_in_turn(scenario: Scenario) -> None:
+    """Refuse a draft that works in turn with the target where a schedule wants more of it."""
+    system, parameters = scenario.schedule.system, scenario.schedule.parameters
+    heads = [each for each in scenario.drafts if each.drafter.in_turn]
+    if not heads or not system.drafts or _in_turn(parameters):
+        return
+    able = [n for n, s in systems().items() if s.drafts and _in_turn(s.parameters())]
+    raise UserError(
+        f"{scenario.path}: key drafts.source = {heads[0].source!r}: {heads[0].drafter.summary} "
+        f"drafts one chain, in turn with the target, whose state behind the newest token it reads; "
+        f"so it serves no trees and nothing that is drafted ahead, but {', '.join(able)}"
+    )
+
+
 def check_schedule(scenario: Scenario) -> None:
     """Raise ``UserError`` for parameters that contradict each other or the cluster."""
     section, system, path = scenario.schedule, scenario.schedule.system, scenario.path
     _check_least(scenario)
+    _check_in_turn(scenario)
     _check_sizes(scenario, path)
     if system.in_lock_step:
         _check_lock_step(scenario, f"{path}: key schedule")

@@ -48,6 +48,7 @@ from treepipe.profiles.hit_ratio import Shares, check_rising
 from treepipe.profiles.schema import AnyDevice, AnyLink, Device, ExtendedLink, Link, LinkKeys
 from treepipe.profiles.shapes import DType
 from treepipe.scenario.distributions import Arrivals, ArrivalTrace, Lengths
+from treepipe.scenario.stated import DrawnSection, Stated
 
 
 def _label(name: str) -> str:
@@ -426,17 +427,7 @@ else:
     ScheduleSection = create_model("ScheduleSection", __base__=_Schedule, **_schedule_keys())
 
 
-class _Drawn(Section):
-    """Keys of every acceptance from which texts are drawn."""
-
-    uncertainty: Annotated[float, Field(gt=0, le=10)] | None = Field(
-        None,
-        description="of the share of misses, relative; treepipe plan uses it; default: the "
-        "profile's",
-    )
-
-
-class Bernoulli(_Drawn):
+class Bernoulli(DrawnSection):
     source: Literal["bernoulli"]
     beta: Annotated[float, Field(ge=0, le=1)] = Field(
         description="probability that the draft's first candidate is the target's token"
@@ -447,7 +438,7 @@ Rank: TypeAlias = Annotated[int, Field(ge=1, le=100_000)]
 """Rank of a candidate; the bound exceeds any vocabulary."""
 
 
-class HitRatio(_Drawn):
+class HitRatio(DrawnSection):
     source: Literal["hit_ratio"]
     table: dict[Rank, Shares] = Field(
         min_length=1,
@@ -461,7 +452,7 @@ class HitRatio(_Drawn):
         return self
 
 
-class PoolSection(_Drawn):
+class PoolSection(DrawnSection):
     source: Literal["pool"]
     file: str = Field(description="pool: JSON, or .json.gz")
     block: Several | None = Field(
@@ -499,8 +490,10 @@ class ProfileAcceptance(Section):
     name: str = Field(description="an acceptance profile's name, and nothing else")
 
 
+HIT_RATIOS = HitRatio | Stated
+"""Acceptances with a ``table`` of hit ratios."""
 Acceptance: TypeAlias = Annotated[
-    Bernoulli | HitRatio | PoolSection | Replay, Field(discriminator="source")
+    Bernoulli | HitRatio | Stated | PoolSection | Replay, Field(discriminator="source")
 ]
 
 

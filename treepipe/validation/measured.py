@@ -15,7 +15,8 @@ from typing import Any
 
 from treepipe.core.errors import UserError
 from treepipe.core.requests import RequestTrace
-from treepipe.profiles.engines import NO_RANKS, Imported, read_export
+from treepipe.profiles.chains import Imported
+from treepipe.profiles.engines import NO_RANKS, read_export
 from treepipe.profiles.workloads import Asked, WorkloadTrace, read_workload
 from treepipe.progress import Progress
 from treepipe.results.estimates import Estimates, observe
@@ -121,9 +122,9 @@ def _acceptance(scenario: Scenario, file: Path) -> tuple[Scenario, Imported | No
         return scenario, None, [told]
     notes = [*found.notes, *([] if scenario.schedule.system.chains else [NO_RANKS])]
     asked = max(scenario.schedule.parameters.lengths().values(), default=0)
-    if asked > len(found.shares):
+    if asked > found.drafted:
         notes.append(
-            f"{file} tells of {len(found.shares)} drafted tokens, the scenario drafts {asked}: "
+            f"{file} tells of {found.drafted} drafted tokens, the scenario drafts {asked}: "
             f"below, each is taken to be accepted as the last one"
         )
     table = {"source": "hit_ratio", "table": {1: list(found.shares)}}

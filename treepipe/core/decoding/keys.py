@@ -62,6 +62,15 @@ class ChainKeys(Parameters):
 
 
 @dataclass(frozen=True)
+class AheadKeys(ChainKeys):
+    """Keys of a chain that is drafted while the one before it is verified."""
+
+    @property
+    def drafts_ahead(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
 class CutChainKeys(ChainKeys):
     """Keys of a chain that is verified whole or in part."""
 

@@ -54,6 +54,10 @@ class LayeredKeys(Parameters):
     def candidates(self) -> Mapping[str, int]:
         return {"children": self.children}
 
+    @property
+    def drafts_ahead(self) -> bool:
+        return True
+
     def frontier(self) -> Frontier:
         return Frontier()
 

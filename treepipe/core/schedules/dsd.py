@@ -8,7 +8,7 @@ window and its own next guess were right. If they are, the next window is ready 
 from __future__ import annotations
 
 from treepipe.core.decoding.chain_draft import ChainDraft
-from treepipe.core.decoding.keys import ChainKeys, chain_grid
+from treepipe.core.decoding.keys import AheadKeys, chain_grid
 from treepipe.core.decoding.tree_decoding import TreeDecoding
 from treepipe.core.protocol import Command, Drafted, Returned
 from treepipe.core.system import ScheduleContext, System
@@ -67,11 +67,11 @@ class ChainAhead(TreeDecoding):
         return self._flying.feed(self._flying.waiting, None)
 
 
-def _make(parameters: ChainKeys, context: ScheduleContext) -> ChainAhead:
+def _make(parameters: AheadKeys, context: ScheduleContext) -> ChainAhead:
     return ChainAhead(context, parameters.prefill_chunk, parameters.gamma)
 
 
-def _tree_tokens(parameters: ChainKeys, stages: int) -> int:
+def _tree_tokens(parameters: AheadKeys, stages: int) -> int:
     """Count the nodes of a window, and those drafted behind it for the next one."""
     return 4 * parameters.gamma + 4
 
@@ -83,7 +83,7 @@ SYSTEMS = (
         order=12,
         source="DSD, section 3",
         summary="chains drafted ahead",
-        parameters=ChainKeys,
+        parameters=AheadKeys,
         make=_make,
         tree_tokens=_tree_tokens,
         segment_tokens=_tree_tokens,

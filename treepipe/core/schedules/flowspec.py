@@ -128,6 +128,10 @@ class RefillKeys(SegmentKeys):
     def expansion(self) -> Expansion:
         return Expansion(Growth.dynamic(self.top_k, self.expand_depth), self.expand_size)
 
+    @property
+    def drafts_ahead(self) -> bool:
+        return True
+
 
 @dataclass(frozen=True)
 class ScoreKeys(RefillKeys):
@@ -172,6 +176,10 @@ class FlowSpecKeys(ScoreKeys):
     @property
     def expansion(self) -> Expansion:
         return replace(super().expansion, context_aware=self.context_aware)
+
+    @property
+    def drafts_ahead(self) -> bool:
+        return self.context_aware
 
 
 def _naive(parameters: SegmentKeys, context: ScheduleContext) -> StaticTree:

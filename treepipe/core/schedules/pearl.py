@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from treepipe.core.decoding.chain_draft import ChainDraft
-from treepipe.core.decoding.keys import ChainKeys, chain_grid
+from treepipe.core.decoding.keys import AheadKeys, chain_grid
 from treepipe.core.decoding.tree_decoding import TreeDecoding
 from treepipe.core.protocol import Command, Drafted, Returned
 from treepipe.core.system import ScheduleContext, System
@@ -69,16 +69,16 @@ class VerifiedMeanwhile(TreeDecoding):
         return [flying.prune(walk, kept, lock_step=False), *commands, *self._step()]
 
 
-def _make(parameters: ChainKeys, context: ScheduleContext) -> VerifiedMeanwhile:
+def _make(parameters: AheadKeys, context: ScheduleContext) -> VerifiedMeanwhile:
     return VerifiedMeanwhile(context, parameters.prefill_chunk, parameters.gamma)
 
 
-def _tree_tokens(parameters: ChainKeys, stages: int) -> int:
+def _tree_tokens(parameters: AheadKeys, stages: int) -> int:
     """Count the tokens that the target reads, and those drafted behind them meanwhile."""
     return 2 * parameters.gamma
 
 
-def _segment_tokens(parameters: ChainKeys, stages: int) -> int:
+def _segment_tokens(parameters: AheadKeys, stages: int) -> int:
     return parameters.gamma
 
 
@@ -89,7 +89,7 @@ SYSTEMS = (
         order=13,
         source="PEARL, section 3",
         summary="chains drafted while the last one is verified",
-        parameters=ChainKeys,
+        parameters=AheadKeys,
         make=_make,
         tree_tokens=_tree_tokens,
         segment_tokens=_segment_tokens,

@@ -33,6 +33,10 @@ class SpdKeys(Parameters):
     width = children = layers_per_step = 1
     draft_reuse = True
 
+    @property
+    def drafts_ahead(self) -> bool:
+        return True
+
     def reported_states(self, stages: int) -> tuple[int, ...]:
         held = [sum(anchor == stage for anchor in ANCHORS) for stage in range(stages)]
         return tuple(held) if self.anchors else super().reported_states(stages)

@@ -25,6 +25,10 @@ class BranchingKeys(Parameters):
     def candidates(self) -> Mapping[str, int]:
         return {"branching": max(self.branching)}
 
+    @property
+    def drafts_ahead(self) -> bool:
+        return self.draft_ahead
+
 
 def _make(parameters: BranchingKeys, context: ScheduleContext) -> StaticTree:
     kind = DraftedAhead if parameters.draft_ahead else StaticTree

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from treepipe.core.decoding.keys import ChainKeys
+from treepipe.core.decoding.keys import AheadKeys
 from treepipe.core.decoding.tree_decoding import TreeDecoding
 from treepipe.core.protocol import Command, Drafted, DraftPass, Returned
 from treepipe.core.registry import key
@@ -23,7 +23,7 @@ from treepipe.core.system import Block, Load, ScheduleContext, System
 
 
 @dataclass(frozen=True)
-class OutcomeKeys(ChainKeys):
+class OutcomeKeys(AheadKeys):
     """The defaults of the authors' code."""
 
     gamma: int = key(7, "tokens of a chain; StarSD's depth d", least=1)
