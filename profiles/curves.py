@@ -21,7 +21,7 @@ from treepipe.profiles.schema import (
     LinkProfile,
     MeasuredTime,
 )
-from treepipe.profiles.service import Remark, ServedModel, ServiceTimes, Tables
+from treepipe.profiles.service import Remark, ServedModel, ServiceTimes, Tables, by_devices
 
 TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256, 512, 1024, 2048)
 SIZES = tuple(2**power for power in range(10, 27, 2))
@@ -97,7 +97,9 @@ def curves_of(profile: AnyProfile, name: str) -> Shown:
         remarks: list[Remark] = []
         curves = _device_curves(profile, name, remarks)
         basis = "measured" if uncertainty is None else basis
-        return Shown(curves, "tokens", uncertainty, basis, tuple(text for _, text in remarks))
+        return Shown(
+            curves, "tokens", uncertainty, basis, tuple(text for _, text in by_devices(remarks))
+        )
     if isinstance(profile, Device):
         keys = ("stage_ms", "draft_ms", "evaluate_ms")
         given = [_given(key, getattr(profile, key)) for key in keys]

@@ -10,9 +10,9 @@ from a measurement adds a warning.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from treepipe.core.errors import UserError
 from treepipe.core.verification import RuleName
@@ -121,8 +121,31 @@ HEAD = MeasuredPart(
 FUSION = MeasuredPart("fusion", lambda s: s.head_sizes, lambda s, d, n, c: [fusion_work(s, d, n)])
 
 
-Remark: TypeAlias = tuple[str, str]
-"""A device's name, and a sentence about it."""
+class Remark(NamedTuple):
+    """A sentence about a device, and the work that it is about, if not all of it."""
+
+    device: str
+    sentence: str
+    work: str = ""
+
+
+def by_devices(remarks: Iterable[Remark]) -> list[tuple[Sequence[str], str]]:
+    """Return every sentence with the devices of which it is true; all work of the same devices
+    shares one.
+
+    >>> by_devices([Remark("a", "guessed", "layer of x"), Remark("a", "guessed", "layer of y")])
+    [(('a',), 'guessed: layer of x, layer of y')]
+    """
+    devices: dict[tuple[str, str], tuple[str, ...]] = {}
+    for each in remarks:
+        devices[each[1:]] = (*devices.get(each[1:], ()), each.device)
+    works: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (sentence, work), names in devices.items():
+        works.setdefault((sentence, names), []).append(work)
+    return [
+        (names, f"{sentence}: {', '.join(own)}" if any(own) else sentence)
+        for (sentence, names), own in works.items()
+    ]
 
 
 class ServiceTimes:
@@ -281,7 +304,7 @@ class ServiceTimes:
         """Return the measurement of a model in its type if there is one, else another one of it."""
         chosen = min(entries, key=lambda entry: entry.dtype != model.dtype)
         if chosen.dtype != model.dtype:
-            self._warn(f"times of a {what} of {model} are those measured in {chosen.dtype}")
+            self._warn(f"times are those measured in {chosen.dtype}", f"{what} of {model}")
         return chosen
 
     def _of_measured(self, entry: MeasuredTime, part: MeasuredPart, model: ServedModel) -> Tables:
@@ -293,8 +316,8 @@ class ServiceTimes:
                 self._warn(f"times of {model} are those measured in {source.dtype}")
             return entry.ms
         self._warn(
-            f"times of a {part.name} of {model} are scaled from those of {source} by the ratio "
-            f"of their roofline times"
+            f"times are scaled from those of {source} by the ratio of their roofline times",
+            f"{part.name} of {model}",
         )
 
         def ratio(tokens: int, context: int) -> float:
@@ -309,9 +332,9 @@ class ServiceTimes:
     def _with_attention(self, tables: Tables, model: ServedModel, included: bool) -> Tables:
         """Add attention, except the part ``included`` at the one measured context."""
         if self._hardware.roofline is None and included:
-            self._warn(f"times of a layer of {model} were measured at one context length only")
+            self._warn("times were measured at one context length only", f"layer of {model}")
             return tables
-        self._warn(f"attention of {model} over its context is added by the roofline")
+        self._warn("attention over the context is added by the roofline", str(model))
         measured = min(tables)
 
         def added(tokens: int, context: int) -> float:
@@ -326,7 +349,8 @@ class ServiceTimes:
         self, part: MeasuredPart, model: ServedModel, contexts: Sequence[int]
     ) -> Tables:
         self._warn(
-            f"no {part.name} was measured there: times of {model} are the roofline's, an estimate"
+            "not measured there, so times are the roofline's, an estimate",
+            f"{part.name} of {model}",
         )
         return self._estimated(part, model, contexts)
 
@@ -356,8 +380,8 @@ class ServiceTimes:
             )
         return self._hardware.roofline
 
-    def _warn(self, sentence: str) -> None:
-        remark = (self._device, sentence)
+    def _warn(self, sentence: str, work: str = "") -> None:
+        remark = Remark(self._device, sentence, work)
         if remark not in self._warnings:
             self._warnings.append(remark)
 

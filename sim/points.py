@@ -68,6 +68,7 @@ class Outcome:
             points in pairs.
         path: split of a token's time along the critical path, on request.
         common: the observations' common share of the recorded texts' chance (``Estimates.common``).
+        exact: nothing in the runs is drawn at random.
     """
 
     metrics: Mapping[str, Interval]
@@ -76,6 +77,7 @@ class Outcome:
     observations: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     path: CriticalPath | None = None
     common: float = 0.0
+    exact: bool = False
 
 
 @dataclass(slots=True)
@@ -209,7 +211,8 @@ def _outcome(scenario: Scenario, traces: list[Trace], cut: bool, paths: bool) ->
     observations = {name: tuple(values.tolist()) for name, values in estimates.metrics.items()}
     found = critical_path(traces, estimates.warmup) if paths else None
     told = tuple(sorted(warnings))
-    return Outcome(*estimates.intervals, told, observations, found, estimates.common)
+    more = estimates.common, estimates.exact
+    return Outcome(*estimates.intervals, told, observations, found, *more)
 
 
 def fingerprint(content: Any, base: Path, rooms: tuple[str, ...] = ROOMS) -> str:

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from treepipe.progress import Progress
 from treepipe.results.estimates import observe
-from treepipe.results.plots import clean
+from treepipe.results.plots import clean, whiskers
 from treepipe.results.sheet import Sheet, columns
 from treepipe.results.statistics import Interval
 from treepipe.scenario.scenario import Scenario
@@ -235,7 +236,8 @@ def _figure(found: Mapping[Place, Interval], rows: Mapping[Place, Row]) -> Figur
             dashes = "--" if draft == AS_EAGLE else "-"
             means = [each.mean for each in own.values()]
             panel.plot([*own], means, dashes, color=colour, label=draft)
-            low, high = [each.low for each in own.values()], [each.high for each in own.values()]
+            below, above = whiskers([*own.values()])
+            low, high = np.subtract(means, below), np.add(means, above)
             panel.fill_between([*own], low, high, color=colour, alpha=0.15, linewidth=0)
             run = {p[2]: row.measured for p, row in rows.items() if p[:2] == (system, draft)}
             label = "measured" if draft == MODEL else None

@@ -112,9 +112,10 @@ class Found:
     @property
     def ends(self) -> tuple[float, float]:
         """Both ends of a run's interval, over the prediction."""
-        assert self.run.low is not None  # a prediction has several runs
-        assert self.run.high is not None
-        return self.run.low / self.run.mean, self.run.high / self.run.mean
+        low, high = self.run.ends
+        assert low is not None  # a prediction has several runs
+        assert high is not None
+        return low / self.run.mean, high / self.run.mean
 
     @property
     def half_width(self) -> float:

@@ -90,6 +90,7 @@ def simulate(
     ('ms', 8, True)
     """
     from treepipe.results.result import make_result
+    from treepipe.scenario.making import taken_as_exact
 
     chosen = _changed(scenario, runs=runs, seed=seed)
     result = make_result(
@@ -99,6 +100,7 @@ def simulate(
         _predicted(chosen, say, paths=True),
         lossless=chosen.sampling.lossless,
         warmup=chosen.workload.warmup_requests,
+        taken_as_exact=taken_as_exact(chosen),
     )
     return ScenarioResult.of(result, chosen)
 

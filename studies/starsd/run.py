@@ -152,9 +152,9 @@ def _predict(
 
 def _envelope(values: Sequence[Interval]) -> Interval:
     """Return the first interval's mean with bounds around all intervals."""
-    low = [v.mean if v.low is None else v.low for v in values]
-    high = [v.mean if v.high is None else v.high for v in values]
-    return Interval(values[0].mean, min(low), max(high))
+    low = min(v.mean if v.low is None else v.low for v in values)
+    high = max(v.mean if v.high is None else v.high for v in values)
+    return Interval(values[0].mean, low, high) if low < high else values[0]
 
 
 def _leave_out(

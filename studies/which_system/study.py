@@ -174,7 +174,7 @@ def _answer(found: Results, needed: NeedsOf) -> dict[str, Any]:
         told.append((value, where))
     if not told:
         return dict.fromkeys(("head", "ahead"))
-    beats = [where for value, where in told if value.low is not None and value.low > 1]
+    beats = [where for value, where in told if (low := value.ends[0]) is not None and low > 1]
     ahead = [where for value, where in told if value.mean > 1 and where not in beats]
     who, where = "no system of 2026 beats", "any"
     if beats:

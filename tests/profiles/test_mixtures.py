@@ -13,7 +13,7 @@ from treepipe.core.errors import UserError
 from treepipe.profiles.library import find_device, find_model, load_model, shape_of
 from treepipe.profiles.mixtures import with_law
 from treepipe.profiles.schema import DeviceProfile
-from treepipe.profiles.service import ServedModel, ServiceTimes
+from treepipe.profiles.service import Remark, ServedModel, ServiceTimes
 from treepipe.profiles.shapes import BYTES, Experts
 from treepipe.scenario.footprint import Footprint
 from treepipe.scenario.scenario import Scenario
@@ -202,7 +202,7 @@ def test_dense_layers_of_a_mixture_are_told() -> None:
     assert shape.experts is not None
     partly = shape.experts.model_copy(update={"dense_layers": 3})
     for experts, told in ((shape.experts, False), (partly, True)):
-        said = list[tuple[str, str]]()
+        said = list[Remark]()
         model = ServedModel(MIXTURE, shape.model_copy(update={"experts": experts}), "int4")
         ServiceTimes(BOARD, profile, shape_of, said).layer(model)
-        assert any("3 of 40 layers" in sentence for _, sentence in said) == told
+        assert any("3 of 40 layers" in sentence for _, sentence, _ in said) == told

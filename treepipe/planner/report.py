@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from os.path import relpath
 from pathlib import Path
@@ -19,15 +19,15 @@ from treepipe.planner.analysis import Finding, with_empty
 from treepipe.planner.candidates import Candidate
 from treepipe.planner.cluster import published_price
 from treepipe.planner.front import Front
-from treepipe.planner.gaps import shown_interval
+from treepipe.planner.gaps import shown, shown_factor, shown_interval
 from treepipe.planner.halving import Ranked, SearchResult
-from treepipe.planner.uncertain import Cases
+from treepipe.planner.uncertain import FEWEST_CASES, Cases
 from treepipe.profiles.library import is_path
 from treepipe.results.metrics import METRIC, PRICES, in_words, metric
 from treepipe.results.sheet import Sheet, figures, words
-from treepipe.results.show import number, print_sheet
-from treepipe.results.statistics import CONFIDENCE, Interval
-from treepipe.scenario.making import share_warnings
+from treepipe.results.show import number, print_sheet, print_taken_as_exact
+from treepipe.results.statistics import CONFIDENCE, FEWEST, Interval
+from treepipe.scenario.making import share_warnings, taken_as_exact
 
 SCHEMA = "treepipe.plan/1"
 NAMED = 4
@@ -50,6 +50,7 @@ def plan_content(result: SearchResult, done: Mapping[str, Finding] | None = None
         "interrupted": result.interrupted,
         "rungs": [asdict(rung) for rung in result.rungs],
         "confidence": CONFIDENCE,
+        "taken_as_exact": all_taken_as_exact(result),
         "comparisons": result.comparisons,
         "uncertain_inputs": {} if result.cases is None else _uncertain_inputs(result, result.cases),
         **{key: value for each in findings for key, value in each.as_dict().items()},
@@ -91,7 +92,8 @@ def _entry(ranked: Ranked, goal: str) -> dict[str, Any]:
 
 
 def show_plan(result: SearchResult, console: Console) -> None:
-    """Print the ranking, the refused plans, and the verdict."""
+    """Print what is taken as exact, the ranking, the refused plans, and the verdict."""
+    print_taken_as_exact(all_taken_as_exact(result), console)
     print_sheet(console, ranking_table(result))
     of_inputs = by_inputs(result)  # printed last
     found = [sentence for sentence in verdict(result) if sentence not in of_inputs]
@@ -105,6 +107,12 @@ def show_plan(result: SearchResult, console: Console) -> None:
         console.print(f"warning, {warning}", highlight=False)
     for sentence in of_inputs:
         console.print(sentence, highlight=False)
+
+
+def all_taken_as_exact(result: SearchResult) -> list[str]:
+    """Name the inputs of any plan that no interval includes."""
+    scenarios = (each.candidate.scenario for each in result.ranking)
+    return list(dict.fromkeys(each for own in scenarios for each in taken_as_exact(own)))
 
 
 def plan_warnings(result: SearchResult) -> list[str]:
@@ -179,7 +187,7 @@ def _over_plain(result: SearchResult) -> str:
         return ", and no schedule that drafts is better" if len(best_of_each) > 1 else ""
     over = plain[0].gap.shifted(1.0)
     factor = over if goal.less_is_better else over.inverse()
-    times, ends = number(factor.mean, DIGITS), _in_brackets(factor)
+    times, ends = shown_factor(factor.mean), _in_brackets(factor, shown_factor)
     if goal.name.endswith("_ms"):
         return f", {times} times as fast as plain decoding{ends}"
     if goal.less_is_better:
@@ -187,11 +195,14 @@ def _over_plain(result: SearchResult) -> str:
     return f", {times} times that of plain decoding{ends}"
 
 
-def _in_brackets(interval: Interval) -> str:
+def _digits(value: float) -> str:
+    return number(value, DIGITS)
+
+
+def _in_brackets(interval: Interval, text: Callable[[float], str] = _digits) -> str:
     if interval.low is None or interval.high is None:
-        return ""
-    low, high = number(interval.low, DIGITS), number(interval.high, DIGITS)
-    return f" ({CONFIDENCE:.0%}: {low} to {high})"
+        return f" ({interval.fixed})" if interval.fixed else ""
+    return f" ({CONFIDENCE:.0%}: {text(interval.low)} to {text(interval.high)})"
 
 
 def in_two_sentences(result: SearchResult) -> list[str]:
@@ -225,10 +236,10 @@ def ranking_notes(result: SearchResult) -> list[str]:
         dealt = " | ".join(" ".join(map(str, counts)) for counts in best.layers)
         sentences.append(f"its layers per stage: {dealt}")
     apart = _apart(result)
-    if any(each.tied and (each.gap is None or each.gap.low != each.gap.high) for each in others):
-        doubt = f"{result.runs} runs cannot tell whether these are worse; more may (--runs)"
-        apart.insert(1, doubt)
-    if others:
+    if any(each.tied and (each.gap is None or not each.gap.fixed) for each in others):
+        more = "more may" if result.runs >= FEWEST else f"{FEWEST} or more may"
+        apart.insert(1, f"{result.runs} runs cannot tell whether these are worse; {more} (--runs)")
+    if any(each.gap is not None and each.gap.low is not None for each in others):
         apart.append(
             f"differences: {CONFIDENCE:.0%} intervals that hold for all pairs of these plans "
             f"({result.comparisons}) together, over {result.runs} runs on the same texts"
@@ -270,15 +281,24 @@ def by_inputs(result: SearchResult) -> list[str]:
         return []
     wide, shares = cases.widened(winner, result.value(result.best)), cases.best_in(result.goal)
     others = {name: share for name, share in shares.items() if share and name != winner}
-    winners = [f"{winner} is the best schedule in {shares[winner]:.0%}"]
+    winners = [f"{winner} is the best schedule in {_share(shares[winner], cases)}"]
     winners += [
-        f"{name} in {others[name]:.0%}" for name in sorted(others, key=lambda n: -others[n])
+        f"{name} in {_share(others[name], cases)}"
+        for name in sorted(others, key=lambda n: -others[n])
     ]
     inputs = ", ".join(f"{of} ±{share:.0%}" for of, share in cases.inputs.items())
+    ends = f"{_ends(wide)} {result.goal.unit}"
+    if wide.low is None:
+        ends = f"{cases.count} cases give no range (search.cases: {FEWEST_CASES} or more)"
     return [
-        f"with its inputs' uncertainty: {_ends(wide)} {result.goal.unit}; {', '.join(winners)} of "
-        f"{cases.count} cases that the inputs allow ({inputs})"
+        f"with its inputs' uncertainty: {ends}; {', '.join(winners)} of {cases.count} cases that "
+        f"the inputs allow ({inputs})"
     ]
+
+
+def _share(share: float, cases: Cases) -> str:
+    """Format a share of the cases, of few cases as their number."""
+    return f"{share:.0%}" if cases.count >= FEWEST_CASES else f"{round(share * cases.count)}"
 
 
 def cases_table(result: SearchResult) -> Sheet:
@@ -292,8 +312,8 @@ def cases_table(result: SearchResult) -> Sheet:
     for name, each in result.best_of_each.items():
         value = result.value(each)
         both = _ends(cases.widened(name, value))
-        sheet.add(name, number(value.mean), _ends(value), both, f"{shares[name]:.0%}")
-    return sheet
+        sheet.add(name, number(value.mean), _ends(value), both, _share(shares[name], cases))
+    return sheet.filled
 
 
 def prices(result: SearchResult) -> list[str]:
@@ -349,14 +369,16 @@ def ranking_table(result: SearchResult) -> Sheet:
             sheet.add(*cells, _ends(value), "", "", "best")
         else:
             gap, tied = each.gap, "not distinguishable" if each.tied else ""
-            relative = "" if gap is None else f"{gap.mean:+.1%}"
-            interval = "" if gap is None else shown_interval(gap.low, gap.high)
+            relative = "" if gap is None else shown(gap.mean)
+            interval = "" if gap is None else shown_interval(gap)
             sheet.add(*cells, _ends(value), relative, interval, tied)
     return sheet
 
 
 def _ends(interval: Interval) -> str:
-    return " … ".join(number(end) for end in (interval.low, interval.high) if end is not None)
+    if interval.low is None or interval.high is None:
+        return interval.fixed
+    return f"{number(interval.low)} … {number(interval.high)}"
 
 
 def _named(ranked: Ranked) -> str:

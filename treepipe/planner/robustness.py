@@ -16,6 +16,7 @@ from treepipe.profiles.library import resolve_link
 from treepipe.progress import Progress
 from treepipe.results.metrics import metric
 from treepipe.results.sheet import Sheet, figures, words
+from treepipe.results.statistics import Interval
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scale import multiplied, named_links
 from treepipe.scenario.scenario import Scenario
@@ -38,8 +39,8 @@ class StressCase:
         case: description in words.
         worker: the affected device; None if the fault affects no single device.
         change: relative change of the goal.
-        low, high: its 95 % interval, over the paired runs and for this case alone; None if the runs
-            cannot be paired.
+        low, high: its 95 % interval, over the paired runs and for this case alone; None if they
+            give none.
     """
 
     case: str
@@ -69,9 +70,9 @@ class StressCases(Finding):
         title = f"{plan}: {goal} where things go wrong ({result.runs} paired runs)"
         sheet = Sheet(title, [*words("what", "worst at"), *figures("change", "95 % interval")])
         for each in self.cases:
-            interval = shown_interval(each.low, each.high)
+            interval = shown_interval(Interval(each.change, each.low, each.high))
             sheet.add(each.case, each.worker or "", shown(each.change), interval)
-        return [sheet]
+        return [sheet.filled]
 
 
 def stress_cases(result: SearchResult, say: Progress) -> list[StressCase]:

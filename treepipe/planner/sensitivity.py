@@ -43,7 +43,7 @@ class Sensitivity:
         key: key of the scenario, a factor or the arrivals' rate.
         down, up: changes of the goal with 10 % less and 10 % more of the input.
         low, high: 95 % interval of the larger change, over the paired runs and for this input
-            alone; None if the runs cannot be paired.
+            alone; None if they give none.
     """
 
     key: str
@@ -91,9 +91,9 @@ class Sensitivities(Finding):
         changes = (f"-{STEP:.0%}", f"+{STEP:.0%}", "95 % interval of the larger change")
         sheet = Sheet(_title(result), [*words("input"), *figures(*changes)])
         for row in self.rows:
-            interval = shown_interval(row.low, row.high)
+            interval = shown_interval(Interval(row.size, row.low, row.high))
             sheet.add(row.label, shown(row.down), shown(row.up), interval)
-        return [sheet]
+        return [sheet.filled]
 
     def pictures(self, result: SearchResult) -> list[Picture]:
         from treepipe.planner.sensitivity_plot import tornado_figure

@@ -14,7 +14,7 @@ from treepipe.files.outputs import STANDARD_OUTPUT, write_file, write_standard_o
 from treepipe.results.critical_path import CriticalPath
 from treepipe.results.estimates import Estimates, critical_path, observe, target_intervals
 from treepipe.results.metrics import METRICS
-from treepipe.results.statistics import Interval
+from treepipe.results.statistics import Fixed, Interval
 from treepipe.results.trace import Trace
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ Source: TypeAlias = Literal["simulation", "execution", "theory"]
 
 @dataclass(frozen=True, slots=True)
 class MetricValue:
-    """A figure with its 95 % confidence interval; ``low`` and ``high`` are None where a single
-    observation gives no interval.
+    """A figure with its 95 % confidence interval; ``low``, ``high`` and ``fixed`` are as in
+    ``Interval``.
 
     >>> from treepipe import MetricValue
     >>> MetricValue("time_between_tokens_ms", 25.0, 24.0, 26.5, "ms").to_json()
@@ -39,11 +39,13 @@ class MetricValue:
     low: float | None
     high: float | None
     unit: str
+    fixed: Fixed = field(default="", repr=False)
 
     @classmethod
     def of(cls, name: str, interval: Interval) -> MetricValue:
         """Make the metric in the unit that ``metrics.py`` defines."""
-        return cls(name, interval.mean, interval.low, interval.high, METRICS[name].unit)
+        ends = interval.low, interval.high
+        return cls(name, interval.mean, *ends, METRICS[name].unit, interval.fixed)
 
     def to_json(self) -> dict[str, Any]:
         """Return the metric's entry in the result file, where the name is its key."""
@@ -103,6 +105,7 @@ class Result:
         memory: peak resident bytes per device, if measured.
         targets: metrics of each pipeline by name, where there are several.
         critical_path: shares of a token's time along the critical path, in a simulation.
+        taken_as_exact: inputs that no interval includes, since nothing states their uncertainty.
 
     >>> from treepipe import Scenario, simulate
     >>> result = simulate(Scenario.of({
@@ -133,6 +136,7 @@ class Result:
     failure: str | None = None
     targets: Mapping[str, Mapping[str, MetricValue]] = field(default_factory=dict)
     critical_path: CriticalPath | None = None
+    taken_as_exact: tuple[str, ...] = ()
     traces: tuple[Trace, ...] = field(default=(), repr=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -147,6 +151,7 @@ class Result:
             "runs": self.runs,
             "intervals_over": self.intervals_over,
             "warmup_requests": self.warmup_requests,
+            **({"taken_as_exact": [*self.taken_as_exact]} if self.taken_as_exact else {}),
             "metrics": {name: metric.to_json() for name, metric in self.metrics.items()},
             "utilization": {name: share.as_dict() for name, share in self.utilization.items()},
             **({"targets": targets} if self.targets else {}),
@@ -249,12 +254,14 @@ def make_result(
     memory: Mapping[str, int] | None = None,
     warmup: int | None = None,
     estimates: Estimates | None = None,
+    taken_as_exact: Sequence[str] = (),
 ) -> Result:
     """Make the result of runs that ended well.
 
     Args:
         warmup: requests to leave out of each run; None: determined from the runs.
         estimates: estimates of the traces, if made already; they fix ``warmup``.
+        taken_as_exact: as in ``Result``.
     """
     if estimates is None:
         estimates = observe(traces, warmup)
@@ -279,6 +286,7 @@ def make_result(
         critical_path=critical_path(traces, estimates.warmup)
         if any(trace.paths for trace in traces)
         else None,
+        taken_as_exact=tuple(taken_as_exact),
         traces=tuple(traces),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import floor, log10
 
@@ -146,7 +147,9 @@ def _fit(table: Table, columns: list[list[str]], width: int, *, frame: bool) -> 
 
 
 def print_result(result: Result, shown: Console) -> None:
-    """Print a result's tables, warnings and critical path, then a closed form's own quantities."""
+    """Print what is taken as exact, a result's tables, warnings and critical path, then a closed
+    form's own quantities."""
+    print_taken_as_exact(result.taken_as_exact, shown)
     for table in result_tables(result):
         print_sheet(shown, table)
     path, form = result.critical_path, result.closed_form
@@ -159,10 +162,17 @@ def print_result(result: Result, shown: Console) -> None:
 
 
 def print_versus(found: Comparison, shown: Console) -> None:
-    """Print a comparison's table and warnings."""
+    """Print what is taken as exact, a comparison's table and warnings."""
+    print_taken_as_exact([*found.a.taken_as_exact, *found.b.taken_as_exact], shown)
     print_sheet(shown, versus_table(found))
     for sentence in versus_warnings(found):
         shown.print(sentence, highlight=False)
+
+
+def print_taken_as_exact(inputs: Iterable[str], shown: Console) -> None:
+    """Name inputs whose uncertainty nothing states, before any figure that rests on them."""
+    for each in dict.fromkeys(inputs):
+        shown.print(f"taken as exact: {each}", highlight=False)
 
 
 def result_tables(result: Result) -> list[Sheet]:
@@ -259,5 +269,5 @@ def _difference_cells(each: Difference, scale: Scale) -> tuple[str, ...]:
 
 def _ends(value: MetricValue | Interval, scale: Scale, digits: int = 4) -> str:
     if value.low is None or value.high is None:
-        return ""
+        return value.fixed
     return " … ".join(number(end / scale.size, digits) for end in (value.low, value.high))

@@ -18,6 +18,7 @@ from treepipe.results.metrics import METRICS
 from treepipe.results.result import Result, data_frame, html_table, make_result
 from treepipe.results.statistics import SHARE, Interval, Paired, Range
 from treepipe.results.trace import Trace
+from treepipe.scenario.making import taken_as_exact
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Replay
 
@@ -173,7 +174,7 @@ def make_comparison(a: Side, b: Side) -> Comparison:
             f"token"
         )
     batched, shared = "batches" in (first.over, second.over), max(first.common, second.common)
-    difference = partial(_difference, batched, shared)
+    difference = partial(_difference, batched, shared, first.exact and second.exact)
     return Comparison(
         _result(a, first),
         _result(b, second),
@@ -205,16 +206,23 @@ def _result(side: Side, estimates: Estimates) -> Result:
         side.traces,
         lossless=side.scenario.sampling.lossless,
         estimates=estimates,
+        taken_as_exact=taken_as_exact(side.scenario),
     )
 
 
 def _difference(
-    batched: bool, common: float, within: Range, unit: str | None, a: Floats, b: Floats
+    batched: bool,
+    common: float,
+    exact: bool,
+    within: Range,
+    unit: str | None,
+    a: Floats,
+    b: Floats,
 ) -> Difference:
     """Compare a figure; it has no interval if only one of the two has one."""
     if len(a) != len(b):
         a, b = a.mean(keepdims=True), b.mean(keepdims=True)
-    paired = Paired.of(a, b, batches=batched, within=within, common=common)
+    paired = Paired.of(a, b, batches=batched, within=within, common=common, exact=exact)
     means = float(a.mean()), float(b.mean())
     return Difference(*means, paired.difference, paired.relative, paired.variance_reduction, unit)
 

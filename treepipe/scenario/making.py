@@ -70,6 +70,28 @@ def share_warnings(scenario: Scenario) -> list[str]:
     ]
 
 
+def taken_as_exact(scenario: Scenario) -> list[str]:
+    """Name the acceptance, where the scenario fixes its shares and states no uncertainty of them."""
+    acceptance = scenario.acceptance
+    of_profile = scenario.content.get("acceptance", {}).get("source") == "profile"
+    if of_profile or not scenario.schedule.system.drafts:
+        return []
+    if isinstance(acceptance, Bernoulli):
+        shares = f"beta = {acceptance.beta:g}"
+    elif isinstance(acceptance, HitRatio):
+        shares = "key acceptance.table"
+    elif isinstance(acceptance, PoolSection) and acceptance.hit_ratio:
+        shares = "key acceptance.hit_ratio"
+    else:
+        return []
+    if acceptance.uncertainty is not None:
+        return []
+    return [
+        f"acceptance ({shares}), as nothing states its uncertainty (acceptance.uncertainty): no "
+        f"interval includes it"
+    ]
+
+
 def stated_warnings(scenario: Scenario) -> list[str]:
     """Warn of the conditions that an acceptance must satisfy but does not record."""
     made = provenance(scenario.sampling, ANY, "").sampling

@@ -39,7 +39,7 @@ from treepipe.profiles.schema import (
     HostProfile,
     Origin,
 )
-from treepipe.profiles.service import Remark, ServedModel, ServiceTimes
+from treepipe.profiles.service import Remark, ServedModel, ServiceTimes, by_devices
 from treepipe.profiles.shapes import BYTES, compute_dtype
 from treepipe.scenario.computing import FULL, Compute, computed_in
 from treepipe.scenario.deployment import Placed, Roles
@@ -182,12 +182,9 @@ class _Placing:
     @property
     def warnings(self) -> list[str]:
         """Sentences about assumptions behind the times, each naming all its devices."""
-        devices: dict[str, list[str]] = {}
-        for device, sentence in self._remarks:
-            devices.setdefault(sentence, []).append(device)
         return [
             f"device{'s' * (len(names) > 1)} {', '.join(names)}: {sentence}"
-            for sentence, names in devices.items()
+            for names, sentence in by_devices(self._remarks)
         ]
 
     @property
