@@ -83,7 +83,7 @@ def test_one_run_each_is_compared_in_batches_of_the_same_requests(scenario: Path
     )
     content = make_comparison(ours, unread).to_json()
     assert content["intervals_over"] == "batches"
-    assert content["differences"][METRIC]["difference"] == dict(mean=0.0, low=None, high=None)
+    assert content["differences"][METRIC]["difference"]["low"] is None
     each = make_comparison(ours, smaller).to_json()["differences"][METRIC]
     assert each["difference"]["low"] > 0
     assert each["variance_reduction"] > 0.8

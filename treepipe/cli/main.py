@@ -79,7 +79,7 @@ app = typer.Typer(
     cls=Commands,
     help="Plan and run tree speculative decoding over pipelines of devices.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
 )
 

@@ -94,7 +94,9 @@ def _entry(ranked: Ranked, goal: str) -> dict[str, Any]:
 def show_plan(result: SearchResult, console: Console) -> None:
     """Print what is taken as exact, the ranking, the refused plans, and the verdict."""
     print_taken_as_exact(all_taken_as_exact(result), console)
-    print_sheet(console, ranking_table(result))
+    print_sheet(console, short_table(result))
+    for sentence in equal_plans(result):
+        console.print(sentence, highlight=False)
     of_inputs = by_inputs(result)  # printed last
     found = [sentence for sentence in verdict(result) if sentence not in of_inputs]
     for sentence in [*found, *prices(result), *binding(result)]:
@@ -129,11 +131,10 @@ def front_table(front: Front) -> Sheet | None:
     if len(front.values) < 2 or len(front.goals) < 2:
         return None
     goals = [f"{in_words(goal)} ({metric(goal).unit})" for goal in front.goals]
-    title = "all goals: plans of the ranking, and what beats them in every goal"
+    title = "all goals: plans of the ranking, and what beats them in every goal (?: not surely)"
     sheet = Sheet(title, [*figures("", *goals), *words("beaten by")])
     beaten = {
-        each.plan: f"{each.by + 1}{'' if each.beyond_doubt else ', not beyond doubt'}"
-        for each in front.beaten
+        each.plan: f"{each.by + 1}{'' if each.beyond_doubt else '?'}" for each in front.beaten
     }
     for place, values in enumerate(front.values):
         cells = [number(values[goal]) for goal in front.goals]
@@ -349,11 +350,14 @@ def check_feasible(result: SearchResult) -> None:
         )
 
 
+def _ranking_title(result: SearchResult) -> str:
+    rungs = ", ".join(f"{rung.candidates} on {rung.runs} runs" for rung in result.rungs)
+    return f"{result.cluster.name}: {result.goal.in_words} (plans simulated: {rungs})"
+
+
 def ranking_table(result: SearchResult) -> Sheet:
     """Show the ranking; if no plan keeps the limits, with each one's excess."""
-    unit, columns = result.goal.unit, words("", "plan")
-    rungs = ", ".join(f"{rung.candidates} on {rung.runs} runs" for rung in result.rungs)
-    title = f"{result.cluster.name}: {result.goal.in_words} (plans simulated: {rungs})"
+    unit, columns, title = result.goal.unit, words("", "plan"), _ranking_title(result)
     if result.feasible:
         columns += figures(unit, "95 % interval", "against the best", "95 %, all together", "")
     else:
@@ -375,6 +379,46 @@ def ranking_table(result: SearchResult) -> Sheet:
     return sheet
 
 
+def short_table(result: SearchResult) -> Sheet:
+    """Show the ranking in a terminal's width: of each plan the settings that others of its schedule
+    have otherwise, and how far it is behind the best one."""
+    if not result.feasible:
+        return ranking_table(result)
+    heads = figures("", result.goal.unit, "against the best (95 %, all together)")
+    sheet = Sheet(_ranking_title(result), [heads[0], *words("plan"), *heads[1:], *words("worse")])
+    for rank, each in enumerate(result.ranking, 1):
+        behind, worse = "", "best"
+        if rank > 1:
+            behind = "" if each.gap is None else _behind(each.gap)
+            worse = "maybe" if each.tied else "yes"
+        figure = number(result.value(each).mean)
+        sheet.add(str(rank), _in_short(each, result), figure, behind, worse)
+    return sheet
+
+
+def _behind(gap: Interval) -> str:
+    ends = shown_interval(gap)
+    return f"{shown(gap.mean)} ({ends})" if ends else shown(gap.mean)
+
+
+def _in_short(ranked: Ranked, result: SearchResult) -> str:
+    """Name a plan by its schedule, and by the settings in which ranked plans of it differ."""
+    plan = ranked.candidate
+    every = [x.candidate.chosen for x in result.ranking if x.candidate.schedule == plan.schedule]
+    differ = [x for x in plan.chosen if any(x not in chosen for chosen in every)]
+    return " ".join([plan.schedule, *differ])
+
+
+def equal_plans(result: SearchResult) -> list[str]:
+    """Name the plans that have all figures of a ranked one, by its place in the ranking."""
+    found = [
+        f"{rank} = {', '.join(others)}"
+        for rank, each in enumerate(result.ranking, 1)
+        if (others := _equals(each))
+    ]
+    return [f"the same on all texts: {'; '.join(found)}"] if found else []
+
+
 def _ends(interval: Interval) -> str:
     if interval.low is None or interval.high is None:
         return interval.fixed
@@ -382,7 +426,13 @@ def _ends(interval: Interval) -> str:
 
 
 def _named(ranked: Ranked) -> str:
-    """Name a plan and its equals: those of the same schedule by the settings that differ, others by
+    others = _equals(ranked)
+    label = ranked.candidate.label
+    return f"{label}; the same on all texts: {', '.join(others)}" if others else label
+
+
+def _equals(ranked: Ranked) -> list[str]:
+    """Name a plan's equals: those of the same schedule by the settings that differ, others by
     schedule and settings, or by their number."""
     by_schedule: dict[str, list[Candidate]] = {}
     for same in ranked.candidate.same:
@@ -393,7 +443,7 @@ def _named(ranked: Ranked) -> str:
             others += [" ".join(x for x in same.chosen if x not in plan.chosen) for same in each]
         else:
             others.append(each[0].label if len(each) == 1 else f"{schedule} ({len(each)} settings)")
-    return f"{plan.label}; the same on all texts: {', '.join(others)}" if others else plan.label
+    return others
 
 
 def refusals(result: SearchResult) -> list[str]:

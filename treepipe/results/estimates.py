@@ -24,8 +24,8 @@ from treepipe.results.metrics import (
     utilization_ratios,
 )
 from treepipe.results.statistics import (
-    LEAST_BATCHES,
     FEWEST,
+    LEAST_BATCHES,
     MSER_BATCH,
     SHARE,
     Interval,

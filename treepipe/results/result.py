@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import html
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -106,6 +106,7 @@ class Result:
         targets: metrics of each pipeline by name, where there are several.
         critical_path: shares of a token's time along the critical path, in a simulation.
         taken_as_exact: inputs that no interval includes, since nothing states their uncertainty.
+        schedule: the schedule's name.
 
     >>> from treepipe import Scenario, simulate
     >>> result = simulate(Scenario.of({
@@ -137,6 +138,7 @@ class Result:
     targets: Mapping[str, Mapping[str, MetricValue]] = field(default_factory=dict)
     critical_path: CriticalPath | None = None
     taken_as_exact: tuple[str, ...] = ()
+    schedule: str = ""
     traces: tuple[Trace, ...] = field(default=(), repr=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -147,6 +149,7 @@ class Result:
             "schema": SCHEMA,
             "source": self.source,
             "scenario": self.scenario,
+            **({"schedule": self.schedule} if self.schedule else {}),
             "seed": self.seed,
             "runs": self.runs,
             "intervals_over": self.intervals_over,
@@ -172,6 +175,12 @@ class Result:
             sizes = self.memory.items()
             content["memory"] = {n: {"peak_memory_bytes": b, "unit": "bytes"} for n, b in sizes}
         return content
+
+    @property
+    def title(self) -> str:
+        """The scenario's name, with the schedule's where that says something else."""
+        told = not self.schedule or self.schedule in re.findall(r"\w+", self.scenario)
+        return self.scenario if told else f"{self.scenario}, schedule {self.schedule}"
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -203,7 +212,7 @@ class Result:
         return timelines_figure([(self.scenario, self.traces[0])])
 
     def __repr__(self) -> str:
-        lines = [f"Result of {self.scenario} ({self.source}, runs: {self.runs})"]
+        lines = [f"Result of {self.title} ({self.source}, runs: {self.runs})"]
         for row in self.rows:
             shown = "" if row["low"] is None else f" [{row['low']:.4g}, {row['high']:.4g}]"
             lines.append(f"  {row['name']}: {row['mean']:.4g}{shown} {row['unit']}")
@@ -211,8 +220,12 @@ class Result:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """Return the result as a table for notebooks."""
-        return html_table(f"{self.scenario} ({self.source})", self.rows, self.warnings)
+        """Return the tables and sentences of the command for notebooks."""
+        from treepipe.results.sheet import notebook
+        from treepipe.results.show import result_sentences, result_tables, taken_as_exact
+
+        first = taken_as_exact(self.taken_as_exact)
+        return notebook(result_tables(self), result_sentences(self), first)
 
 
 def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
@@ -226,24 +239,6 @@ def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     return pandas.DataFrame(rows).set_index("name")
 
 
-def html_table(title: str, rows: Sequence[Mapping[str, Any]], notes: Sequence[str]) -> str:
-    """Return a table for notebooks; everything from a scenario is escaped."""
-    heads = list(rows[0]) if rows else []
-    cells = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(_cell(row[head]))}</td>" for head in heads) + "</tr>"
-        for row in rows
-    )
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in heads)
-    listed = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
-    return f"<table><caption>{html.escape(title)}</caption><tr>{head}</tr>{cells}</table>{listed}"
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
 def make_result(
     source: Literal["simulation", "execution"],
     scenario: str,
@@ -255,13 +250,14 @@ def make_result(
     warmup: int | None = None,
     estimates: Estimates | None = None,
     taken_as_exact: Sequence[str] = (),
+    schedule: str = "",
 ) -> Result:
     """Make the result of runs that ended well.
 
     Args:
         warmup: requests to leave out of each run; None: determined from the runs.
         estimates: estimates of the traces, if made already; they fix ``warmup``.
-        taken_as_exact: as in ``Result``.
+        taken_as_exact, schedule: as in ``Result``.
     """
     if estimates is None:
         estimates = observe(traces, warmup)
@@ -287,6 +283,7 @@ def make_result(
         if any(trace.paths for trace in traces)
         else None,
         taken_as_exact=tuple(taken_as_exact),
+        schedule=schedule,
         traces=tuple(traces),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from treepipe.progress import Progress
+from treepipe.results.metrics import PERCENTILES
 from treepipe.results.result import MetricValue, Result, Terms
 from treepipe.results.sheet import Sheet, figures, words
 from treepipe.results.statistics import Interval
@@ -89,6 +90,7 @@ class Scale:
         return metric.removesuffix("_ms") if self in TIMES else metric
 
 
+HALF = "p50_time_between_tokens_ms"
 NOT_LOSSLESS = "not lossless: the rule may change the target's text"
 MS = Scale(1.0, "ms")
 TIMES = (Scale(1e-3, "µs"), MS, Scale(1e3, "s"), Scale(60e3, "min"), Scale(3.6e6, "h"))
@@ -131,19 +133,42 @@ def print_sheet(shown: Console, sheet: Sheet) -> None:
 
 
 def _fit(table: Table, columns: list[list[str]], width: int, *, frame: bool) -> bool:
-    """Set every column at least as wide as its longest word; return whether there is room."""
+    """Set every column at least as wide as its longest word; return whether there is room. What is
+    left goes, place by place, to the column whose cells take the most lines."""
     least = [max(cell_len(word) for text in cells for word in text.split(" ")) for cells in columns]
-    most = [max(map(cell_len, cells)) for cells in columns]
     if not frame:
         table.box, table.padding = None, (0, 1, 0, 0)
         table.pad_edge = False
     spare = width - sum(least) - (3 * len(columns) + 1 if frame else len(columns) - 1)
     if spare < 0:
         return False
-    for column, low, high in zip(table.columns, least, most, strict=True):
-        column.width = low + min(high - low, spare)
-        spare -= column.width - low
+    heights = [_height(cells, low) for cells, low in zip(columns, least, strict=True)]
+    while spare and max(heights, default=1) > 1:
+        tallest = heights.index(max(heights))
+        least[tallest] += 1
+        heights[tallest] = _height(columns[tallest], least[tallest])
+        spare -= 1
+    for column, low in zip(table.columns, least, strict=True):
+        column.width = low
     return True
+
+
+def _height(cells: Sequence[str], width: int) -> int:
+    """Return the most lines that a cell takes, broken between words.
+
+    >>> _height(["one two three", "four"], 7), _height([""], 1)
+    (2, 1)
+    """
+    most = 1
+    for text in cells:
+        lines, used = 1, 0
+        for word in map(cell_len, text.split(" ")):
+            if used and used + 1 + word > width:
+                lines, used = lines + 1, word
+            else:
+                used += word + (used > 0)
+        most = max(most, lines)
+    return most
 
 
 def print_result(result: Result, shown: Console) -> None:
@@ -152,12 +177,9 @@ def print_result(result: Result, shown: Console) -> None:
     print_taken_as_exact(result.taken_as_exact, shown)
     for table in result_tables(result):
         print_sheet(shown, table)
-    path, form = result.critical_path, result.closed_form
-    sentences = [] if result.lossless else [NOT_LOSSLESS]
-    sentences += [f"warning: {warning}" for warning in result.warnings]
-    for sentence in sentences + ([] if path is None else path.sentences):
+    for sentence in result_sentences(result):
         shown.print(sentence, highlight=False)
-    if form is not None and form.terms:
+    if (form := result.closed_form) is not None and form.terms:
         print_sheet(shown, terms_table(form))
 
 
@@ -171,15 +193,33 @@ def print_versus(found: Comparison, shown: Console) -> None:
 
 def print_taken_as_exact(inputs: Iterable[str], shown: Console) -> None:
     """Name inputs whose uncertainty nothing states, before any figure that rests on them."""
-    for each in dict.fromkeys(inputs):
-        shown.print(f"taken as exact: {each}", highlight=False)
+    for sentence in taken_as_exact(inputs):
+        shown.print(sentence, highlight=False)
+
+
+def taken_as_exact(inputs: Iterable[str]) -> list[str]:
+    """Name inputs whose uncertainty nothing states, each once."""
+    return [f"taken as exact: {each}" for each in dict.fromkeys(inputs)]
+
+
+def result_sentences(result: Result) -> list[str]:
+    """Return what is said below a result's tables: what a figure means that may surprise, warnings,
+    and what binds."""
+    found = [] if result.lossless else [NOT_LOSSLESS]
+    if (half := result.metrics.get(HALF)) is not None and not half.mean:
+        found.append(
+            f"{HALF.removesuffix('_ms')} is 0: most tokens come together with the one before, from "
+            f"one verification"
+        )
+    found += [f"warning: {warning}" for warning in result.warnings]
+    return found + ([] if result.critical_path is None else result.critical_path.sentences)
 
 
 def result_tables(result: Result) -> list[Sheet]:
     """Make tables of a result's figures in suitable units, and of several targets' figures."""
     columns = [*words("metric"), *figures("mean", "95 % interval"), *words("unit")]
-    sheet = Sheet(f"{result.scenario} ({result.source}, {_basis(result)})", columns)
-    for value in result.metrics.values():
+    sheet = Sheet(f"{result.title} ({result.source}, {_basis(result)})", columns)
+    for value in map(result.metrics.__getitem__, _means_first(result.metrics)):
         sheet.add(*_metric_cells(value))
     for device, share in result.utilization.items():
         ends = _ends(share, SHARE)
@@ -192,6 +232,11 @@ def result_tables(result: Result) -> list[Sheet]:
             name, *cells = _metric_cells(value)
             by_target.add(f"{target} {name}", *cells)
     return [sheet, by_target]
+
+
+def _means_first(names: Iterable[str]) -> list[str]:
+    """Order metrics so that percentiles follow all that they are percentiles of."""
+    return sorted(names, key=PERCENTILES.__contains__)
 
 
 def terms_table(form: Terms) -> Sheet:
@@ -216,9 +261,10 @@ def versus_table(found: Comparison) -> Sheet:
     """Make a table of every figure of both scenarios, and the difference."""
     columns = [*words("metric"), *figures("A", "B", "B - A", "95 % interval"), *words("unit")]
     columns += figures("relative", "paired off")
-    title = f"A: {found.a.scenario}, B: {found.b.scenario} (simulation, {_basis(found.a)})"
+    title = f"A: {found.a.title}, B: {found.b.title} (simulation, {_basis(found.a)})"
     sheet = Sheet(title, columns)
-    for name, each in found.differences.items():
+    for name in _means_first(found.differences):
+        each = found.differences[name]
         scale = Scale.of(each.unit or "", each.a, each.b)
         sheet.add(scale.name(name), *_difference_cells(each, scale))
     for device, each in found.utilization_differences.items():

@@ -15,7 +15,7 @@ from treepipe.core.errors import UserError
 from treepipe.results.estimates import UNSETTLED, Estimates, find_warmup, observe, possible_batches
 from treepipe.results.metric import Floats
 from treepipe.results.metrics import METRICS
-from treepipe.results.result import Result, data_frame, html_table, make_result
+from treepipe.results.result import Result, data_frame, make_result
 from treepipe.results.statistics import SHARE, Interval, Paired, Range
 from treepipe.results.trace import Trace
 from treepipe.scenario.making import taken_as_exact
@@ -126,8 +126,11 @@ class Comparison:
         return data_frame(self.rows)
 
     def _repr_html_(self) -> str:
-        title = f"{self.b.scenario} - {self.a.scenario}"
-        return html_table(title, self.rows, self.warnings)
+        from treepipe.results.sheet import notebook
+        from treepipe.results.show import taken_as_exact, versus_table, versus_warnings
+
+        first = taken_as_exact([*self.a.taken_as_exact, *self.b.taken_as_exact])
+        return notebook([versus_table(self)], versus_warnings(self), first)
 
 
 def check_pairs(a: Scenario, b: Scenario) -> None:
@@ -207,6 +210,7 @@ def _result(side: Side, estimates: Estimates) -> Result:
         lossless=side.scenario.sampling.lossless,
         estimates=estimates,
         taken_as_exact=taken_as_exact(side.scenario),
+        schedule=side.scenario.schedule.name,
     )
 
 

@@ -71,9 +71,10 @@ def share_warnings(scenario: Scenario) -> list[str]:
 
 
 def taken_as_exact(scenario: Scenario) -> list[str]:
-    """Name the acceptance, where the scenario fixes its shares and states no uncertainty of them."""
+    """Name the acceptance, where the scenario fixes its shares and states no uncertainty."""
     acceptance = scenario.acceptance
-    of_profile = scenario.content.get("acceptance", {}).get("source") == "profile"
+    given = scenario.content.get("acceptance", {})
+    of_profile = given.get("source") == "profile" and "hit_ratio" not in given
     if of_profile or not scenario.schedule.system.drafts:
         return []
     if isinstance(acceptance, Bernoulli):
