@@ -87,8 +87,8 @@ def test_without_pandas_it_says_so(
 
 
 def test_common_random_numbers_leave_no_difference(loaded: treepipe.Scenario) -> None:
-    found = treepipe.compare(loaded, loaded.with_(seed=99, name="again"), runs=2)
-    assert found.differences[METRIC].difference == Interval(0.0, 0.0, 0.0)
+    found = treepipe.compare(loaded, loaded.with_(seed=99, name="again"), runs=3)
+    assert found.differences[METRIC].difference == Interval(0.0, None, None, "all equal")
     assert found.to_json()["schema"] == "treepipe.versus/1"
 
 

@@ -101,6 +101,7 @@ def plan(asked: PlanOptions) -> None:
     from treepipe.planner.report import (
         check_feasible,
         default_out,
+        is_written,
         plan_content,
         show_finding,
         show_plan,
@@ -116,7 +117,8 @@ def plan(asked: PlanOptions) -> None:
         return
     out = default_out(asked.cluster) if asked.out is None else asked.out
     files = {"--out": out, "--plot": asked.plot, "--out-config": asked.out_config}
-    asked.check(files, asked.cluster, keep=("--out", "--out-config"))
+    ours = asked.out is None and is_written(out)  # replaced, as nobody named it
+    asked.check(files, asked.cluster, keep=("--out-config",) if ours else ("--out", "--out-config"))
     loaded = Cluster.load(asked.cluster, asked.changes)
     for name, given in asked.analyses.items():
         analyses()[name].finding.check(loaded, given)

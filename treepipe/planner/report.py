@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -160,7 +161,7 @@ def headline(result: SearchResult) -> str:
     sentence = f"{called}: {_figure(result)}{_over_plain(result)}"
     tied = [each.candidate for each in result.best_of_each.values() if each.tied]
     simpler = min(tied, key=lambda each: each.parameters, default=best)
-    if simpler.parameters < best.parameters:
+    if result.runs >= FEWEST and simpler.parameters < best.parameters:
         runs = result.runs
         sentence += f"; {simpler.schedule} is as good as far as {runs} runs can tell, and simpler"
     return sentence
@@ -455,6 +456,24 @@ def refusals(result: SearchResult) -> list[str]:
     ]
 
 
+FOUND_BY = "Found by treepipe plan"
+UNCHANGED = "# Not edited since: "
+"""What the last line of a written plan begins with; a digest of the lines before it follows."""
+
+
+def is_written(out: Path) -> bool:
+    """Whether a file is a plan that treepipe wrote, and that nobody has edited since."""
+    try:
+        body, mark, digest = out.read_text(encoding="utf-8").rpartition(UNCHANGED)
+    except (OSError, UnicodeDecodeError):
+        return False
+    return bool(mark) and body.startswith(f"# {FOUND_BY}") and digest.strip() == _digest(body)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def default_out(cluster: Path) -> Path:
     """Return the plan's path, beside the cluster's, to which its file names are relative."""
     return cluster.with_name(f"{cluster.stem}-best.toml")
@@ -471,14 +490,15 @@ def write_best(result: SearchResult, out: Path) -> None:
     cluster, plan, goal = result.cluster, result.best.candidate, result.goal
     mean = number(result.value(result.best).mean)
     comment = [
-        f"Found by treepipe plan {cluster.path.name}: the best of {result.rungs[0].candidates} "
+        f"{FOUND_BY} {cluster.path.name}: the best of {result.rungs[0].candidates} "
         f"plans for {goal.in_words}.",
         f"Predicted: {mean} {goal.unit} (mean of {result.runs} runs).",
     ]
     faults = {key: value for key, value in cluster.content.items() if key == "faults"}
     content = {**plan.scenario.content, **faults, "name": f"{cluster.name}: {plan.schedule}"}
     moved = _moved(content, cluster.path.resolve().parent, out.resolve().parent)
-    write_file(out, toml_text(moved, comment), "--out")
+    text = f"{toml_text(moved, comment)}\n"
+    write_file(out, f"{text}{UNCHANGED}{_digest(text)}\n", "--out")
 
 
 def _moved(value: Any, old: Path, new: Path, key: str = "") -> Any:

@@ -67,7 +67,7 @@ def _answer(result: Result) -> list[str]:
 
 
 def _said(metric: MetricValue, over: str) -> str:
-    ends = ""
+    ends = f" ({metric.fixed})" if metric.fixed else ""
     if metric.low is not None and metric.high is not None:
         between = f"{show.number(metric.low)} … {show.number(metric.high)}"
         ends = f" ({CONFIDENCE:.0%} interval {over}: {between})"
@@ -78,12 +78,15 @@ def _difference(found: Comparison) -> list[str]:
     each = found.differences.get(METRIC)
     if each is None:
         return [f"They share no {METRIC}; the table has what both have."]
-    low, high = each.difference.low, each.difference.high
+    low, high = each.difference.ends
     means = f"{METRIC} is {show.number(each.a)} ms in A and {show.number(each.b)} ms in B."
     if low is None or high is None:
-        return [means, "One pair of observations leaves the difference without an interval."]
+        return [means, "So few pairs of observations leave the difference without an interval."]
     sure = "B cannot be told from A" if low <= 0 <= high else "the two differ beyond doubt"
     between = f"{show.number(low)} … {show.number(high)} ms"
+    if each.difference.fixed:
+        where = "is the same in every run" if low else "is none"
+        return [means, f"The difference B - A {where} ({each.difference.fixed}): {sure}."]
     return [means, f"The difference B - A lies in {between} ({CONFIDENCE:.0%} interval): {sure}."]
 
 

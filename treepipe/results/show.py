@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import floor, log10
@@ -29,14 +32,21 @@ def console(width: int = 120) -> Console:
     return console if console.is_terminal else Console(width=width, markup=False, emoji=False)
 
 
+LINE_S = 10.0
+"""Seconds between two lines of progress where no bar can be drawn."""
+
+
 class ProgressBars:
-    """A bar per kind of work on a terminal; nothing on a pipe or when quiet.
+    """A bar per kind of work on a terminal, elsewhere a line every ``LINE_S`` on standard error;
+    nothing when quiet.
 
     A call with (text, steps) opens a bar; ("", n) advances the last one, (text, 0) annotates it.
     """
 
     def __init__(self, quiet: bool) -> None:
         console = Console(stderr=True)
+        self._lines = not (quiet or console.is_terminal)
+        self._ended = threading.Event()
         self._bars = rich.progress.Progress(
             rich.progress.TextColumn("{task.description:<24}", markup=False),
             rich.progress.BarColumn(),
@@ -50,10 +60,28 @@ class ProgressBars:
 
     def __enter__(self) -> Progress:
         self._bars.start()
+        if self._lines:
+            threading.Thread(target=self._tell, name="progress", daemon=True).start()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._ended.set()
         self._bars.stop()
+
+    @property
+    def line(self) -> str:
+        """The work at hand in a line; empty before any has begun."""
+        if self._current is None:
+            return ""
+        task = self._bars.tasks[self._current]
+        found = f"; {task.fields['found']}" if task.fields["found"] else ""
+        return f"{task.description}: {task.completed:g} of {task.total:g}{found}"
+
+    def _tell(self) -> None:
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            while not self._ended.wait(LINE_S):
+                if line := self.line:
+                    print(line, file=sys.stderr, flush=True)
 
     def __call__(self, what: str, steps: int) -> None:
         if what and steps:
