@@ -85,7 +85,8 @@ def _without_main() -> Iterator[None]:
     """Leave the main module out of what multiprocessing has a child import. Workers need nothing of
     it, and a script without ``if __name__ == "__main__":`` would begin all over again in each."""
     main = vars(sys.modules["__main__"])
-    known = {name: main[name] for name in ("__spec__", "__file__") if name in main}
+    names = "__spec__", "__file__"
+    known: dict[str, Any] = {name: main[name] for name in names if name in main}
     main["__spec__"] = None
     main.pop("__file__", None)
     try:

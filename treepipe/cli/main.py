@@ -99,7 +99,7 @@ def main() -> None:
     _print_anything()
     with Interruption.noted() as interruption:
         try:
-            app(standalone_mode=True)
+            app(standalone_mode=True, prog_name="treepipe")
         except (Interrupted, KeyboardInterrupt):
             _end_interrupted()
         except Exception as error:
