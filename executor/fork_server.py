@@ -17,7 +17,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
@@ -25,7 +26,6 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from threading import Timer
 from typing import Any
 
 from treepipe.core.errors import RunError
@@ -77,13 +77,32 @@ def import_ahead() -> None:
         fork_server()
 
 
+_MAIN = threading.Lock()
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Leave the main module out of what multiprocessing has a child import. Workers need nothing of
+    it, and a script without ``if __name__ == "__main__":`` would begin all over again in each."""
+    main = vars(sys.modules["__main__"])
+    names = "__spec__", "__file__"
+    known: dict[str, Any] = {name: main[name] for name in names if name in main}
+    main["__spec__"] = None
+    main.pop("__file__", None)
+    try:
+        yield
+    finally:
+        main.update(known)
+
+
 def start(process: BaseProcess) -> None:
     """Start a process of such a context. Raises ``RunError`` if the fork server ends, or does not
     answer within ``START_S``, or if this host has no room for the process."""
-    stuck = Timer(START_S, _kill_fork_server)
+    stuck = threading.Timer(START_S, _kill_fork_server)
     stuck.start()
     try:
-        process.start()
+        with _MAIN, _without_main():
+            process.start()
         return
     except (EOFError, ConnectionError) as error:
         name = type(error).__name__

@@ -125,6 +125,11 @@ class PoolSource:
             other._blocks = self._blocks.resampled(np.random.default_rng([seed, 0]))
         return other
 
+    @property
+    def constant(self) -> bool:
+        """Whether every seed gives the same answers."""
+        return self._pool.constant and not self._whole
+
     def open(self, session: int, prompt_tokens: int, levels: int = 0) -> Oracle:
         rng = np.random.default_rng([self._seed, numbered(session)[1]])  # sessions begin at 1
         made = _oracle_of(levels)(self._pool, self._blocks, rng, prompt_tokens, levels)

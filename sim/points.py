@@ -70,6 +70,7 @@ class Outcome:
         path: split of a token's time along the critical path, on request.
         common: the observations' common share of the recorded texts' chance (``Estimates.common``).
         estimates: relative uncertainty of the inputs that are estimates.
+        exact: nothing in the runs is drawn at random.
     """
 
     metrics: Mapping[str, Interval]
@@ -79,6 +80,7 @@ class Outcome:
     path: CriticalPath | None = None
     common: float = 0.0
     estimates: Mapping[Estimated, float] = field(default_factory=dict)
+    exact: bool = False
 
 
 @dataclass(slots=True)
@@ -213,7 +215,8 @@ def _outcome(scenario: Scenario, traces: list[Trace], cut: bool, paths: bool) ->
     found = critical_path(traces, estimates.warmup) if paths else None
     told = tuple(sorted(warnings))
     uncertain = {of: share for trace in traces for of, share in trace.estimates.items()}
-    return Outcome(*estimates.intervals, told, observations, found, estimates.common, uncertain)
+    common, exact = estimates.common, estimates.exact
+    return Outcome(*estimates.intervals, told, observations, found, common, uncertain, exact)
 
 
 def fingerprint(content: Any, base: Path, rooms: tuple[str, ...] = ROOMS) -> str:

@@ -121,6 +121,15 @@ class Pool:
             self._tiled[len(rows), count] = tiled
         return tiled
 
+    @property
+    def constant(self) -> bool:
+        """Whether all positions answer alike, so that it does not matter which ones are drawn."""
+        count = len(self.ranks)
+        groups = [(count * depth, count) for depth in range(1 + self.depths)] + self.off_path_rows
+        rows = (self.vectors[first : first + size] for first, size in groups)
+        alike = all((each == each[0]).all() for each in rows)
+        return alike and not np.ptp(self.ranks_by_depth, axis=1).any()
+
     def hit_ratio(self, top_k: int) -> float:
         """Return the share of positions whose target token is among the first ``top_k``."""
         return sum(rank < top_k for rank in self.ranks) / len(self.ranks)

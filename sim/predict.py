@@ -132,12 +132,14 @@ class _Asked:
     Attributes:
         warnings: warnings of the acceptance, of every run.
         of_workload: warnings of the workload, told once.
+        given: whether the requests are given in place of the workload's.
     """
 
     scenario: Scenario
     runs: Sequence[tuple[Deployment, PoolSource | ReplaySource]]
     warnings: Sequence[str]
     of_workload: Sequence[str]
+    given: bool = False
 
     def finished(self, traces: list[Trace]) -> list[Trace]:
         """Add to the runs' traces what is told beside a simulation.
@@ -145,7 +147,9 @@ class _Asked:
         Raises:
             UserError: a table is extrapolated too far.
         """
+        exact = self._exact()
         for (deployment, source), trace in zip(self.runs, traces, strict=True):
+            trace.exact = exact
             if isinstance(source, PoolSource):
                 trace.redrawn = source.redrawn(trace)
             else:
@@ -159,6 +163,24 @@ class _Asked:
         traces[0].warnings += self.of_workload
         traces[0].warnings += overload_warnings(self.scenario, self.runs[-1][0], traces)
         return traces
+
+    def _exact(self) -> bool:
+        """Whether nothing in the runs is drawn at random: neither acceptance nor requests, nor the
+        times of links and hosts."""
+        deployment, source = self.runs[0]
+        if isinstance(source, ReplaySource):
+            return False  # its text was drawn once
+        roles = deployment.roles
+        links = [deployment.link(*pair) for pair in roles.connections]
+        hosts = [machine.costs for machine in roles.machines if machine.costs is not None]
+        if any(link.jitter_ms or link.loss for link in links) or any(h.variation for h in hosts):
+            return False
+        if self.scenario.schedule.system.drafts and not source.constant:
+            return False
+        requests = [each.requests for each, _ in self.runs]
+        if len(requests) == 1 and not self.given:
+            requests.append(draw_requests(self.scenario, run_seeds(self.scenario.seed, 2)[1]))
+        return all(each == requests[0] for each in requests)
 
 
 def _asked_runs(
@@ -189,7 +211,7 @@ def _asked_runs(
             deployment = fit_to_memory(deployment.asked(shared.requests[said], seed))
             runs.append((deployment, source))
     of_workload = [] if requests else trace_warnings(scenario)
-    return _Asked(scenario, runs, of_acceptance, of_workload)
+    return _Asked(scenario, runs, of_acceptance, of_workload, requests is not None)
 
 
 def _sources(scenario: Scenario) -> dict[int, PoolSource]:

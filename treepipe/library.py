@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from treepipe.core.errors import UserError
 from treepipe.extras import need_executor
 from treepipe.progress import Progress, silent
-from treepipe.results.result import Result, data_frame, html_table
+from treepipe.results.result import Result, data_frame
 from treepipe.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def simulate(
     ('ms', 8, True)
     """
     from treepipe.results.result import make_result
+    from treepipe.scenario.making import taken_as_exact
 
     chosen = _changed(scenario, runs=runs, seed=seed)
     return make_result(
@@ -69,6 +70,8 @@ def simulate(
         _predicted(chosen, say, paths=True),
         lossless=chosen.sampling.lossless,
         warmup=chosen.workload.warmup_requests,
+        taken_as_exact=taken_as_exact(chosen),
+        schedule=chosen.schedule.name,
     )
 
 
@@ -123,6 +126,7 @@ def run(
         memory=execution.peak_memory_bytes,
         warmup=chosen.workload.warmup_requests,
         recordings=execution.recordings,
+        schedule=chosen.schedule.name,
     )
 
 
@@ -221,7 +225,10 @@ class Validation:
         )
 
     def _repr_html_(self) -> str:
-        return html_table(self.rows[0].label, self._table(), self.warnings)
+        from treepipe.results.sheet import notebook
+        from treepipe.validation.validation_report import metrics_sheet
+
+        return notebook([metrics_sheet(self.content["scenarios"][0])], self.warnings)
 
     def _table(self) -> list[dict[str, Any]]:
         return [{"name": name, **asdict(each)} for name, each in self.metrics.items()]
@@ -429,9 +436,20 @@ class Plan:
         return "\n".join(verdict(self.found))
 
     def _repr_html_(self) -> str:
-        from treepipe.planner.report import verdict
+        from treepipe.planner.report import (
+            all_taken_as_exact,
+            binding,
+            equal_plans,
+            plan_warnings,
+            short_table,
+            verdict,
+        )
+        from treepipe.results.sheet import notebook
+        from treepipe.results.show import taken_as_exact
 
-        return html_table(self.found.cluster.name, self.rows, verdict(self.found))
+        found, first = self.found, taken_as_exact(all_taken_as_exact(self.found))
+        said = [*equal_plans(found), *verdict(found), *binding(found), *plan_warnings(found)]
+        return notebook([short_table(found)], said, first)
 
 
 def plan(cluster: Cluster | Path | str, say: Progress = silent) -> Plan:

@@ -152,9 +152,9 @@ def _predict(
 
 def _envelope(values: Sequence[Interval]) -> Interval:
     """Return the first interval's mean with bounds around all intervals."""
-    low = [v.mean if v.low is None else v.low for v in values]
-    high = [v.mean if v.high is None else v.high for v in values]
-    return Interval(values[0].mean, min(low), max(high))
+    low = min(v.mean if v.low is None else v.low for v in values)
+    high = max(v.mean if v.high is None else v.high for v in values)
+    return Interval(values[0].mean, low, high) if low < high else values[0]
 
 
 def _leave_out(
@@ -189,13 +189,13 @@ def alone_tokens_s() -> float:
 def n_max(values: Values) -> Interval:
     """Return the largest number of targets that are each as fast as alone, with its interval."""
     speeds = {n: own["per_target_tokens_s"] for n, own in values.items()}
-    most = (
+    mean, low, high = (
         max(
             (n for n, speed in speeds.items() if getattr(speed, end) >= alone_tokens_s()), default=0
         )
         for end in ("mean", "low", "high")
     )
-    return Interval(*most)
+    return Interval(mean, low, high)
 
 
 # --- entries, tables, fields and the plot --------------------------------------------------------

@@ -139,7 +139,7 @@ class Simulated:
 
 def _whole(value: Interval) -> Interval:
     """Set rounding errors of a zero, and of its interval, to 0."""
-    return Interval(0.0, 0.0, 0.0) if abs(value.mean) < ROUNDING_MS else value
+    return Interval(0.0, None, None, "all equal") if abs(value.mean) < ROUNDING_MS else value
 
 
 def simulate(

@@ -55,7 +55,7 @@ def rivals(found: SearchResult) -> list[str]:
     best, names = winner(found), []
     for name, ranked in found.best_of_each.items():
         if name != best:
-            high = gain(found, name, best).high
+            high = gain(found, name, best).ends[1]
             if ranked.tied or high is None or high >= 1:
                 names.append(name)
     return names

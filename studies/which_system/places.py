@@ -60,7 +60,7 @@ class Settings:
     grid: Mapping[str, Sequence[int]]
     places: Sequence[Place] = PLACES
     schedules: Sequence[ScheduleName] = SCHEDULES
-    cases: int = 12
+    cases: int = 20
 
 
 GRID = {

@@ -152,7 +152,7 @@ def _answer(found: Results, needed: NeedsOf) -> dict[str, Any]:
         told.append((value, where))
     if not told:
         return {"head": None}
-    beats = [where for value, where in told if value.low is not None and value.low > 1]
+    beats = [where for value, where in told if (low := value.ends[0]) is not None and low > 1]
     who, where = "no system of 2026 beats", "any"
     if beats:
         who, where = "systems of 2026 beat", f"{len(beats)} ({'; '.join(beats)})"

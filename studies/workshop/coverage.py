@@ -115,9 +115,10 @@ class Found:
     @property
     def ends(self) -> tuple[float, float]:
         """Both ends of a run's interval, over the prediction."""
-        assert self.run.low is not None  # a prediction has several runs
-        assert self.run.high is not None
-        return self.run.low / self.run.mean, self.run.high / self.run.mean
+        low, high = self.run.ends
+        assert low is not None  # a prediction has several runs
+        assert high is not None
+        return low / self.run.mean, high / self.run.mean
 
     @property
     def half_width(self) -> float:
@@ -248,8 +249,8 @@ def _bias(found: Sequence[Found]) -> Interval:
     logs = Interval.over(
         [fmean(np.log(each.run.mean / each.measured) for each in group) for group in _groups(found)]
     )
-    ends = (None if end is None else float(np.expm1(end)) for end in (logs.low, logs.high))
-    return Interval(float(np.expm1(logs.mean)), *ends)
+    low, high = (None if end is None else float(np.expm1(end)) for end in (logs.low, logs.high))
+    return Interval(float(np.expm1(logs.mean)), low, high)
 
 
 def _worlds(found: Sequence[Found]) -> dict[str, list[Found]]:

@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from tests.worlds.command_line import Terminal, run_with
 from treepipe import Scenario, simulate
 from treepipe.cli import main as cli
+from treepipe.results import show
 from treepipe.studies.study import STUDIES
 
 SCENARIOS = sorted((Path(cli.__file__).parents[1] / "studies" / "scenarios").glob("*.toml"))
@@ -122,3 +124,70 @@ def test_a_terminal_that_knows_only_ascii_is_shown_all_it_can(scenario: Path) ->
     )
     assert (shown.returncode, shown.stderr) == (0, b"")
     assert b"small" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "place", "answer"), [("si", 1, "simulate"), ("plan --ques", 2, "--question")]
+)
+def test_a_shell_completes_commands_and_options(
+    words: str, place: int, answer: str, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As bash asks, by the script that ``--show-completion`` prints."""
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    assert "_TREEPIPE_COMPLETE=complete_bash" in terminal.succeeds("--show-completion", "bash")
+    monkeypatch.setenv("_TREEPIPE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"treepipe {words}")
+    monkeypatch.setenv("COMP_CWORD", str(place))
+    assert terminal.succeeds().split() == [answer]
+
+
+class _Piped:
+    """Standard error that is no terminal, and tells when something is written to it."""
+
+    def __init__(self) -> None:
+        self.text, self.written = "", threading.Event()
+
+    def write(self, text: str) -> int:
+        self.text += text
+        self.written.set()
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+    def isatty(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_work_on_a_pipe_tells_how_far_it_is(quiet: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = _Piped()
+    monkeypatch.setattr(sys, "stderr", error)
+    monkeypatch.setattr(show, "LINE_S", 1e-3)
+    with show.ProgressBars(quiet) as say:
+        say("12 plans, 2 runs", 12)
+        say("", 3)
+        say("best so far: chain, 40 ms", 0)
+        error.text = ""
+        error.written.clear()
+        told = error.written.wait(0.2 if quiet else 60)
+    assert told == (not quiet)
+    if told:
+        assert error.text.startswith("12 plans, 2 runs: 3 of 12; best so far: chain, 40 ms\n")
+
+
+def test_half_of_the_gaps_being_0_is_explained_and_stands_last(
+    scenario: Path, terminal: Terminal
+) -> None:
+    shown = terminal.succeeds("simulate", scenario, "--set", "workload.new_tokens=40")
+    lines = [line.split()[1] for line in shown.splitlines() if line.startswith("│")]
+    assert lines.index("p50_time_between_tokens") > lines.index("throughput_tokens_s")
+    assert lines.index("p50_time_between_tokens") > lines.index("draft_idle")
+    assert "p50_time_between_tokens is 0: most tokens come together with the one before" in shown
+
+
+def test_a_title_names_the_schedule_that_runs(scenario: Path, terminal: Terminal) -> None:
+    changed = ("--set", "schedule.name=pp", "--json", "-")
+    assert "small, schedule flowspec (simulation" in terminal.succeeds("simulate", scenario)
+    assert "small, schedule pp (simulation" in terminal.succeeds("simulate", scenario, *changed[:2])
+    assert json.loads(terminal.succeeds("simulate", scenario, *changed))["schedule"] == "pp"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from tests.worlds.command_line import Terminal
 from treepipe.cli.show_profiles import show_profile
 from treepipe.executor.measure.profile_file import write_profile
 from treepipe.physics.timing import JitterKind, LinkTimes
@@ -132,3 +134,23 @@ def test_the_times_of_a_sampling_rule_are_shown(tmp_path: Path) -> None:
     rows = _rows(DeviceProfile.model_validate(keys), tmp_path / "device.toml")
     assert rows["exact"] == [["yes", "128,256", "2.8", ""]]
     assert rows["rejection"] == [["yes", "128,256", "2.8", "1: 0.25, 8: 0.5"]]
+
+
+def test_a_hosts_costs_are_shown_at_their_own_knots_with_its_factors(
+    tmp_path: Path, terminal: Terminal
+) -> None:
+    """All that the file holds, nothing that it does not."""
+    path = tmp_path / "host.toml"
+    origin = 'source = "s"\ndate = 2026-01-01\nhardware = "h"\nversions = "v"\n'
+    tables = "send_ms = { 1024 = 0.031, 65536 = 0.12 }\ntogether = { 2 = 1.25 }\nprocessors = 2\n"
+    path.write_text(f"{tables}draft_cold = {{ 1 = 1.4 }}\n[origin]\n{origin}")
+    shown = terminal.succeeds("profiles", path)
+    for key, values in (
+        ("send_ms", "1,024: 0.031, 65,536: 0.12"),
+        ("together", "2: 1.25"),
+        ("draft_cold", "1: 1.4"),
+        ("processors", "2.0"),
+    ):
+        assert re.search(rf"{key} +│ {re.escape(values)} ", shown), key
+    assert "not given" not in shown
+    assert "receive_ms" not in shown

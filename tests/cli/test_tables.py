@@ -72,7 +72,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(params=CHANGES)
 def found(request: pytest.FixtureRequest, scenario: Path) -> Result | Comparison:
-    each = Scenario.load(scenario, [SLOW, PAGED]).with_(**CHANGES[request.param])
+    each = Scenario.load(scenario, [SLOW, PAGED, "runs=3"]).with_(**CHANGES[request.param])
     if request.param == "versus":
         return compare(each, each.with_(**{"schedule.tree_size": 8}))
     return simulate(each)
@@ -107,5 +107,5 @@ def test_a_row_is_in_one_unit_and_the_file_in_milliseconds(found: Result | Compa
 def test_what_a_user_named_is_shown_as_it_is(name: str, scenario: Path, terminal: Terminal) -> None:
     """Brackets and colons are no styles and no pictures, on either stream."""
     named = ("simulate", scenario, "--runs", 1, "--set", f'name="{name}"')
-    assert f"{name} (simulation" in terminal.succeeds(*named)
+    assert f"{name}, schedule chain (simulation" in terminal.succeeds(*named)
     terminal.refuses(f"{name}: there is no such file", "simulate", name)

@@ -67,11 +67,26 @@ def test_the_boards_scenario_is_one(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "jetson.md").read_text()
     (text,) = re.findall(r"```toml\n(.*?)```", page, re.S)
     file = tmp_path / "boards.toml"
-    file.write_text(text)
+    file.write_text(text.replace("./acceptance.toml", "reference"))
     scenario = Scenario.load(file)
     workers = [stage.worker for stage in scenario.pipelines[0].stages]
     assert [scenario.drafts[0].worker, *workers] == [f"192.168.1.{n}:5600" for n in range(21, 26)]
     assert scenario.run.key == "cluster.key"
+    roles = [*scenario.drafts, *scenario.pipelines[0].stages]
+    assert [role.host for role in roles] == [f"board{n}" for n in range(1, 6)]
+
+
+def test_the_boards_steps_are_in_an_order_that_works() -> None:
+    """Each file is made before it is read: the wheel, the key, the profiles."""
+    page = (ROOT / "docs" / "jetson.md").read_text()
+    steps = [
+        "useradd", "pip wheel", "scp dist/", "venv /opt", "--make-key", "scp -p cluster.key",
+        "rsync -aL", "calibrate --device", "calibrate acceptance", "worker --listen",
+        "calibrate links", "calibrate run", "treepipe simulate", "treepipe run",
+        "treepipe validate",
+    ]  # fmt: skip
+    places = [page.index(step) for step in steps]
+    assert places == sorted(places)
 
 
 def test_the_unit_and_the_image_start_a_worker() -> None:
@@ -80,5 +95,14 @@ def test_the_unit_and_the_image_start_a_worker() -> None:
     assert re.search(
         r"^ExecStart=\S+/treepipe worker --listen \S+ --key \S+ --models \S+$", unit, re.M
     )
+    page = (ROOT / "docs" / "jetson.md").read_text()
+    assert "SupplementaryGroups=video render" in unit
+    assert "--groups video,render" in image
+    assert "--groups video,render" in page
+    key = re.findall(r"--key (\S+)/cluster.key", unit)[0]
+    models = re.findall(r"--models (\S+)$", unit, re.M)[0]
+    made = " ".join(line for line in page.splitlines() if line.startswith("install -d "))
+    assert {key, models, "/opt/treepipe"} <= set(made.split())
+    assert "python3-venv" in page
     assert 'ENTRYPOINT ["treepipe", "worker"]' in image
     assert "constraints.txt" in image

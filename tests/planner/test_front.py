@@ -42,9 +42,10 @@ def cluster(**search: Any) -> Cluster:
 def weighed(time: float, rate: float, price: float) -> Simulated:
     values = {TIME: time, "throughput_tokens_s": rate}
     outcome = Outcome(
-        {name: Interval(value, value, value) for name, value in values.items()},
+        {name: Interval(value, None, None, "exact") for name, value in values.items()},
         {},
         observations={name: (value, value) for name, value in values.items()},
+        exact=True,
     )
     scenario = Scenario.of({k: v for k, v in BOUGHT.items() if k != "search"} | {
         "schedule": {"name": "pp"}

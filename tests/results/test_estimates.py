@@ -85,7 +85,8 @@ def test_every_metric_and_device_has_an_interval_over_runs_and_over_batches(tmp_
         assert set(result["metrics"]) - few == set(METRICS) - few - {"fairness"}, "of one pipeline"
         many = [each for name, each in result["metrics"].items() if name not in few]
         for shown in (*many, *result["utilization"].values()):
-            assert shown["low"] <= shown["mean"] <= shown["high"]
+            assert shown["low"] is None or shown["low"] < shown["mean"] < shown["high"]
+        assert result["metrics"][METRIC]["low"] is not None
 
 
 def test_one_short_run_has_no_interval(tmp_path: Path) -> None:
@@ -169,3 +170,30 @@ def test_batches_of_a_simulated_run_cover_what_long_runs_find(tmp_path: Path) ->
             low, high = metrics[name].low, metrics[name].high
             hits[name] += low <= truth[name] <= high
     assert all(0.82 * runs <= count for count in hits.values()), hits
+
+
+@pytest.mark.parametrize(
+    ("settings", "exact"),
+    [
+        (["schedule.name=pp"], True),
+        (["schedule.name=chain", "acceptance.beta=1.0"], True),
+        (["schedule.name=chain", "acceptance.beta=0.0"], True),
+        (["schedule.name=chain"], False),
+        (["schedule.name=pp", "links.default={latency_ms=1,jitter_ms=1}"], False),
+        (["schedule.name=pp", "links.default={latency_ms=1,loss=0.1,retransmit_ms=9}"], False),
+        (["schedule.name=pp", "workload.new_tokens={distribution='uniform',min=2,max=20}"], False),
+        (["schedule.name=pp", "workload.arrivals={process='poisson',rate_per_s=1.0}"], False),
+    ],
+)
+def test_a_figure_is_exact_where_nothing_is_drawn(
+    settings: list[str], exact: bool, tmp_path: Path
+) -> None:
+    """So that any other seed would give the same; else two runs give no interval, nor say so."""
+    one, other = (simulated(tmp_path, "runs=2", *settings, seed) for seed in ("seed=1", "seed=8"))
+    found = observe(one, 0)
+    assert found.exact == exact
+    metrics, shares = found.intervals
+    assert {each.fixed for each in (*metrics.values(), *shares.values())} == {"exact" * exact}
+    assert (found.warnings == []) == exact
+    alike = all(metrics[name] == each for name, each in observe(other, 0).intervals[0].items())
+    assert alike == exact

@@ -117,7 +117,7 @@ def test_where_no_time_passes_there_are_times_and_no_rates() -> None:
     assert not {"throughput_tokens_s", "per_session_throughput_tokens_s"} & set(metrics)
     empty = replace(_trace(0.0), spans=[])
     assert utilization(empty) == {}
-    for traces in ([empty], [empty, empty]):
+    for traces in ([empty], [empty] * 3):
         estimates = observe(traces)
         assert estimates.utilization == {}
         (sentence,) = estimates.warnings

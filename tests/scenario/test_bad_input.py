@@ -162,7 +162,12 @@ REFUSED: list[tuple[str, ...]] = [
     (HITS % "1000000000=0.9", "less than or equal to 100000"),
     (HITS % "1=0.9,4=0.5", "the share falls from 0.9 at 1 to 0.5"),
     (HITS % "1=[0.7,0.6],4=[0.9,0.5]", "the share falls from 0.6 at 1 to 0.5 at 4 (depth 2)"),
-    ("acceptance={source='profile'}", "a profile is chosen by its name, and nothing else"),
+    ("acceptance={source='profile'}", "key acceptance.name is missing: the name of a profile"),
+    (
+        "acceptance={source='profile',name='reference',file='pool.json'}",
+        "key acceptance.file has no place beside acceptance.name",
+    ),
+    ("acceptance={source='profile',name='reference',tables={1=0.5}}", "acceptance.tables"),
     ("acceptance={source='pool',file='x.json'}", "x.json: there is no such acceptance pool"),
     ("acceptance={source='replay',file='x.json'}", "x.json: there is no such recording"),
     ("scale.misses=4", "leaves no room for so many misses"),

@@ -8,6 +8,7 @@ from tests.worlds.theory_scenarios import Written, draft_of, stages_of
 from treepipe.core.errors import UserError
 from treepipe.scenario.resolve import deploy, input_warnings
 
+BOARD = "jetson-agx-orin"
 ESTIMATED = (
     'target={profile="llama-3.2-1b"}',
     'drafts=[{device="jetson-agx-orin",model={profile="llama-3.2-1b"}}]',
@@ -33,9 +34,21 @@ def test_a_simulation_says_of_estimates_in_one_line() -> None:
 def test_devices_of_which_the_same_is_true_share_a_sentence() -> None:
     written = Written("chain", *ESTIMATED)
     deployment = deploy(written.scenario)
-    layers = [w for w in deployment.warnings if "no layer was measured" in w]
+    layers = [w for w in deployment.warnings if "not measured there" in w and "layer of" in w]
     assert len(layers) == 1
     assert layers[0].startswith("devices jetson-agx-orin, l40: ")
+
+
+def test_target_and_draft_of_which_the_same_is_true_share_a_sentence() -> None:
+    both = [
+        f"pipelines=[{{stages=[{{device={BOARD!r},count=4}}]}}]",
+        'target={profile="llama-3.1-8b"}',
+    ]
+    written = Written("chain", *ESTIMATED, *(each.replace("'", '"') for each in both))
+    (said,) = [w for w in deploy(written.scenario).warnings if "not measured there" in w]
+    for part in ("layer", "output projection"):
+        for model in ("llama-3.1-8b", "llama-3.2-1b"):
+            assert f"{part} of {model} in bfloat16" in said
 
 
 def test_measured_inputs_are_no_estimates() -> None:

@@ -4,6 +4,7 @@ every example in the docs and every shipped file is read as it stands."""
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from treepipe.profiles.library import LIBRARY
 from treepipe.scenario.keys import key_facts
 from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
+from treepipe.sim.acceptance_pool import acceptance_pool
 from treepipe.sim.predict import predict
 from treepipe.studies.workshop.scenario_page import with_tables
 
@@ -103,9 +105,8 @@ def examples() -> list[tuple[str, str]]:
 def test_examples_in_the_docs_are_whole_scenarios(text: str, tmp_path: Path) -> None:
     path = tmp_path / "example.toml"
     path.write_text(text)
-    if "./code.toml" in text:  # the only file that is read with the scenario itself
-        shipped = LIBRARY / "acceptance" / "reference.toml"
-        path.write_text(text.replace("./code.toml", str(shipped)))
+    # Acceptance is the only file that is read with the scenario itself.
+    path.write_text(re.sub(r'"\./(code|acceptance)\.toml"', '"reference"', text))
     data = read_toml(path)
     if "search" in data:
         Cluster.load(path)
@@ -119,9 +120,20 @@ SCENARIOS = sorted((STUDIES / "scenarios").glob("*.toml"))
 FEW = ("runs=1", "workload.requests=2", "workload.new_tokens=6")
 
 
+CLUSTERS = sorted((STUDIES / "clusters").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", CLUSTERS, ids=lambda path: path.stem)
+def test_shipped_clusters_are_whole_wherever_they_are_copied_to(path: Path, tmp_path: Path) -> None:
+    cluster = Cluster.load(shutil.copy(path, tmp_path))
+    deploy(cluster)
+    assert acceptance_pool(cluster)[0].candidates > 1
+
+
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_shipped_scenarios_simulate(path: Path) -> None:
-    (trace,) = predict(Scenario.load(path, FEW))
+def test_shipped_scenarios_simulate(path: Path, tmp_path: Path) -> None:
+    """Wherever they are copied to."""
+    (trace,) = predict(Scenario.load(shutil.copy(path, tmp_path), FEW))
     assert [len(request.tokens) for request in trace.requests] == [6, 6]
     of_runs = ("read only in a run", "read only where something is drafted (schedule.name)")
     assert not [w for w in trace.warnings if "no effect" in w and not w.endswith(of_runs)]

@@ -73,7 +73,7 @@ app = typer.Typer(
     cls=Commands,
     help="Plan and run tree speculative decoding over pipelines of devices.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
 )
 
@@ -93,7 +93,7 @@ def main() -> None:
     _print_anything()
     with Interruption.noted() as interruption:
         try:
-            app(standalone_mode=True)
+            app(standalone_mode=True, prog_name="treepipe")
         except (Interrupted, KeyboardInterrupt):
             _end_interrupted()
         except Exception as error:

@@ -98,6 +98,7 @@ def plan(asked: PlanOptions) -> None:
     from treepipe.planner.report import (
         check_feasible,
         default_out,
+        is_written,
         plan_content,
         show_finding,
         show_plan,
@@ -113,7 +114,8 @@ def plan(asked: PlanOptions) -> None:
         return
     out = default_out(asked.cluster) if asked.out is None else asked.out
     files = {"--out": out, "--plot": asked.plot, "--report": asked.report}
-    asked.check(files, asked.cluster, keep=asked.kept("--out"))
+    ours = asked.out is None and is_written(out)  # replaced, as nobody named it
+    asked.check(files, asked.cluster, keep=asked.kept() if ours else asked.kept("--out"))
     loaded = Cluster.load(asked.cluster, asked.changes)
     for name, given in asked.analyses.items():
         analyses()[name].finding.check(loaded, given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -29,6 +29,7 @@ from treepipe.profiles.schema import (
     DeviceProfile,
     EmulatedProfile,
     Hardware,
+    HostProfile,
     Link,
     ModelProfile,
     SamplingTime,
@@ -70,6 +71,8 @@ def show_profile(name: str, plot: Path | None, console: Console) -> None:
         print_sheet(console, _sizes_table(profile))
     elif isinstance(profile, AcceptanceProfile):
         print_sheet(console, _acceptance_table(profile))
+    elif isinstance(profile, HostProfile):
+        print_sheet(console, _host_table(profile))
     else:
         for table in _curve_tables(shown):
             print_sheet(console, table)
@@ -192,6 +195,17 @@ def _sizes_table(model: ModelProfile) -> Sheet:
     sheet.add("keys and values of a token in all layers, KiB", f"{kv * model.layers:g}")
     if state := model.layers * model.state * STATE_BYTES:
         sheet.add("state of a request in all layers, MiB", f"{state / 2**20:.1f}")
+    return sheet
+
+
+def _host_table(profile: HostProfile) -> Sheet:
+    """Show what the profile holds, each table at its own knots."""
+    sheet = Sheet("what the host adds to its devices' times", words("key", "values", "meaning"))
+    for key in sorted(profile.model_fields_set - {"origin", "iqr", "fit"}):
+        value = getattr(profile, key)
+        if isinstance(value, Mapping):
+            value = ", ".join(f"{knot:,}: {each:.4g}" for knot, each in sorted(value.items()))
+        sheet.add(key, str(value), HostProfile.model_fields[key].description or "")
     return sheet
 
 

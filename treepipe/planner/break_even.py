@@ -422,14 +422,17 @@ def _nearer(axis: Axis, leads: Leads, ends: tuple[float, float]) -> float | None
 def _lead(
     result: SearchResult, goals: Goals, names: tuple[ScheduleName, ScheduleName]
 ) -> Lead | None:
-    """Return the advantage of the first schedule at a value; None if it has no interval."""
+    """Return the advantage of the first schedule at a value, with unknown ends where its interval
+    has none; None if it has no advantage."""
     gap = relative_gap(goals[names[0]], goals[names[1]], 1)
-    if gap is None or gap.low is None or gap.high is None or gap.low <= -1:
+    if gap is None:
         return None
-    low, mean, high = sorted(
-        result.goal.cost(math.log1p(end)) for end in (gap.low, gap.mean, gap.high)
-    )
-    return low, mean, high
+    mean, ends = result.goal.cost(math.log1p(gap.mean)), list[float]()
+    for end in gap.ends:
+        if end is None:
+            return -math.inf, mean, math.inf
+        ends.append(result.goal.cost(math.log1p(end)))
+    return min(ends), mean, max(ends)
 
 
 def _crossing(
@@ -459,5 +462,5 @@ def _crossing(
 def zero_between(a: float, b: float, leads: Mapping[float, Lead], which: int) -> float:
     """Return the zero of the line between two values, or the nearer end if it lies outside."""
     at, to = leads[a][which], leads[b][which]
-    share = at / (at - to) if at != to else 0.5
+    share = 0.5 if at == to else 1.0 if math.isinf(at) else at / (at - to)
     return math.exp(math.log(a) + min(1.0, max(0.0, share)) * math.log(b / a))

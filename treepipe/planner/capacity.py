@@ -34,7 +34,8 @@ FARTHER = 4
 HALVINGS = 5
 """Bisections of the interval in which the limits begin to be broken (in logarithms)."""
 Slack: TypeAlias = tuple[float, float, float]
-"""Margin to the limits (logarithm of a factor): low end, mean and high end."""
+"""Margin to the limits (logarithm of a factor): low end, mean and high end; unknown ends are
+infinite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,8 @@ class _Search:
             if self._slack[min(self._slack)][1] < 0:
                 return Capacity(self._name, None, None, None, limit)
             fastest = max(self._slack)
-            return Capacity(self._name, fastest, fastest, None, limit, self._overloaded(fastest))
+            sure = fastest if self._slack[fastest][0] >= 0 else None
+            return Capacity(self._name, fastest, sure, None, limit, self._overloaded(fastest))
         low, high = ends
         for _ in range(HALVINGS):
             middle = math.sqrt(low * high)
@@ -218,9 +220,12 @@ def _slack(name: str, bound: float, outcome: Outcome) -> Slack:
             f"workload.requests or runs"
         )
     cost = metric(name).cost
-    ends = [value.mean if end is None else end for end in (value.low, value.high)]
-    low, high = sorted(-cost(_apart(end, bound)) for end in ends)
-    return low, -cost(_apart(value.mean, bound)), high
+    mean, ends = -cost(_apart(value.mean, bound)), list[float]()
+    for end in value.ends:
+        if end is None:
+            return -math.inf, mean, math.inf
+        ends.append(-cost(_apart(end, bound)))
+    return min(ends), mean, max(ends)
 
 
 def _apart(value: float, bound: float) -> float:

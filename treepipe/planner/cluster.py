@@ -130,7 +130,7 @@ class Search(Section):
         3, description="one of so many of a schedule's candidates survives a rung"
     )
     cases: Annotated[int, Field(ge=0, le=10_000)] = Field(
-        16, description="in which inputs that are estimates vary together; 0: none"
+        20, description="in which inputs that are estimates vary together; 0: none"
     )
 
     @field_validator("cases")

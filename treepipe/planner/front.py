@@ -125,7 +125,7 @@ def _beaten(plans: Sequence[Simulated], place: int, by: int, goals: Sequence[str
     }
     certain = all(
         gap is not None
-        and gap.low is not None
+        and gap.ends[0] is not None
         and (abs(gap.mean) <= ROUNDING or not may_be_equal(gap))
         for gap in gaps.values()
     )

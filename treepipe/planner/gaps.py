@@ -16,25 +16,29 @@ import numpy.typing as npt
 
 from treepipe.planner.candidates import Candidate
 from treepipe.results.metric import Metric
-from treepipe.results.statistics import POSITIVE, Interval, Paired, Values
+from treepipe.results.show import number
+from treepipe.results.statistics import POSITIVE, ROUNDING, Interval, Paired, Values
 from treepipe.sim.points import Outcome
 
 NEAR = log(1.1)
 """Logarithm of the ratio to the best plan's goal up to which few runs never give a plan up."""
+FAR = 10.0
+"""Factor beyond which a ratio is given by this bound alone, and below whose inverse."""
 DOUBT = 3.0
 """Standard errors of a plan's gap to the best one, beyond which it is given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """A figure of every run; ``common`` as for ``Interval.over``."""
+    """A figure of every run; ``common`` and ``exact`` as for ``Interval.over``."""
 
     values: Values
     common: float = 0.0
+    exact: bool = False
 
     @classmethod
     def of(cls, outcome: Outcome, goal: str) -> Runs:
-        return cls(outcome.observations[goal], outcome.common)
+        return cls(outcome.observations[goal], outcome.common, outcome.exact)
 
     @property
     def mean(self) -> float:
@@ -60,20 +64,21 @@ class Simulated:
         """Return the figure in every run; a price is equal in all of them."""
         if goal in self.candidate.prices:
             count = max((len(each) for each in self.outcome.observations.values()), default=1)
-            return Runs([self.candidate.prices[goal]] * count)
+            return Runs([self.candidate.prices[goal]] * count, exact=True)
         return Runs.of(self.outcome, goal)
 
 
 def relative_gap(best: Runs, other: Runs, comparisons: int) -> Interval | None:
     """Return other / best - 1 of means over the same runs; None if one of them is not above 0.
 
-    No bound is below -100 %, and swapping the two plans swaps the bounds, with two runs, too.
+    No bound is below -100 %, and swapping the two plans swaps the bounds.
 
     Args:
         comparisons: number of intervals that hold together.
 
-    >>> relative_gap(Runs([10.0, 12.0]), Runs([20.0, 24.0]), 1)
-    Interval(mean=1.0, low=1.0, high=1.0)
+    >>> gap = relative_gap(Runs([10.0, 12.0, 11.0]), Runs([20.0, 24.0, 22.0]), 1)
+    >>> gap, gap.fixed
+    (Interval(mean=1.0, low=None, high=None), 'all equal')
     """
     if best.mean <= 0 or other.mean <= 0:
         return None
@@ -86,6 +91,7 @@ def relative_gap(best: Runs, other: Runs, comparisons: int) -> Interval | None:
         within=POSITIVE,
         common=max(best.common, other.common),
         together=comparisons,
+        exact=best.exact and other.exact,
     ).relative
 
 
@@ -119,20 +125,36 @@ def relative_change(stated: Runs, changed: Runs) -> Interval:
 
 def may_be_equal(gap: Interval | None) -> bool:
     """Return whether two plans are indistinguishable: the interval holds 0, or there is none."""
-    return gap is None or gap.low is None or gap.high is None or gap.low <= 0 <= gap.high
+    if gap is None:
+        return True
+    low, high = gap.ends
+    return low is None or high is None or low - ROUNDING <= 0 <= high + ROUNDING
 
 
 def shown(share: float) -> str:
-    """Format a relative difference for a table; factors beyond ten are abbreviated.
+    """Format a relative difference; factors beyond ten, either way, are abbreviated.
 
     >>> shown(-0.4), shown(0.545), shown(-0.9999), shown(41.0)
-    ('-40.0%', '+54.5%', 'below -90%', 'above 10x')
+    ('-40.0%', '+54.5%', 'below 0.1x', 'above 10x')
     """
-    if share > 9:
-        return "above 10x"
-    return "below -90%" if share < -0.9 else f"{share:+.1%}"
+    return _beyond(1 + share) or f"{share:+.1%}"
 
 
-def shown_interval(low: float | None, high: float | None) -> str:
-    """Format both ends for a table; empty if one is unknown."""
-    return "" if low is None or high is None else f"{shown(low)} … {shown(high)}"
+def shown_factor(factor: float) -> str:
+    """Format a ratio of two figures, beyond ten as ``shown`` does.
+
+    >>> shown_factor(1.5449), shown_factor(4e150)
+    ('1.54', 'above 10x')
+    """
+    return _beyond(factor) or number(factor, 3)
+
+
+def _beyond(factor: float) -> str:
+    return "above 10x" if factor > FAR else "below 0.1x" if factor < 1 / FAR else ""
+
+
+def shown_interval(gap: Interval) -> str:
+    """Format both ends for a table; without them say what is known instead, if anything is."""
+    if gap.low is None or gap.high is None:
+        return gap.fixed
+    return f"{shown(gap.low)} … {shown(gap.high)}"

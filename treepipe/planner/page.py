@@ -8,6 +8,7 @@ from treepipe.planner.analysis import Finding, analyses, with_empty
 from treepipe.planner.front_plot import search_figure
 from treepipe.planner.halving import SearchResult
 from treepipe.planner.report import (
+    all_taken_as_exact,
     binding,
     cases_table,
     front_table,
@@ -66,7 +67,7 @@ def question(result: SearchResult) -> list[str]:
         if (price := getattr(search.limits, name)) is not None:
             limits.append(f"all devices together at most {price:g} {unit}")
     limits.append(f"at most {search.limits.memory_share:.0%} of each device's memory")
-    requests = cluster.workload.requests
+    taken, requests = all_taken_as_exact(result), cluster.workload.requests
     in_a_run = "1 request" if requests == 1 else f"{requests} requests"
     return [
         f"Which schedule, with which parameters and which layers per stage, has the {side} "
@@ -74,6 +75,7 @@ def question(result: SearchResult) -> list[str]:
         f"Tried: {', '.join(search.schedules)} ({result.rungs[0].candidates} plans simulated, "
         f"{len(result.refused)} refused), {in_a_run} a run.",
         f"Limits: {'; '.join(limits)}.",
+        *(f"Taken as exact: {each}." for each in taken),
     ]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from os.path import relpath
 from pathlib import Path
@@ -19,15 +20,15 @@ from treepipe.planner.analysis import Finding, with_empty
 from treepipe.planner.candidates import Candidate
 from treepipe.planner.cluster import published_price
 from treepipe.planner.front import Front
-from treepipe.planner.gaps import shown_interval
+from treepipe.planner.gaps import shown, shown_factor, shown_interval
 from treepipe.planner.halving import Ranked, SearchResult
-from treepipe.planner.uncertain import Cases
+from treepipe.planner.uncertain import FEWEST_CASES, Cases
 from treepipe.profiles.library import is_path
 from treepipe.results.metrics import METRIC, PRICES, in_words, metric
 from treepipe.results.sheet import Sheet, figures, words
-from treepipe.results.show import number, print_sheet
-from treepipe.results.statistics import CONFIDENCE, Interval
-from treepipe.scenario.making import share_warnings
+from treepipe.results.show import number, print_sheet, print_taken_as_exact
+from treepipe.results.statistics import CONFIDENCE, FEWEST, Interval
+from treepipe.scenario.making import share_warnings, taken_as_exact
 
 SCHEMA = "treepipe.plan/1"
 NAMED = 4
@@ -50,6 +51,7 @@ def plan_content(result: SearchResult, done: Mapping[str, Finding] | None = None
         "interrupted": result.interrupted,
         "rungs": [asdict(rung) for rung in result.rungs],
         "confidence": CONFIDENCE,
+        "taken_as_exact": all_taken_as_exact(result),
         "comparisons": result.comparisons,
         "uncertain_inputs": {} if result.cases is None else _uncertain_inputs(result, result.cases),
         **{key: value for each in findings for key, value in each.as_dict().items()},
@@ -91,8 +93,11 @@ def _entry(ranked: Ranked, goal: str) -> dict[str, Any]:
 
 
 def show_plan(result: SearchResult, console: Console) -> None:
-    """Print the ranking, the refused plans, and the verdict."""
-    print_sheet(console, ranking_table(result))
+    """Print what is taken as exact, the ranking, the refused plans, and the verdict."""
+    print_taken_as_exact(all_taken_as_exact(result), console)
+    print_sheet(console, short_table(result))
+    for sentence in equal_plans(result):
+        console.print(sentence, highlight=False)
     of_inputs = by_inputs(result)  # printed last
     found = [sentence for sentence in verdict(result) if sentence not in of_inputs]
     for sentence in [*found, *prices(result), *binding(result)]:
@@ -105,6 +110,12 @@ def show_plan(result: SearchResult, console: Console) -> None:
         console.print(f"warning, {warning}", highlight=False)
     for sentence in of_inputs:
         console.print(sentence, highlight=False)
+
+
+def all_taken_as_exact(result: SearchResult) -> list[str]:
+    """Name the inputs of any plan that no interval includes."""
+    scenarios = (each.candidate.scenario for each in result.ranking)
+    return list(dict.fromkeys(each for own in scenarios for each in taken_as_exact(own)))
 
 
 def plan_warnings(result: SearchResult) -> list[str]:
@@ -121,11 +132,10 @@ def front_table(front: Front) -> Sheet | None:
     if len(front.values) < 2 or len(front.goals) < 2:
         return None
     goals = [f"{in_words(goal)} ({metric(goal).unit})" for goal in front.goals]
-    title = "all goals: plans of the ranking, and what beats them in every goal"
+    title = "all goals: plans of the ranking, and what beats them in every goal (?: not surely)"
     sheet = Sheet(title, [*figures("", *goals), *words("beaten by")])
     beaten = {
-        each.plan: f"{each.by + 1}{'' if each.beyond_doubt else ', not beyond doubt'}"
-        for each in front.beaten
+        each.plan: f"{each.by + 1}{'' if each.beyond_doubt else '?'}" for each in front.beaten
     }
     for place, values in enumerate(front.values):
         cells = [number(values[goal]) for goal in front.goals]
@@ -151,7 +161,7 @@ def headline(result: SearchResult) -> str:
     sentence = f"{called}: {_figure(result)}{_over_plain(result)}"
     tied = [each.candidate for each in result.best_of_each.values() if each.tied]
     simpler = min(tied, key=lambda each: each.parameters, default=best)
-    if simpler.parameters < best.parameters:
+    if result.runs >= FEWEST and simpler.parameters < best.parameters:
         runs = result.runs
         sentence += f"; {simpler.schedule} is as good as far as {runs} runs can tell, and simpler"
     return sentence
@@ -179,7 +189,7 @@ def _over_plain(result: SearchResult) -> str:
         return ", and no schedule that drafts is better" if len(best_of_each) > 1 else ""
     over = plain[0].gap.shifted(1.0)
     factor = over if goal.less_is_better else over.inverse()
-    times, ends = number(factor.mean, DIGITS), _in_brackets(factor)
+    times, ends = shown_factor(factor.mean), _in_brackets(factor, shown_factor)
     if goal.name.endswith("_ms"):
         return f", {times} times as fast as plain decoding{ends}"
     if goal.less_is_better:
@@ -187,11 +197,14 @@ def _over_plain(result: SearchResult) -> str:
     return f", {times} times that of plain decoding{ends}"
 
 
-def _in_brackets(interval: Interval) -> str:
+def _digits(value: float) -> str:
+    return number(value, DIGITS)
+
+
+def _in_brackets(interval: Interval, text: Callable[[float], str] = _digits) -> str:
     if interval.low is None or interval.high is None:
-        return ""
-    low, high = number(interval.low, DIGITS), number(interval.high, DIGITS)
-    return f" ({CONFIDENCE:.0%}: {low} to {high})"
+        return f" ({interval.fixed})" if interval.fixed else ""
+    return f" ({CONFIDENCE:.0%}: {text(interval.low)} to {text(interval.high)})"
 
 
 def in_two_sentences(result: SearchResult) -> list[str]:
@@ -225,10 +238,10 @@ def ranking_notes(result: SearchResult) -> list[str]:
         dealt = " | ".join(" ".join(map(str, counts)) for counts in best.layers)
         sentences.append(f"its layers per stage: {dealt}")
     apart = _apart(result)
-    if any(each.tied and (each.gap is None or each.gap.low != each.gap.high) for each in others):
-        doubt = f"{result.runs} runs cannot tell whether these are worse; more may (--runs)"
-        apart.insert(1, doubt)
-    if others:
+    if any(each.tied and (each.gap is None or not each.gap.fixed) for each in others):
+        more = "more may" if result.runs >= FEWEST else f"{FEWEST} or more may"
+        apart.insert(1, f"{result.runs} runs cannot tell whether these are worse; {more} (--runs)")
+    if any(each.gap is not None and each.gap.low is not None for each in others):
         apart.append(
             f"differences: {CONFIDENCE:.0%} intervals that hold for all pairs of these plans "
             f"({result.comparisons}) together, over {result.runs} runs on the same texts"
@@ -270,15 +283,24 @@ def by_inputs(result: SearchResult) -> list[str]:
         return []
     wide, shares = cases.widened(winner, result.value(result.best)), cases.best_in(result.goal)
     others = {name: share for name, share in shares.items() if share and name != winner}
-    winners = [f"{winner} is the best schedule in {shares[winner]:.0%}"]
+    winners = [f"{winner} is the best schedule in {_share(shares[winner], cases)}"]
     winners += [
-        f"{name} in {others[name]:.0%}" for name in sorted(others, key=lambda n: -others[n])
+        f"{name} in {_share(others[name], cases)}"
+        for name in sorted(others, key=lambda n: -others[n])
     ]
     inputs = ", ".join(f"{of} ±{share:.0%}" for of, share in cases.inputs.items())
+    ends = f"{_ends(wide)} {result.goal.unit}"
+    if wide.low is None:
+        ends = f"{cases.count} cases give no range (search.cases: {FEWEST_CASES} or more)"
     return [
-        f"with its inputs' uncertainty: {_ends(wide)} {result.goal.unit}; {', '.join(winners)} of "
-        f"{cases.count} cases that the inputs allow ({inputs})"
+        f"with its inputs' uncertainty: {ends}; {', '.join(winners)} of {cases.count} cases that "
+        f"the inputs allow ({inputs})"
     ]
+
+
+def _share(share: float, cases: Cases) -> str:
+    """Format a share of the cases, of few cases as their number."""
+    return f"{share:.0%}" if cases.count >= FEWEST_CASES else f"{round(share * cases.count)}"
 
 
 def cases_table(result: SearchResult) -> Sheet:
@@ -292,8 +314,8 @@ def cases_table(result: SearchResult) -> Sheet:
     for name, each in result.best_of_each.items():
         value = result.value(each)
         both = _ends(cases.widened(name, value))
-        sheet.add(name, number(value.mean), _ends(value), both, f"{shares[name]:.0%}")
-    return sheet
+        sheet.add(name, number(value.mean), _ends(value), both, _share(shares[name], cases))
+    return sheet.filled
 
 
 def prices(result: SearchResult) -> list[str]:
@@ -329,11 +351,14 @@ def check_feasible(result: SearchResult) -> None:
         )
 
 
+def _ranking_title(result: SearchResult) -> str:
+    rungs = ", ".join(f"{rung.candidates} on {rung.runs} runs" for rung in result.rungs)
+    return f"{result.cluster.name}: {result.goal.in_words} (plans simulated: {rungs})"
+
+
 def ranking_table(result: SearchResult) -> Sheet:
     """Show the ranking; if no plan keeps the limits, with each one's excess."""
-    unit, columns = result.goal.unit, words("", "plan")
-    rungs = ", ".join(f"{rung.candidates} on {rung.runs} runs" for rung in result.rungs)
-    title = f"{result.cluster.name}: {result.goal.in_words} (plans simulated: {rungs})"
+    unit, columns, title = result.goal.unit, words("", "plan"), _ranking_title(result)
     if result.feasible:
         columns += figures(unit, "95 % interval", "against the best", "95 %, all together", "")
     else:
@@ -349,18 +374,66 @@ def ranking_table(result: SearchResult) -> Sheet:
             sheet.add(*cells, _ends(value), "", "", "best")
         else:
             gap, tied = each.gap, "not distinguishable" if each.tied else ""
-            relative = "" if gap is None else f"{gap.mean:+.1%}"
-            interval = "" if gap is None else shown_interval(gap.low, gap.high)
+            relative = "" if gap is None else shown(gap.mean)
+            interval = "" if gap is None else shown_interval(gap)
             sheet.add(*cells, _ends(value), relative, interval, tied)
     return sheet
 
 
+def short_table(result: SearchResult) -> Sheet:
+    """Show the ranking in a terminal's width: of each plan the settings that others of its schedule
+    have otherwise, and how far it is behind the best one."""
+    if not result.feasible:
+        return ranking_table(result)
+    heads = figures("", result.goal.unit, "against the best (95 %, all together)")
+    sheet = Sheet(_ranking_title(result), [heads[0], *words("plan"), *heads[1:], *words("worse")])
+    for rank, each in enumerate(result.ranking, 1):
+        behind, worse = "", "best"
+        if rank > 1:
+            behind = "" if each.gap is None else _behind(each.gap)
+            worse = "maybe" if each.tied else "yes"
+        figure = number(result.value(each).mean)
+        sheet.add(str(rank), _in_short(each, result), figure, behind, worse)
+    return sheet
+
+
+def _behind(gap: Interval) -> str:
+    ends = shown_interval(gap)
+    return f"{shown(gap.mean)} ({ends})" if ends else shown(gap.mean)
+
+
+def _in_short(ranked: Ranked, result: SearchResult) -> str:
+    """Name a plan by its schedule, and by the settings in which ranked plans of it differ."""
+    plan = ranked.candidate
+    every = [x.candidate.chosen for x in result.ranking if x.candidate.schedule == plan.schedule]
+    differ = [x for x in plan.chosen if any(x not in chosen for chosen in every)]
+    return " ".join([plan.schedule, *differ])
+
+
+def equal_plans(result: SearchResult) -> list[str]:
+    """Name the plans that have all figures of a ranked one, by its place in the ranking."""
+    found = [
+        f"{rank} = {', '.join(others)}"
+        for rank, each in enumerate(result.ranking, 1)
+        if (others := _equals(each))
+    ]
+    return [f"the same on all texts: {'; '.join(found)}"] if found else []
+
+
 def _ends(interval: Interval) -> str:
-    return " … ".join(number(end) for end in (interval.low, interval.high) if end is not None)
+    if interval.low is None or interval.high is None:
+        return interval.fixed
+    return f"{number(interval.low)} … {number(interval.high)}"
 
 
 def _named(ranked: Ranked) -> str:
-    """Name a plan and its equals: those of the same schedule by the settings that differ, others by
+    others = _equals(ranked)
+    label = ranked.candidate.label
+    return f"{label}; the same on all texts: {', '.join(others)}" if others else label
+
+
+def _equals(ranked: Ranked) -> list[str]:
+    """Name a plan's equals: those of the same schedule by the settings that differ, others by
     schedule and settings, or by their number."""
     by_schedule: dict[str, list[Candidate]] = {}
     for same in ranked.candidate.same:
@@ -371,7 +444,7 @@ def _named(ranked: Ranked) -> str:
             others += [" ".join(x for x in same.chosen if x not in plan.chosen) for same in each]
         else:
             others.append(each[0].label if len(each) == 1 else f"{schedule} ({len(each)} settings)")
-    return f"{plan.label}; the same on all texts: {', '.join(others)}" if others else plan.label
+    return others
 
 
 def refusals(result: SearchResult) -> list[str]:
@@ -383,6 +456,24 @@ def refusals(result: SearchResult) -> list[str]:
         f"{', '.join(s if n == 1 else f'{s} ({n} plans)' for s, n in counts.items())}: {reason}"
         for reason, counts in shared.items()
     ]
+
+
+FOUND_BY = "Found by treepipe plan"
+UNCHANGED = "# Not edited since: "
+"""What the last line of a written plan begins with; a digest of the lines before it follows."""
+
+
+def is_written(out: Path) -> bool:
+    """Whether a file is a plan that treepipe wrote, and that nobody has edited since."""
+    try:
+        body, mark, digest = out.read_text(encoding="utf-8").rpartition(UNCHANGED)
+    except (OSError, UnicodeDecodeError):
+        return False
+    return bool(mark) and body.startswith(f"# {FOUND_BY}") and digest.strip() == _digest(body)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def default_out(cluster: Path) -> Path:
@@ -401,14 +492,15 @@ def write_best(result: SearchResult, out: Path) -> None:
     cluster, plan, goal = result.cluster, result.best.candidate, result.goal
     mean = number(result.value(result.best).mean)
     comment = [
-        f"Found by treepipe plan {cluster.path.name}: the best of {result.rungs[0].candidates} "
+        f"{FOUND_BY} {cluster.path.name}: the best of {result.rungs[0].candidates} "
         f"plans for {goal.in_words}.",
         f"Predicted: {mean} {goal.unit} (mean of {result.runs} runs).",
     ]
     faults = {key: value for key, value in cluster.content.items() if key == "faults"}
     content = {**plan.scenario.content, **faults, "name": f"{cluster.name}: {plan.schedule}"}
     moved = _moved(content, cluster.path.resolve().parent, out.resolve().parent)
-    write_file(out, toml_text(moved, comment), "--out")
+    text = f"{toml_text(moved, comment)}\n"
+    write_file(out, f"{text}{UNCHANGED}{_digest(text)}\n", "--out")
 
 
 def _moved(value: Any, old: Path, new: Path, key: str = "") -> Any:

@@ -4,18 +4,19 @@ a time, on the ranking's runs and texts."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, TypeAlias
 
 from treepipe.planner.analysis import Finding
 from treepipe.planner.gaps import Runs, relative_change, shown, shown_interval
 from treepipe.planner.halving import SearchResult
-from treepipe.planner.sensitivity import RATE
+from treepipe.planner.sensitivity import RATE, without_fixed
 from treepipe.profiles.library import resolve_link
 from treepipe.progress import Progress
 from treepipe.results.metrics import metric
 from treepipe.results.sheet import Sheet, figures, words
+from treepipe.results.statistics import Fixed, Interval
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scale import multiplied, named_links
 from treepipe.scenario.scenario import Scenario
@@ -38,8 +39,8 @@ class StressCase:
         case: description in words.
         worker: the affected device; None if the fault affects no single device.
         change: relative change of the goal.
-        low, high: its 95 % interval, over the paired runs and for this case alone; None if the runs
-            cannot be paired.
+        low, high, fixed: its 95 % interval, over the paired runs and for this case alone, as in
+            ``Interval``.
     """
 
     case: str
@@ -47,6 +48,7 @@ class StressCase:
     change: float
     low: float | None
     high: float | None
+    fixed: Fixed = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class StressCases(Finding):
         return cls(stress_cases(result, say))
 
     def as_dict(self) -> dict[str, Any]:
-        return {"robustness": [asdict(each) for each in self.cases]}
+        return {"robustness": [without_fixed(each) for each in self.cases]}
 
     def tables(self, result: SearchResult) -> list[Sheet]:
         if not self.cases:
@@ -69,9 +71,9 @@ class StressCases(Finding):
         title = f"{plan}: {goal} where things go wrong ({result.runs} paired runs)"
         sheet = Sheet(title, [*words("what", "worst at"), *figures("change", "95 % interval")])
         for each in self.cases:
-            interval = shown_interval(each.low, each.high)
+            interval = shown_interval(Interval(each.change, each.low, each.high, each.fixed))
             sheet.add(each.case, each.worker or "", shown(each.change), interval)
-        return [sheet]
+        return [sheet.filled]
 
 
 def stress_cases(result: SearchResult, say: Progress) -> list[StressCase]:
@@ -95,7 +97,8 @@ def stress_cases(result: SearchResult, say: Progress) -> list[StressCase]:
     stated, rows = Runs.of(best.outcome, search.goal), list[StressCase]()
     for (what, worker, _), outcome in zip(kept, _simulated(kept, result.runs, say), strict=True):
         change = relative_change(stated, Runs.of(outcome, search.goal))
-        rows.append(StressCase(what, worker, change.mean, change.low, change.high))
+        ends = change.low, change.high, change.fixed
+        rows.append(StressCase(what, worker, change.mean, *ends))
     return rows
 
 

@@ -10,7 +10,7 @@ again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -21,7 +21,7 @@ from treepipe.planner.halving import SearchResult
 from treepipe.progress import Progress
 from treepipe.results.metrics import in_words
 from treepipe.results.sheet import Sheet, figures, words
-from treepipe.results.statistics import ROUNDING, Interval
+from treepipe.results.statistics import ROUNDING, Fixed, Interval
 from treepipe.scenario.scale import Estimated, multiplied, named_devices
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.points import Point, simulate_points
@@ -50,8 +50,8 @@ class Sensitivity:
     Attributes:
         key: key of the scenario, a factor or the arrivals' rate.
         down, up: changes of the goal with 10 % less and 10 % more of the input.
-        low, high: 95 % interval of the larger change, over the paired runs and for this input
-            alone; None if the runs cannot be paired.
+        low, high, fixed: 95 % interval of the larger change, over the paired runs and for this
+            input alone, as in ``Interval``.
     """
 
     key: str
@@ -59,6 +59,7 @@ class Sensitivity:
     up: float
     low: float | None
     high: float | None
+    fixed: Fixed = field(default="", repr=False)
 
     @property
     def size(self) -> float:
@@ -91,7 +92,7 @@ class Sensitivities(Finding):
         return cls(sensitivities(result, say))
 
     def as_dict(self) -> dict[str, Any]:
-        return {"sensitivity": [asdict(row) for row in self.rows]}
+        return {"sensitivity": [without_fixed(row) for row in self.rows]}
 
     def tables(self, result: SearchResult) -> list[Sheet]:
         if not self.rows:
@@ -99,9 +100,9 @@ class Sensitivities(Finding):
         changes = (f"-{STEP:.0%}", f"+{STEP:.0%}", "95 % interval of the larger change")
         sheet = Sheet(_title(result), [*words("input"), *figures(*changes)])
         for row in self.rows:
-            interval = shown_interval(row.low, row.high)
+            interval = shown_interval(Interval(row.size, row.low, row.high, row.fixed))
             sheet.add(row.label, shown(row.down), shown(row.up), interval)
-        return [sheet]
+        return [sheet.filled]
 
     def pictures(self, result: SearchResult) -> list[Picture]:
         from treepipe.report.page import Picture
@@ -111,6 +112,11 @@ class Sensitivities(Finding):
         title = _title(result)
         figure = tornado_figure(self.rows, title, result.goal.name, STEP)
         return [Picture(figure, f"a pair of bars per input: {title}")]
+
+
+def without_fixed(row: Any) -> dict[str, Any]:
+    """Return a row of an analysis as files hold it."""
+    return {key: value for key, value in asdict(row).items() if key != "fixed"}
 
 
 def _title(result: SearchResult) -> str:
@@ -147,8 +153,10 @@ def sensitivities(result: SearchResult, say: Progress) -> list[Sensitivity]:
 
 
 def _row(key: str, down: Interval, up: Interval) -> Sensitivity:
-    row = Sensitivity(key, down.mean, up.mean, up.low, up.high)
-    return row if row.larger == "up" else replace(row, low=down.low, high=down.high)
+    row = Sensitivity(key, down.mean, up.mean, up.low, up.high, up.fixed)
+    if row.larger == "up":
+        return row
+    return replace(row, low=down.low, high=down.high, fixed=down.fixed)
 
 
 def input_keys(scenario: Scenario) -> list[str]:

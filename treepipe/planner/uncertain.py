@@ -31,6 +31,9 @@ from treepipe.sim.points import Point, simulate_points
 
 RUNS = 2
 """Runs of each plan in each case."""
+FEWEST_CASES = 20
+"""Fewest cases whose spread gives a range, and whose share is given in per cent: of 20 cases 95 %
+are 19."""
 QUANTILE = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 Floats = npt.NDArray[np.float64]
 
@@ -73,15 +76,17 @@ class Cases:
 
 def widened(sampled: Interval, factors: Floats) -> Interval:
     """Widen the interval of a positive estimate by the factors that the inputs put on it, one per
-    case. The spreads of sampling and of inputs are of logarithms, and are assumed independent and
-    normal.
+    case; fewer than ``FEWEST_CASES`` of them give no interval. The spreads of sampling and of
+    inputs are of logarithms, and are assumed independent and normal.
 
-    >>> both = widened(Interval(10.0, 10.0, 10.0), np.array([0.5, 2.0]))
+    >>> both = widened(Interval(10.0, 9.0, 11.1), np.array([0.5, 2.0] * 10))
     >>> round(both.low, 2), round(both.high, 2)
-    (1.46, 68.3)
+    (2.47, 40.46)
     """
     if sampled.mean <= 0:
         return sampled
+    if len(factors) < FEWEST_CASES:
+        return Interval(sampled.mean, None, None)
     logs = np.log(factors)
     sampling = 0.0
     if sampled.low is not None and sampled.high is not None and sampled.low > 0:

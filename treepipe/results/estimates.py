@@ -24,6 +24,7 @@ from treepipe.results.metrics import (
     utilization_ratios,
 )
 from treepipe.results.statistics import (
+    FEWEST,
     LEAST_BATCHES,
     MSER_BATCH,
     SHARE,
@@ -65,6 +66,7 @@ class Estimates:
         settled: False if the runs' first halves differ from the rest (see ``mser5``).
         timeless: metrics left out because no time passes in any run.
         redrawn: mean of the runs' ``redrawn`` (see ``Trace``).
+        exact: nothing in the runs is drawn at random.
     """
 
     over: Literal["runs", "batches"] | None
@@ -74,6 +76,7 @@ class Estimates:
     settled: bool = True
     timeless: tuple[str, ...] = ()
     redrawn: float = 0.0
+    exact: bool = False
 
     @property
     def common(self) -> float:
@@ -99,7 +102,9 @@ class Estimates:
 
     def _intervals(self, common: float) -> tuple[dict[str, Interval], dict[str, Interval]]:
         def estimate(values: Floats, within: Range) -> Interval:
-            return Interval.over(values, within, common, batches=self.over == "batches")
+            return Interval.over(
+                values, within, common, batches=self.over == "batches", exact=self.exact
+            )
 
         metrics = {name: estimate(v, METRICS[name].range) for name, v in self.metrics.items()}
         return metrics, {name: estimate(v, SHARE) for name, v in self.utilization.items()}
@@ -116,7 +121,10 @@ class Estimates:
                 f"{', '.join(self.timeless)}"
             )
         intervals = {} if self.over is None else self.intervals[0]
-        rough = [name for name, each in intervals.items() if _is_rough(each)]
+        if not self.exact and (few := self._too_few):
+            found.append(f"{few} runs tell no interval; it takes {FEWEST} or more (--runs)")
+            intervals = {}
+        rough = [name for name, each in intervals.items() if _is_rough(each, self.metrics[name])]
         if rough:
             others = f" and {len(rough) - 1} others" if rough[1:] else ""
             found.append(
@@ -135,6 +143,12 @@ class Estimates:
                     f"({', '.join(names)}); more requests or several runs (--runs) are safer"
                 )
         return found
+
+    @property
+    def _too_few(self) -> int:
+        """The number of runs, if they are too few for an interval; else 0."""
+        runs = max(map(len, self.metrics.values()), default=0)
+        return runs if self.over == "runs" and runs < FEWEST else 0
 
 
 def critical_path(traces: Sequence[Trace], warmup: int = 0) -> CriticalPath:
@@ -204,6 +218,7 @@ def observe(
         settled=settled,
         timeless=tuple(sorted(lacking - {*metrics, *(["utilization"] if utilization else [])})),
         redrawn=fmean(trace.redrawn for trace in traces),
+        exact=all(trace.exact for trace in traces) and (len(traces) > 1 or count == 1),
     )
 
 
@@ -218,6 +233,7 @@ def target_intervals(traces: Sequence[Trace], warmup: int) -> dict[str, dict[str
                 (),
                 requests=[r for r in each if r.pipeline == target and r.emitted],
                 redrawn=trace.redrawn,
+                exact=trace.exact,
             )
             for trace, each in zip(traces, counted, strict=True)
         ]
@@ -262,9 +278,12 @@ def possible_batches(trace: Trace, warmup: int) -> int:
     return batch_count(len(trace.requests) - warmup, least)
 
 
-def _is_rough(interval: Interval) -> bool:
-    """Return whether the interval is too wide for the delta method's linear approximation."""
-    return interval.high is not None and interval.high > ROUGH * interval.mean > 0
+def _is_rough(interval: Interval, values: Floats) -> bool:
+    """Return whether the interval is too wide for the delta method's linear approximation, or so
+    wide that it has no ends."""
+    if interval.high is None:
+        return len(values) >= FEWEST and not interval.fixed
+    return interval.high > ROUGH * interval.mean > 0
 
 
 def _is_negligible(interval: Interval) -> bool:

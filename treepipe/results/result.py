@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import html
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ from treepipe.files.outputs import STANDARD_OUTPUT, write_file, write_standard_o
 from treepipe.results.critical_path import CriticalPath
 from treepipe.results.estimates import Estimates, critical_path, observe, target_intervals
 from treepipe.results.metrics import METRICS
-from treepipe.results.statistics import Interval
+from treepipe.results.statistics import Fixed, Interval
 from treepipe.results.trace import Trace
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ Source: TypeAlias = Literal["simulation", "execution"]
 
 @dataclass(frozen=True, slots=True)
 class MetricValue:
-    """A figure with its 95 % confidence interval; ``low`` and ``high`` are None where a single
-    observation gives no interval.
+    """A figure with its 95 % confidence interval; ``low``, ``high`` and ``fixed`` are as in
+    ``Interval``.
 
     >>> from treepipe import MetricValue
     >>> MetricValue("time_between_tokens_ms", 25.0, 24.0, 26.5, "ms").to_json()
@@ -41,11 +41,13 @@ class MetricValue:
     low: float | None
     high: float | None
     unit: str
+    fixed: Fixed = field(default="", repr=False)
 
     @classmethod
     def of(cls, name: str, interval: Interval) -> MetricValue:
         """Make the metric in the unit that ``metrics.py`` defines."""
-        return cls(name, interval.mean, interval.low, interval.high, METRICS[name].unit)
+        ends = interval.low, interval.high
+        return cls(name, interval.mean, *ends, METRICS[name].unit, interval.fixed)
 
     def to_json(self) -> dict[str, Any]:
         """Return the metric's entry in the result file, where the name is its key."""
@@ -98,6 +100,8 @@ class Result:
         targets: metrics of each pipeline by name, where there are several.
         critical_path: shares of a token's time along the critical path, in a simulation.
         recordings: of an execution, one per run, for replay.
+        taken_as_exact: inputs that no interval includes, since nothing states their uncertainty.
+        schedule: the schedule's name.
 
     >>> from treepipe import Scenario, simulate
     >>> result = simulate(Scenario.of({
@@ -127,6 +131,8 @@ class Result:
     failure: str | None = None
     targets: Mapping[str, Mapping[str, MetricValue]] = field(default_factory=dict)
     critical_path: CriticalPath | None = None
+    taken_as_exact: tuple[str, ...] = ()
+    schedule: str = ""
     traces: tuple[Trace, ...] = field(default=(), repr=False, compare=False)
     recordings: Sequence[Recording] = field(default=(), repr=False, compare=False)
 
@@ -138,10 +144,12 @@ class Result:
             "schema": SCHEMA,
             "source": self.source,
             "scenario": self.scenario,
+            **({"schedule": self.schedule} if self.schedule else {}),
             "seed": self.seed,
             "runs": self.runs,
             "intervals_over": self.intervals_over,
             "warmup_requests": self.warmup_requests,
+            **({"taken_as_exact": [*self.taken_as_exact]} if self.taken_as_exact else {}),
             "metrics": {name: metric.to_json() for name, metric in self.metrics.items()},
             "utilization": {name: share.as_dict() for name, share in self.utilization.items()},
             **({"targets": targets} if self.targets else {}),
@@ -159,6 +167,12 @@ class Result:
             sizes = self.memory.items()
             content["memory"] = {n: {"peak_memory_bytes": b, "unit": "bytes"} for n, b in sizes}
         return content
+
+    @property
+    def title(self) -> str:
+        """The scenario's name, with the schedule's where that says something else."""
+        told = not self.schedule or self.schedule in re.findall(r"\w+", self.scenario)
+        return self.scenario if told else f"{self.scenario}, schedule {self.schedule}"
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -190,7 +204,7 @@ class Result:
         return timelines_figure([(self.scenario, self.traces[0])])
 
     def __repr__(self) -> str:
-        lines = [f"Result of {self.scenario} ({self.source}, runs: {self.runs})"]
+        lines = [f"Result of {self.title} ({self.source}, runs: {self.runs})"]
         for row in self.rows:
             shown = "" if row["low"] is None else f" [{row['low']:.4g}, {row['high']:.4g}]"
             lines.append(f"  {row['name']}: {row['mean']:.4g}{shown} {row['unit']}")
@@ -198,8 +212,12 @@ class Result:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """Return the result as a table for notebooks."""
-        return html_table(f"{self.scenario} ({self.source})", self.rows, self.warnings)
+        """Return the tables and sentences of the command for notebooks."""
+        from treepipe.results.sheet import notebook
+        from treepipe.results.show import result_sentences, result_tables, taken_as_exact
+
+        first = taken_as_exact(self.taken_as_exact)
+        return notebook(result_tables(self), result_sentences(self), first)
 
 
 def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
@@ -213,24 +231,6 @@ def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     return pandas.DataFrame(rows).set_index("name")
 
 
-def html_table(title: str, rows: Sequence[Mapping[str, Any]], notes: Sequence[str]) -> str:
-    """Return a table for notebooks; everything from a scenario is escaped."""
-    heads = list(rows[0]) if rows else []
-    cells = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(_cell(row[head]))}</td>" for head in heads) + "</tr>"
-        for row in rows
-    )
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in heads)
-    listed = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
-    return f"<table><caption>{html.escape(title)}</caption><tr>{head}</tr>{cells}</table>{listed}"
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
 def make_result(
     source: Literal["simulation", "execution"],
     scenario: str,
@@ -242,12 +242,15 @@ def make_result(
     warmup: int | None = None,
     estimates: Estimates | None = None,
     recordings: Sequence[Recording] = (),
+    taken_as_exact: Sequence[str] = (),
+    schedule: str = "",
 ) -> Result:
     """Make the result of runs that ended well.
 
     Args:
         warmup: requests to leave out of each run; None: determined from the runs.
         estimates: estimates of the traces, if made already; they fix ``warmup``.
+        taken_as_exact, schedule: as in ``Result``.
     """
     if estimates is None:
         estimates = observe(traces, warmup)
@@ -272,6 +275,8 @@ def make_result(
         critical_path=critical_path(traces, estimates.warmup)
         if any(trace.paths for trace in traces)
         else None,
+        taken_as_exact=tuple(taken_as_exact),
+        schedule=schedule,
         traces=tuple(traces),
         recordings=recordings,
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -62,6 +63,13 @@ def columns(*heads: str) -> list[Column]:
 def figures(*names: str) -> list[Column]:
     """Make columns of figures that are given as texts."""
     return [Column(name, right=True) for name in names]
+
+
+def notebook(sheets: Iterable[Sheet], sentences: Iterable[str], first: Iterable[str] = ()) -> str:
+    """Return what a notebook shows: tables between ``first`` and the other sentences."""
+    parts = [f"<p>{html.escape(each)}</p>" for each in first]
+    parts += [sheet.html() for sheet in sheets]
+    return "".join([*parts, *(f"<p>{html.escape(each)}</p>" for each in sentences)])
 
 
 @dataclass(slots=True)
@@ -130,6 +138,23 @@ class Sheet:
         shown = ["| " + " | ".join(line) + " |" for line in cells]
         shown.insert(1, "|" + "---|" * len(heads))
         return "\n".join([f"**{self.title}**", "", *shown, ""])
+
+    def html(self) -> str:
+        """Return the table for a notebook, without empty columns; everything is escaped.
+
+        >>> Sheet("Sums", [Column("n", shown="d")], [(1,)]).html().count("text-align:right")
+        2
+        """
+        shown = self.filled
+        styles = [f' style="text-align:{"right" if each else "left"}"' for each in shown.right]
+
+        def row(cells: Sequence[str], tag: str) -> str:
+            pairs = zip(cells, styles, strict=True)
+            return f"<tr>{''.join(f'<{tag}{s}>{html.escape(c)}</{tag}>' for c, s in pairs)}</tr>"
+
+        lines = [row([column.heading for column in shown.columns], "th")]
+        lines += [row(texts, "td") for texts in shown.texts]
+        return f"<table><caption>{html.escape(shown.title)}</caption>{''.join(lines)}</table>"
 
     def csv(self) -> str:
         """Return CSV with all digits, under the headings."""

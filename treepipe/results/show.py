@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import threading
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 
@@ -11,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from treepipe.progress import Progress
+from treepipe.results.metrics import PERCENTILES
 from treepipe.results.result import MetricValue, Result
 from treepipe.results.sheet import Sheet, figures, words
 from treepipe.results.statistics import Interval
@@ -27,14 +32,21 @@ def console(width: int = 120) -> Console:
     return console if console.is_terminal else Console(width=width, markup=False, emoji=False)
 
 
+LINE_S = 10.0
+"""Seconds between two lines of progress where no bar can be drawn."""
+
+
 class ProgressBars:
-    """A bar per kind of work on a terminal; nothing on a pipe or when quiet.
+    """A bar per kind of work on a terminal, elsewhere a line every ``LINE_S`` on standard error;
+    nothing when quiet.
 
     A call with (text, steps) opens a bar; ("", n) advances the last one, (text, 0) annotates it.
     """
 
     def __init__(self, quiet: bool) -> None:
         console = Console(stderr=True)
+        self._lines = not (quiet or console.is_terminal)
+        self._ended = threading.Event()
         self._bars = rich.progress.Progress(
             rich.progress.TextColumn("{task.description:<24}", markup=False),
             rich.progress.BarColumn(),
@@ -48,10 +60,28 @@ class ProgressBars:
 
     def __enter__(self) -> Progress:
         self._bars.start()
+        if self._lines:
+            threading.Thread(target=self._tell, name="progress", daemon=True).start()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._ended.set()
         self._bars.stop()
+
+    @property
+    def line(self) -> str:
+        """The work at hand in a line; empty before any has begun."""
+        if self._current is None:
+            return ""
+        task = self._bars.tasks[self._current]
+        found = f"; {task.fields['found']}" if task.fields["found"] else ""
+        return f"{task.description}: {task.completed:g} of {task.total:g}{found}"
+
+    def _tell(self) -> None:
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            while not self._ended.wait(LINE_S):
+                if line := self.line:
+                    print(line, file=sys.stderr, flush=True)
 
     def __call__(self, what: str, steps: int) -> None:
         if what and steps:
@@ -88,6 +118,7 @@ class Scale:
         return metric.removesuffix("_ms") if self in TIMES else metric
 
 
+HALF = "p50_time_between_tokens_ms"
 NOT_LOSSLESS = "not lossless: the rule may change the target's text"
 MS = Scale(1.0, "ms")
 TIMES = (Scale(1e-3, "µs"), MS, Scale(1e3, "s"), Scale(60e3, "min"), Scale(3.6e6, "h"))
@@ -130,44 +161,90 @@ def print_sheet(shown: Console, sheet: Sheet) -> None:
 
 
 def _fit(table: Table, columns: list[list[str]], width: int, *, frame: bool) -> bool:
-    """Set every column at least as wide as its longest word; return whether there is room."""
+    """Set every column at least as wide as its longest word; return whether there is room. What is
+    left goes, place by place, to the column whose cells take the most lines."""
     least = [max(cell_len(word) for text in cells for word in text.split(" ")) for cells in columns]
-    most = [max(map(cell_len, cells)) for cells in columns]
     if not frame:
         table.box, table.padding = None, (0, 1, 0, 0)
         table.pad_edge = False
     spare = width - sum(least) - (3 * len(columns) + 1 if frame else len(columns) - 1)
     if spare < 0:
         return False
-    for column, low, high in zip(table.columns, least, most, strict=True):
-        column.width = low + min(high - low, spare)
-        spare -= column.width - low
+    heights = [_height(cells, low) for cells, low in zip(columns, least, strict=True)]
+    while spare and max(heights, default=1) > 1:
+        tallest = heights.index(max(heights))
+        least[tallest] += 1
+        heights[tallest] = _height(columns[tallest], least[tallest])
+        spare -= 1
+    for column, low in zip(table.columns, least, strict=True):
+        column.width = low
     return True
 
 
+def _height(cells: Sequence[str], width: int) -> int:
+    """Return the most lines that a cell takes, broken between words.
+
+    >>> _height(["one two three", "four"], 7), _height([""], 1)
+    (2, 1)
+    """
+    most = 1
+    for text in cells:
+        lines, used = 1, 0
+        for word in map(cell_len, text.split(" ")):
+            if used and used + 1 + word > width:
+                lines, used = lines + 1, word
+            else:
+                used += word + (used > 0)
+        most = max(most, lines)
+    return most
+
+
 def print_result(result: Result, shown: Console) -> None:
-    """Print a result's tables, warnings and critical path."""
+    """Print what is taken as exact, a result's tables, warnings and critical path."""
+    print_taken_as_exact(result.taken_as_exact, shown)
     for table in result_tables(result):
         print_sheet(shown, table)
-    path = result.critical_path
-    sentences = [] if result.lossless else [NOT_LOSSLESS]
-    sentences += [f"warning: {warning}" for warning in result.warnings]
-    for sentence in sentences + ([] if path is None else path.sentences):
+    for sentence in result_sentences(result):
         shown.print(sentence, highlight=False)
 
 
 def print_versus(found: Comparison, shown: Console) -> None:
-    """Print a comparison's table and warnings."""
+    """Print what is taken as exact, a comparison's table and warnings."""
+    print_taken_as_exact([*found.a.taken_as_exact, *found.b.taken_as_exact], shown)
     print_sheet(shown, versus_table(found))
     for sentence in versus_warnings(found):
         shown.print(sentence, highlight=False)
 
 
+def print_taken_as_exact(inputs: Iterable[str], shown: Console) -> None:
+    """Name inputs whose uncertainty nothing states, before any figure that rests on them."""
+    for sentence in taken_as_exact(inputs):
+        shown.print(sentence, highlight=False)
+
+
+def taken_as_exact(inputs: Iterable[str]) -> list[str]:
+    """Name inputs whose uncertainty nothing states, each once."""
+    return [f"taken as exact: {each}" for each in dict.fromkeys(inputs)]
+
+
+def result_sentences(result: Result) -> list[str]:
+    """Return what is said below a result's tables: what a figure means that may surprise, warnings,
+    and what binds."""
+    found = [] if result.lossless else [NOT_LOSSLESS]
+    if (half := result.metrics.get(HALF)) is not None and not half.mean:
+        found.append(
+            f"{HALF.removesuffix('_ms')} is 0: most tokens come together with the one before, from "
+            f"one verification"
+        )
+    found += [f"warning: {warning}" for warning in result.warnings]
+    return found + ([] if result.critical_path is None else result.critical_path.sentences)
+
+
 def result_tables(result: Result) -> list[Sheet]:
     """Make tables of a result's figures in suitable units, and of several targets' figures."""
     columns = [*words("metric"), *figures("mean", "95 % interval"), *words("unit")]
-    sheet = Sheet(f"{result.scenario} ({result.source}, {_basis(result)})", columns)
-    for value in result.metrics.values():
+    sheet = Sheet(f"{result.title} ({result.source}, {_basis(result)})", columns)
+    for value in map(result.metrics.__getitem__, _means_first(result.metrics)):
         sheet.add(*_metric_cells(value))
     for device, share in result.utilization.items():
         ends = _ends(share, SHARE)
@@ -180,6 +257,11 @@ def result_tables(result: Result) -> list[Sheet]:
             name, *cells = _metric_cells(value)
             by_target.add(f"{target} {name}", *cells)
     return [sheet, by_target]
+
+
+def _means_first(names: Iterable[str]) -> list[str]:
+    """Order metrics so that percentiles follow all that they are percentiles of."""
+    return sorted(names, key=PERCENTILES.__contains__)
 
 
 def shares_table(found: Shares) -> Sheet:
@@ -196,9 +278,10 @@ def versus_table(found: Comparison) -> Sheet:
     """Make a table of every figure of both scenarios, and the difference."""
     columns = [*words("metric"), *figures("A", "B", "B - A", "95 % interval"), *words("unit")]
     columns += figures("relative", "paired off")
-    title = f"A: {found.a.scenario}, B: {found.b.scenario} (simulation, {_basis(found.a)})"
+    title = f"A: {found.a.title}, B: {found.b.title} (simulation, {_basis(found.a)})"
     sheet = Sheet(title, columns)
-    for name, each in found.differences.items():
+    for name in _means_first(found.differences):
+        each = found.differences[name]
         scale = Scale.of(each.unit or "", each.a, each.b)
         sheet.add(scale.name(name), *_difference_cells(each, scale))
     for device, each in found.utilization_differences.items():
@@ -247,5 +330,5 @@ def _difference_cells(each: Difference, scale: Scale) -> tuple[str, ...]:
 
 def _ends(value: MetricValue | Interval, scale: Scale, digits: int = 4) -> str:
     if value.low is None or value.high is None:
-        return ""
+        return value.fixed
     return " … ".join(number(end / scale.size, digits) for end in (value.low, value.high))

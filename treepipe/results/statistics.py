@@ -9,10 +9,10 @@ Simulation 1997 ("MSER-5"), for warm-up; Casella and Berger, Statistical Inferen
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import exp, inf, sqrt
+from dataclasses import dataclass, field, replace
+from math import exp, inf, log, sqrt
 from statistics import fmean
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +31,15 @@ _STRONGEST = 0.9
 """Largest correlation of batches used, as it is estimated from few batches."""
 
 
+FEWEST = 3
+"""Fewest observations from which an interval is made: two are equal, or nearly so, by chance too
+often."""
 _WIDEST = 600.0
 """Largest exponent of e whose power, and products with it, do not overflow."""
+_FARTHEST = log(1e3)
+"""Logarithm of the largest factor between a value and an end of its interval; observations that say
+no more give none."""
+Fixed: TypeAlias = Literal["", "exact", "all equal"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +54,28 @@ class Range:
     low: float = -inf
     high: float = inf
 
-    def around(self, mean: float, half: float) -> tuple[float, float]:
-        """Return both ends of an interval that is ``mean`` +- ``half`` where nothing bounds it.
+    def around(self, mean: float, half: float) -> tuple[float, float] | tuple[None, None]:
+        """Return both ends of an interval that is ``mean`` +- ``half`` where nothing bounds it; no
+        ends where one end of the range leaves them more than a thousandfold apart.
 
         At an end of the range the scale has no slope. An interval there is the part inside the
         range, which loses nothing: the truth is not outside (Mandelkern, Statistical Science 2002).
 
-        >>> Range().around(1.0, 2.0), Range(0.0).around(1.0, 0.0)
-        ((-1.0, 3.0), (1.0, 1.0))
+        >>> Range().around(1.0, 2.0), Range(0.0).around(1.0, 50.0)
+        ((-1.0, 3.0), (None, None))
         >>> low, high = Range(0.0, 1.0).around(0.9, 0.09)
         >>> round(low, 3), round(high, 3)
         (0.768, 0.961)
         """
         above, below = mean - self.low, self.high - mean
-        if half == 0 or above == below == inf or above < 0 or below < 0:
+        if above == below == inf or above < 0 or below < 0:
             return mean - half, mean + half  # a value outside must not look as if it were inside
         if above == 0 or below == 0:
             return max(self.low, mean - half), min(self.high, mean + half)
         # Slopes: 1 / above of log(above), 1 / above + 1 / below of the logit.
         factor = exp(min(half / above + half / below, _WIDEST))
+        if inf in (above, below) and half / min(above, below) > _FARTHEST:
+            return None, None
         if below == inf:
             return self.low + above / factor, self.low + above * factor
         if above == inf:
@@ -89,11 +99,19 @@ ANYWHERE, POSITIVE, SHARE = Range(), Range(0.0), Range(0.0, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate and its 95 % confidence interval; the ends are None for a single observation."""
+    """An estimate and its 95 % confidence interval.
+
+    Attributes:
+        low, high: None if there are fewer than ``FEWEST`` observations, if none differs from
+            another, or if they are so unlike that they bound nothing.
+        fixed: why there is no interval though the value is known: it is "exact", since nothing is
+            drawn at random, or its observations (``FEWEST`` or more) are "all equal".
+    """
 
     mean: float
     low: float | None
     high: float | None
+    fixed: Fixed = field(default="", repr=False)
 
     @classmethod
     def over(
@@ -103,6 +121,7 @@ class Interval:
         common: float = 0.0,
         together: int = 1,
         batches: bool = False,
+        exact: bool = False,
     ) -> Interval:
         """Estimate the mean of independent observations (at least one), by Student's t, or of
         successive batches of one run.
@@ -118,9 +137,12 @@ class Interval:
                 further observation: Student's prediction interval. Of batches: variance that all of
                 them share, as a multiple of their mean's.
             together: number of intervals that hold jointly (Bonferroni).
+            exact: nothing in the observations is drawn at random.
 
-        >>> Interval.over([2.0])
-        Interval(mean=2.0, low=None, high=None)
+        >>> Interval.over([2.0, 2.1])
+        Interval(mean=2.05, low=None, high=None)
+        >>> Interval.over([2.0, 2.0, 2.0]).fixed
+        'all equal'
         """
         factor = sqrt(1 + common * (1 if batches else len(values)))
         if batches:
@@ -129,30 +151,43 @@ class Interval:
                 r = min(lag_one(values), _STRONGEST)
                 factor *= sqrt((1 + r) / (1 - r))
         mean = within.clear_of_rounding(float(np.mean(values)))
-        if len(values) < 2:
+        if exact:
+            return cls(mean, None, None, "exact")
+        if len(values) < FEWEST:
             return cls(mean, None, None)
         quantile = student_t(len(values) - 1, 1 - (1 - CONFIDENCE) / (2 * together))
         half = factor * quantile * float(np.std(values, ddof=1) / np.sqrt(len(values)))
         if half <= ROUNDING * abs(mean):
-            half = 0.0
+            return cls(mean, None, None, "all equal")
         return cls(mean, *within.around(mean, half))
 
     @classmethod
     def within_factor(cls, mean: float, log_half: float | None) -> Interval:
-        """Make an interval around a positive value with a half-width of its logarithm."""
-        if log_half is None:
+        """Make an interval around a positive value with a half-width of its logarithm, if any."""
+        if not log_half:
             return cls(mean, None, None)
         return cls(mean, mean * exp(-log_half), mean * exp(log_half))
 
     @classmethod
     def averaged(cls, values: Sequence[Interval]) -> Interval:
         """Return the mean, with the mean of the ends: as wide as if all errors had one sign."""
-        mean = fmean(each.mean for each in values)
-        lows = [each.low for each in values if each.low is not None]
-        highs = [each.high for each in values if each.high is not None]
+        mean, every = fmean(each.mean for each in values), [each.ends for each in values]
+        lows = [low for low, _ in every if low is not None]
+        highs = [high for _, high in every if high is not None]
         if len(lows) < len(values) or len(highs) < len(values):
             return cls(mean, None, None)
+        if all(each.fixed for each in values):
+            return cls(mean, None, None, values[0].fixed)
         return cls(mean, fmean(lows), fmean(highs))
+
+    @property
+    def ends(self) -> tuple[float | None, float | None]:
+        """Both ends, of a ``fixed`` value the value itself.
+
+        >>> Interval(2.0, 1.0, 3.0).ends, Interval(2.0, None, None, "exact").ends
+        ((1.0, 3.0), (2.0, 2.0))
+        """
+        return (self.mean, self.mean) if self.fixed else (self.low, self.high)
 
     def holds(self, value: float) -> bool:
         """Return whether a value is inside, both ends included; False where an end is missing.
@@ -169,12 +204,13 @@ class Interval:
         (Interval(mean=6.0, low=3.0, high=None), Interval(mean=-2.0, low=None, high=-1.0))
         """
         low, high = (None if end is None else end * factor for end in (self.low, self.high))
-        return Interval(self.mean * factor, *((low, high) if factor >= 0 else (high, low)))
+        ends = (low, high) if factor >= 0 else (high, low)
+        return replace(self, mean=self.mean * factor, low=ends[0], high=ends[1])
 
     def shifted(self, by: float) -> Interval:
         """Add a number."""
         low, high = (None if end is None else end + by for end in (self.low, self.high))
-        return Interval(self.mean + by, low, high)
+        return replace(self, mean=self.mean + by, low=low, high=high)
 
     def inverse(self, above: float = 1.0) -> Interval:
         """Divide ``above`` by a positive quantity; an end that is not positive gives no bound.
@@ -184,8 +220,10 @@ class Interval:
         >>> Interval(2.0, -1.0, 4.0).inverse()
         Interval(mean=0.5, low=0.25, high=None)
         """
-        ends = (None if end is None or end <= 0 else above / end for end in (self.high, self.low))
-        return Interval(above / self.mean, *ends)
+        low, high = (
+            None if end is None or end <= 0 else above / end for end in (self.high, self.low)
+        )
+        return replace(self, mean=above / self.mean, low=low, high=high)
 
     def complement(self) -> Interval:
         """Return the complement of a share.
@@ -294,7 +332,7 @@ class Paired:
     Attributes:
         relative: the difference over the first's mean; None where that is 0.
         variance_reduction: 1 - var(b - a) / (var(a) + var(b)): the share of the difference's
-            variance that pairing removes; None where nothing varies.
+            variance that pairing removes; None where nothing varies, or too few pairs tell.
     """
 
     difference: Interval
@@ -311,13 +349,14 @@ class Paired:
         within: Range = ANYWHERE,
         common: float = 0.0,
         together: int = 1,
+        exact: bool = False,
     ) -> Paired:
         """Pair ``a`` and ``b``.
 
         Args:
             batches: observations are successive batches of one run, not runs.
             within: range of both, which also bounds differences.
-            common, together: as in ``Interval.over``.
+            common, together, exact: as in ``Interval.over``.
         """
         first, second = np.asarray(a, float), np.asarray(b, float)
         smallest = ROUNDING * max(abs(first).max(), abs(second).max())
@@ -328,13 +367,13 @@ class Paired:
             # The second is at least 0, so it is below the first by no more than the first's value.
             least = Range(-1.0) if within.low >= 0 else ANYWHERE
             shares = ratio_observations(apart, first)
-            relative = Interval.over(shares, least, common, together, batches)
+            relative = Interval.over(shares, least, common, together, batches, exact)
         unpaired = float(first.var() + second.var())
         reduction = None
-        if unpaired > smallest**2:
+        if unpaired > smallest**2 and len(first) >= FEWEST:
             reduction = 1 - float(apart.var()) / unpaired
         width = within.high - within.low
-        difference = Interval.over(apart, Range(-width, width), common, together, batches)
+        difference = Interval.over(apart, Range(-width, width), common, together, batches, exact)
         return cls(difference, relative, reduction)
 
 

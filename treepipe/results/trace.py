@@ -160,11 +160,12 @@ class Trace:
     could be preempted; ``slo`` holds the limits promised to each. ``paths`` are parts of the
     requests' critical paths, where they were requested. ``redrawn`` is the number of texts that its
     acceptance was drawn as, over the number of recorded texts behind them; 0 without recorded
-    texts. ``faults`` of its workers are in the order of time. ``company`` is how many processors'
-    worth of work other programs did beside a run, on its coordinator's host; None if unknown.
-    ``estimates`` is the relative uncertainty of the inputs that are estimates.
-    ``figures`` returns all metrics and the utilization of the run, if its simulation had to compute
-    those of many lanes; a changed copy has none.
+    texts. Every run is the same where it is ``exact``: nothing in it was drawn at random.
+    ``faults`` of its workers are in the order of time. ``company`` is how many processors' worth of
+    work other programs did beside a run, on its coordinator's host; None if unknown.
+    ``estimates`` is the relative uncertainty of the inputs that are estimates. ``figures`` returns
+    all metrics and the utilization of the run, if its simulation had to compute those of many
+    lanes; a changed copy has none.
     """
 
     devices: tuple[str, ...]
@@ -179,6 +180,7 @@ class Trace:
     paged: bool = False
     slo: Objectives | None = None
     redrawn: float = 0.0
+    exact: bool = False
     company: float | None = None
     estimates: Mapping[Estimated, float] = field(default_factory=dict)
     figures: Callable[[], Figures | None] | None = field(

@@ -15,9 +15,10 @@ from treepipe.core.errors import UserError
 from treepipe.results.estimates import UNSETTLED, Estimates, find_warmup, observe, possible_batches
 from treepipe.results.metric import Floats
 from treepipe.results.metrics import METRICS
-from treepipe.results.result import Result, data_frame, html_table, make_result
+from treepipe.results.result import Result, data_frame, make_result
 from treepipe.results.statistics import SHARE, Interval, Paired, Range
 from treepipe.results.trace import Trace
+from treepipe.scenario.making import taken_as_exact
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Replay
 
@@ -125,8 +126,11 @@ class Comparison:
         return data_frame(self.rows)
 
     def _repr_html_(self) -> str:
-        title = f"{self.b.scenario} - {self.a.scenario}"
-        return html_table(title, self.rows, self.warnings)
+        from treepipe.results.sheet import notebook
+        from treepipe.results.show import taken_as_exact, versus_table, versus_warnings
+
+        first = taken_as_exact([*self.a.taken_as_exact, *self.b.taken_as_exact])
+        return notebook([versus_table(self)], versus_warnings(self), first)
 
 
 def check_pairs(a: Scenario, b: Scenario) -> None:
@@ -173,7 +177,7 @@ def make_comparison(a: Side, b: Side) -> Comparison:
             f"token"
         )
     batched, shared = "batches" in (first.over, second.over), max(first.common, second.common)
-    difference = partial(_difference, batched, shared)
+    difference = partial(_difference, batched, shared, first.exact and second.exact)
     return Comparison(
         _result(a, first),
         _result(b, second),
@@ -205,16 +209,24 @@ def _result(side: Side, estimates: Estimates) -> Result:
         side.traces,
         lossless=side.scenario.sampling.lossless,
         estimates=estimates,
+        taken_as_exact=taken_as_exact(side.scenario),
+        schedule=side.scenario.schedule.name,
     )
 
 
 def _difference(
-    batched: bool, common: float, within: Range, unit: str | None, a: Floats, b: Floats
+    batched: bool,
+    common: float,
+    exact: bool,
+    within: Range,
+    unit: str | None,
+    a: Floats,
+    b: Floats,
 ) -> Difference:
     """Compare a figure; it has no interval if only one of the two has one."""
     if len(a) != len(b):
         a, b = a.mean(keepdims=True), b.mean(keepdims=True)
-    paired = Paired.of(a, b, batches=batched, within=within, common=common)
+    paired = Paired.of(a, b, batches=batched, within=within, common=common, exact=exact)
     means = float(a.mean()), float(b.mean())
     return Difference(*means, paired.difference, paired.relative, paired.variance_reduction, unit)
 

@@ -94,6 +94,29 @@ def depth_warnings(scenario: Scenario) -> list[str]:
     return []
 
 
+def taken_as_exact(scenario: Scenario) -> list[str]:
+    """Name the acceptance, where the scenario fixes its shares and states no uncertainty."""
+    acceptance = scenario.acceptance
+    given = scenario.content.get("acceptance", {})
+    of_profile = given.get("source") == "profile" and "hit_ratio" not in given
+    if of_profile or not scenario.schedule.system.drafts:
+        return []
+    if isinstance(acceptance, Bernoulli):
+        shares = f"beta = {acceptance.beta:g}"
+    elif isinstance(acceptance, HIT_RATIOS):
+        shares = f"source {acceptance.source}"
+    elif isinstance(acceptance, PoolSection) and acceptance.hit_ratio:
+        shares = "key acceptance.hit_ratio"
+    else:
+        return []
+    if acceptance.uncertainty is not None:
+        return []
+    return [
+        f"acceptance ({shares}), as nothing states its uncertainty (acceptance.uncertainty): no "
+        f"interval includes it"
+    ]
+
+
 def stated_warnings(scenario: Scenario) -> list[str]:
     """Warn of the conditions that an acceptance must satisfy but does not record."""
     made = provenance(scenario.sampling, ANY, "").sampling

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import html
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from pydantic import Field, PrivateAttr
 
 from treepipe.core.errors import UserError
 from treepipe.files.section import ReadIf, Section, Seed, Several
-from treepipe.files.toml_file import copied, read_toml, toml_value, validated
+from treepipe.files.toml_file import copied, read_toml, toml_text, toml_value, validated
 from treepipe.profiles.library import find_acceptance
 from treepipe.scenario.faults import FaultsSection
 from treepipe.scenario.schema import (
@@ -24,7 +25,6 @@ from treepipe.scenario.schema import (
     Links,
     Model,
     Pipeline,
-    ProfileAcceptance,
     RunSection,
     SamplingSection,
     ScaleSection,
@@ -172,6 +172,10 @@ class Scenario(Section):
             assign_key(data, key, copied(value), key)
         return type(self).of(data, self._path)
 
+    def _repr_html_(self) -> str:
+        """Return the content of its file for notebooks."""
+        return f"<p>{html.escape(self.name)}</p><pre>{html.escape(toml_text(self.content))}</pre>"
+
     def number_at(self, key: str) -> float | None:
         """Return the number at a dotted key, defaults included; None if the key holds no number.
 
@@ -195,14 +199,19 @@ def refuse_other_files(data: Mapping[str, Any], path: Path, *tables: str) -> Non
 
 
 def take_acceptance(data: dict[str, Any], path: Path) -> None:
-    """Replace ``source = "profile"`` by the profile's content: a hit-ratio table or a pool."""
+    """Replace ``source = "profile"`` by the profile's content, a hit-ratio table or a pool, and the
+    keys that stand beside its name."""
     section = data.get("acceptance")
     if not isinstance(section, dict) or section.get("source") != "profile":
         return
     name = section.get("name")
-    if not isinstance(name, str) or set(section) != {*ProfileAcceptance.model_fields}:
+    beside = {key: value for key, value in section.items() if key not in ("source", "name")}
+    if not isinstance(name, str):
+        raise UserError(f"{path}: key acceptance.name is missing: the name of a profile")
+    if given := {"file", "table"} & set(beside):
         raise UserError(
-            f"{path}: key acceptance: a profile is chosen by its name, and nothing else"
+            f"{path}: key acceptance.{min(given)} has no place beside acceptance.name, whose "
+            f"profile holds the recording or the table"
         )
     profile, file = find_acceptance(name, f"{path}: key acceptance.name", path.parent)
     if profile.pool is not None:
@@ -217,6 +226,7 @@ def take_acceptance(data: dict[str, Any], path: Path) -> None:
         data["acceptance"] = {"source": "hit_ratio", "table": profile.hit_ratio}
     if profile.origin.uncertainty is not None:
         data["acceptance"]["uncertainty"] = profile.origin.uncertainty
+    data["acceptance"] |= beside
 
 
 def override_key(data: dict[str, Any], text: str) -> None:

@@ -487,7 +487,7 @@ class ProfileAcceptance(Section):
     """A reference to an acceptance profile, whose content replaces it before validation."""
 
     source: Literal["profile"]
-    name: str = Field(description="an acceptance profile's name, and nothing else")
+    name: str = Field(description="an acceptance profile, whose keys the others here replace")
 
 
 HIT_RATIOS = HitRatio | Stated
