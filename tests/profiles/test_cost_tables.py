@@ -142,7 +142,9 @@ def test_generated_tokens_are_passes_over_one_row(terminal: Terminal) -> None:
     command = ("profiles", "import", "llama-bench", "--config", "llama-3.1-70b", "--out", out)
     said = terminal.succeeds(*command, MAC)
     assert "2 tests were left out: they take several passes over their prompt" in said
-    (layer,) = load_device(out).layer
+    profile = load_device(out)
+    assert isinstance(profile, DeviceProfile)
+    (layer,) = profile.layer
     assert [*layer.ms[0]] == [1, 512]
     scenario = Scenario.of({
         "name": "mac",
@@ -160,7 +162,7 @@ def test_generated_tokens_are_passes_over_one_row(terminal: Terminal) -> None:
     )
     source = file(terminal.folder, json.dumps(tests[:1]))
     terminal.succeeds(*command, source, "--force")
-    with pytest.raises(UserError, match="asked for at 1 tokens, far outside .* begins at 512"):
+    with pytest.raises(UserError, match=r"asked for at 1 tokens, far outside .* begins at 512"):
         simulate(scenario)
 
 
