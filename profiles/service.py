@@ -172,8 +172,8 @@ def told(remarks: Iterable[Remark]) -> list[tuple[tuple[str, ...], str]]:
     for device, *true in remarks:
         devices.setdefault((true[0], true[1], true[2]), []).append(device)
     subjects: dict[tuple[tuple[str, ...], str], list[tuple[str, str]]] = {}
-    for (sentence, part, model), names in devices.items():
-        subjects.setdefault((tuple(names), sentence), []).append((part, model))
+    for (sentence, part, model), named in devices.items():
+        subjects.setdefault((tuple(named), sentence), []).append((part, model))
     found = []
     for (shared, sentence), own in subjects.items():
         parts = " or ".join(dict.fromkeys(part for part, _ in own))

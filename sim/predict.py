@@ -17,7 +17,7 @@ from treepipe.scenario.fitting import fit_to_memory
 from treepipe.scenario.memory import cache_entries
 from treepipe.scenario.placement import Placement
 from treepipe.scenario.resolve import input_warnings, resolve
-from treepipe.scenario.rows import Asked, with_guessed_rows
+from treepipe.scenario.rows import AskedRows, with_guessed_rows
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Replay
 from treepipe.scenario.workload import draw_requests, run_seeds, trace_warnings
@@ -285,9 +285,9 @@ def _refuse_far(deployment: Deployment, trace: Trace) -> None:
                 )
 
 
-def asked_rows(deployment: Deployment, trace: Trace) -> list[Asked]:
+def asked_rows(deployment: Deployment, trace: Trace) -> list[AskedRows]:
     """Return the tables that were asked, with the token counts."""
-    sizes, found = Spans.of(trace.spans).columns.sizes, list[Asked]()
+    sizes, found = Spans.of(trace.spans).columns.sizes, list[AskedRows]()
     for placed in deployment.roles.placed:
         times = placed.times
         tables: dict[Kind, TimeTable] = {
@@ -297,5 +297,5 @@ def asked_rows(deployment: Deployment, trace: Trace) -> list[Asked]:
         }
         for kind, table in tables.items():
             if size := sizes.get((placed.name, kind)):
-                found.append(Asked(placed.name, kind, table, *size))
+                found.append(AskedRows(placed.name, kind, table, *size))
     return found

@@ -87,10 +87,12 @@ def test_uncertain_devices_reach_the_interval_and_few_cases_tell_none() -> None:
     }
     found = Depths.of(box(**apart, **known))
     gain = found.gain(1, 3)
+    assert gain.low is not None
+    assert gain.high is not None
     assert len(found.cases) == ENOUGH_CASES
     assert gain.high > 1.1 * gain.mean > 1.2 * gain.low
     assert Depths.of(box(**apart, **known, search={"cases": 19})).gain(1, 3).low is None
-    stated = {**known["acceptance"], "uncertainty": 0.3}
+    stated = {"source": "bernoulli", "beta": 0.7, "uncertainty": 0.3}
     assert resting(found)
     assert not resting(Depths.of(box(**apart, **{**known, "acceptance": stated})))
 

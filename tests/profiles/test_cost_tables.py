@@ -142,7 +142,9 @@ def test_generated_tokens_are_passes_over_one_row(terminal: Terminal) -> None:
     command = ("profiles", "import", "llama-bench", "--config", "llama-3.1-70b", "--out", out)
     said = terminal.succeeds(*command, MAC)
     assert "2 tests were left out: they take several passes over their prompt" in said
-    (layer,) = load_device(out).layer
+    profile = load_device(out)
+    assert isinstance(profile, DeviceProfile)
+    (layer,) = profile.layer
     assert [*layer.ms[0]] == [1, 512]
     scenario = Scenario.of({
         "name": "mac",

@@ -24,7 +24,7 @@ MEASURE = (
 )
 
 
-class Asked(NamedTuple):
+class AskedRows(NamedTuple):
     """A role's table, and the fewest and most rows that it was asked for.
 
     Attributes:
@@ -38,17 +38,20 @@ class Asked(NamedTuple):
     most: int
 
 
-def asked_by_formula(deployment: Deployment, most: int) -> list[Asked]:
+def asked_by_formula(deployment: Deployment, most: int) -> list[AskedRows]:
     """Return the tables that a formula asks for 1 to ``most`` rows."""
     roles = deployment.roles
     stages = [stage for pipeline in roles.pipelines for stage in pipeline]
-    found = [Asked(each.name, "compute", each.times.stage, 1, most) for each in stages]
-    found += [Asked(each.name, "draft", each.times.draft, 1, most) for each in roles.drafts]
+    found = [AskedRows(each.name, "compute", each.times.stage, 1, most) for each in stages]
+    found += [AskedRows(each.name, "draft", each.times.draft, 1, most) for each in roles.drafts]
     ends = stages if roles.ends == "pipeline" else roles.drafts
-    return [*found, *(Asked(each.name, "evaluate", each.times.evaluate, 1, most) for each in ends)]
+    return [
+        *found,
+        *(AskedRows(each.name, "evaluate", each.times.evaluate, 1, most) for each in ends),
+    ]
 
 
-def with_guessed_rows(deployment: Deployment, asked: Iterable[Asked]) -> Deployment:
+def with_guessed_rows(deployment: Deployment, asked: Iterable[AskedRows]) -> Deployment:
     """Return the deployment with the uncertainty of rows that were asked for and are guesses, and a
     warning of those that no table's last slope explains (a prediction tells of these)."""
     guesses: dict[tuple[tuple[int, int], ...], list[str]] = {}
