@@ -12,6 +12,7 @@ import typer
 
 from treepipe.cli.options import Changes, Distributed, Reported, command, command_line
 from treepipe.core.errors import UserError
+from treepipe.files.reading import visible
 from treepipe.planner.analysis import analyses
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ def plan(asked: PlanOptions) -> None:
     Ctrl-C shows and writes the best so far, and ends with exit code 130.
     """
     from treepipe import library
+    from treepipe.planner.candidates import search_warnings
     from treepipe.planner.cluster import Cluster
     from treepipe.planner.explorer import explore
     from treepipe.planner.halving import SearchInterrupted
@@ -120,6 +122,8 @@ def plan(asked: PlanOptions) -> None:
     loaded = Cluster.load(asked.cluster, asked.changes)
     for name, given in asked.analyses.items():
         analyses()[name].finding.check(loaded, given)
+    for sentence in search_warnings(loaded):
+        typer.echo(f"treepipe: {visible(sentence)}", err=True)
     shown = None if asked.silent else console()
     done: dict[str, Finding] = {}
     explored: Explored | None = None

@@ -21,6 +21,7 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from treepipe.core.errors import UnknownKeyError, UserError
+from treepipe.files.reading import counted
 from treepipe.files.section import Section, Seed, Several
 from treepipe.files.toml_file import DottedGrid, copied, flattened, read_toml, validated
 from treepipe.results.metric import Floats
@@ -31,6 +32,9 @@ from treepipe.scenario.scenario import (
     refuse_other_files,
 )
 from treepipe.sim.predict import likeness
+
+MOST_SCENARIOS = 10_000_000
+"""Most scenarios of a sweep."""
 
 
 class Dimension(Section):
@@ -152,6 +156,16 @@ class Sweep:
             raise UserError(f"{path}: has no table [sweep], which says what is varied")
         whole = validated(_Whole, {"sweep": base.pop("sweep")}, path)
         found = cls(path, base, whole.sweep)
+        size = found._combinations * (whole.sweep.samples or 1)
+        if size > MOST_SCENARIOS:
+            factors = {f"grid.{key}": len(values) for key, values in whole.sweep.grid.items()}
+            factors["samples"] = whole.sweep.samples or 1
+            key = max(factors, key=lambda each: factors[each])
+            raise UserError(
+                f"{path}: table [sweep] asks for {counted(size)} scenarios, of which a sweep "
+                f"has at most {MOST_SCENARIOS:,}; give fewer, first of sweep.{key}, which has "
+                f"{factors[key]:,}"
+            )
         _ = found.first  # refuses now, not after hours
         return found
 
