@@ -155,10 +155,10 @@ class Reported(Output):
 
     def emit(self, page: Callable[[], Report], *shown: Action | None) -> None:
         """Write the page of ``--report`` and all else, even if some of it cannot be written."""
-        from treepipe.report.page import write_report
-
         with Failures() as failures:
             if self.report is not None:
+                from treepipe.report.page import write_report
+
                 failures.attempt(lambda folder: write_report(page(), folder), self.report)
             for each in shown:
                 if each is not None:
