@@ -272,6 +272,8 @@ def _indexed(index: Path) -> dict[str, Path]:
 @contextmanager
 def open_shard(path: Path) -> Iterator[Any]:
     """Open a file of tensors. Raises ``UserError`` if it cannot be read, or is cut off."""
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path}: is no regular file")  # opening it might wait for ever
     with _readable(path), safe_open(path, framework="pt") as file:
         yield file
 

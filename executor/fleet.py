@@ -9,17 +9,22 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from treepipe.core.errors import UserError
-from treepipe.executor.addresses import ANY_HOST, LOOPBACK, is_loopback, route, tcp
+from treepipe.executor.addresses import ANY_HOST, LOOPBACK, route, tcp
 from treepipe.executor.clock import now_ms
 from treepipe.executor.fork_server import fork_server, start_worker
 from treepipe.executor.lines import ControlLines
-from treepipe.executor.remote import CONNECT_S, HostSearch, RemoteHost, SilentHostError
+from treepipe.executor.remote import (
+    CONNECT_S,
+    HostSearch,
+    RemoteHost,
+    SilentHostError,
+    key_for,
+    others_reach,
+)
 from treepipe.executor.session import Versions
 from treepipe.executor.transport import KeyPair
 from treepipe.executor.worker import worker_main
 from treepipe.results.trace import Span
-from treepipe.scenario.schema import endpoint
 
 SPARE_S = 2.0
 """Limit of a spare's first answer."""
@@ -67,15 +72,7 @@ class Fleet:
         """
         self._spares, self._needed = [*spares], {*needed}
         self._addresses = sorted({*self._needed, *spares})
-        hosts = {address: endpoint(address)[0] for address in self._addresses}
-        self._open = any(not is_loopback(host) for host in hosts.values())
-        inner = next((a for a, host in hosts.items() if is_loopback(host)), None)
-        if self._open and inner is not None:
-            outer = next(a for a, host in hosts.items() if not is_loopback(host))
-            raise UserError(
-                f"worker {inner!r} is on this host's loopback, which worker {outer!r} cannot "
-                f"reach; give the first one's address on their network"
-            )
+        self._open = others_reach(self._addresses)
         self._hosts: dict[str, RemoteHost] = {}
         self._key: KeyPair | None = None
         self._sought: dict[str, HostSearch] = {}
@@ -92,12 +89,7 @@ class Fleet:
             UserError: a needed key is missing, or it cannot be read.
             RunError: a needed host does not answer, or any host refuses.
         """
-        if self._open and key_file is None:
-            raise UserError(
-                f"worker {self._addresses[0]!r} needs key run.key, the file of the key that the "
-                f"worker holds (treepipe worker --make-key)"
-            )
-        self._key = None if key_file is None or not self._addresses else KeyPair.load(key_file)
+        self._key = key_for(self._addresses, key_file)
         for address in self._addresses:
             needed = address in self._needed
             try:

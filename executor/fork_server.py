@@ -63,7 +63,8 @@ def fork_server(preload: Sequence[str] = LIBRARIES) -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, *preload])
     try:
-        resource_tracker.ensure_running()  # first, since it unblocks signals
+        with children_shielded(signal.SIGHUP):  # the tracker ignores the others
+            resource_tracker.ensure_running()  # first, since it unblocks signals
         with children_shielded(*ENDINGS):
             forkserver.ensure_running()
     except OSError as error:

@@ -11,7 +11,15 @@ from tokenizers import Tokenizer
 
 from treepipe.core.errors import UserError
 from treepipe.extras import need_parquet
-from treepipe.files.reading import UNREADABLE, parse_json, read_bytes, read_text, reading_fault
+from treepipe.files.reading import (
+    MOST_UNPACKED_BYTES,
+    UNREADABLE,
+    parse_json,
+    read_bytes,
+    read_text,
+    reading_fault,
+)
+from treepipe.files.section import MOST
 from treepipe.profiles.library import REFERENCE, REFERENCE_SET
 
 if TYPE_CHECKING:
@@ -46,11 +54,16 @@ def _texts_of(path: Path, asked_by: str) -> Any:
     """Return a file's content, records as their texts. Raises one of ``UNREADABLE``."""
     if path.suffix == ".parquet":
         need_parquet(f"{path} ({asked_by})")
-        from pyarrow.parquet import read_table
+        from pyarrow.parquet import ParquetFile
 
         content = read_bytes(path)
         try:
-            records = read_table(BytesIO(content)).to_pylist()
+            file = ParquetFile(BytesIO(content))
+            groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
+            size = sum(group.total_byte_size for group in groups)
+            if size > MOST_UNPACKED_BYTES or file.metadata.num_rows > MOST:
+                raise UserError(f"{path}: holds too many rows or bytes ({asked_by})")
+            records = file.read().to_pylist()
         except ValueError as error:
             raise UserError(f"{path}: is not valid Parquet ({asked_by}): {error}") from None
         return [_text_of(record, f"{path}: row {n}") for n, record in enumerate(records, 1)]
@@ -107,7 +120,7 @@ def tokenize(
     if not path.exists():
         raise UserError(f"{path}: there is no such file; prompts cannot be read without it")
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_buffer(read_bytes(path))
     except Exception as error:  # tokenizers raises no other kind
         raise UserError(f"{path}: is no usable tokenizer: {error}") from None
     found = [tuple(encoding.ids) for encoding in tokenizer.encode_batch(texts)]

@@ -14,13 +14,16 @@ import math
 import os
 import socket
 import threading
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from multiprocessing import Pipe
+from pathlib import Path
 from typing import TypeVar
 
 from treepipe.core.errors import RunError, UserError
 from treepipe.executor import session
-from treepipe.executor.addresses import tcp
+from treepipe.executor.addresses import is_loopback, tcp
 from treepipe.executor.clock import Offset, Reading, now_ms
 from treepipe.executor.codec import BrokenRecordError
 from treepipe.executor.fork_server import WorkerLines
@@ -30,6 +33,8 @@ from treepipe.scenario.schema import endpoint
 
 CONNECT_S = 10.0
 """Limit of a host's first answer."""
+ASK_S = 5.0
+"""Limit of the same before anything is loaded."""
 LOOK_S, REFUSALS = 0.5, 3
 """Time between two tests whether a silent host refuses connections, and the limit of refusals."""
 FIRST_READINGS = 9
@@ -328,3 +333,52 @@ def status(address: str, key: KeyPair | None, within_s: float = CONNECT_S) -> se
     with closing(ZeroMQ(key)) as transport:
         channel = connection(transport, address)
         return ask(channel, address, session.HowAreYou(), session.Status, within_s)
+
+
+def others_reach(addresses: Collection[str]) -> bool:
+    """Whether workers at these addresses are on other hosts than ours.
+
+    Raises ``UserError`` if one is on a loopback that another cannot reach.
+    """
+    inner = next((each for each in addresses if is_loopback(endpoint(each)[0])), None)
+    outer = next((each for each in addresses if not is_loopback(endpoint(each)[0])), None)
+    if inner is not None and outer is not None:
+        raise UserError(
+            f"worker {inner!r} is on this host's loopback, which worker {outer!r} cannot "
+            f"reach; give the first one's address on their network"
+        )
+    return outer is not None
+
+
+def key_for(addresses: Collection[str], key_file: Path | None) -> KeyPair | None:
+    """Return the key of workers at these addresses; None if only this host can reach them.
+
+    Raises ``UserError`` if a key is missing or cannot be read.
+    """
+    if others_reach(addresses) and key_file is None:
+        raise UserError(
+            f"worker {min(addresses)!r} needs key run.key, the file of the key that the "
+            f"worker holds (treepipe worker --make-key)"
+        )
+    return None if key_file is None or not addresses else KeyPair.load(key_file)
+
+
+def ask_all(addresses: Collection[str], key_file: Path | None) -> None:
+    """Ask whether a worker is at each address, all at once and before anything is loaded.
+
+    Raises:
+        UserError: as ``others_reach`` and ``key_for``.
+        RunError: one does not answer, or is none of ours.
+    """
+    if not addresses:
+        return
+    key = key_for(addresses, key_file)
+    with ThreadPoolExecutor(len(addresses)) as pool:
+        answers = {each: pool.submit(status, each, key, ASK_S) for each in sorted(addresses)}
+    faults = {each: fault for each, answer in answers.items() if (fault := answer.exception())}
+    if not faults:
+        return
+    first, *more = faults
+    if more and isinstance(faults[first], RunError):
+        raise RunError(f"{faults[first]}; nor does {', '.join(more)}") from None
+    raise faults[first]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import zlib
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from treepipe.files.outputs import write_file
-from treepipe.files.reading import parse_json, read_bytes, reading
+from treepipe.files.reading import parse_json, read_bytes, reading, unpacked
 from treepipe.profiles.hit_ratio import Ranks
 
 SCHEMA = "treepipe.acceptance/1"
@@ -151,7 +150,7 @@ class PoolFile:
         of_content = TypeError, AttributeError, EOFError, zlib.error
         with reading(path, "is not an acceptance pool", "acceptance pool", of_content):
             raw = read_bytes(path)
-            raw = gzip.decompress(raw) if path.suffix == ".gz" else raw
+            raw = unpacked(raw) if path.suffix == ".gz" else raw
             return cls.from_content(parse_json(raw.decode("utf-8")))
 
     @classmethod

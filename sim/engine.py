@@ -5,6 +5,7 @@ A job is a ``delayed`` call of joblib; ``run_jobs`` runs it on the engine of the
 
 from __future__ import annotations
 
+import signal
 import socket
 import warnings
 from collections.abc import Generator, Iterable, Iterator
@@ -107,8 +108,9 @@ def abandon(results: Iterator[Any]) -> None:
 def _streamed(
     jobs: Iterable[Any], workers: int, stream: str, together: int | Literal["auto"]
 ) -> Iterator[Any]:
-    for tracker in (resource_tracker, tracker_of_joblib):
-        tracker.ensure_running()  # started with the others, it would lift the block
+    with children_shielded(signal.SIGHUP):  # trackers ignore the others once they are loaded
+        for tracker in (resource_tracker, tracker_of_joblib):
+            tracker.ensure_running()  # started with the others, it would lift the block
     with children_shielded():
         results: Iterator[Any] = Parallel(n_jobs=workers, return_as=stream, batch_size=together)(
             jobs

@@ -11,9 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any, Literal
 
 from treepipe.core.errors import UserError
 from treepipe.files.outputs import Failures, write_file
@@ -21,11 +19,13 @@ from treepipe.files.reading import suggestion
 from treepipe.files.toml_file import read_toml
 from treepipe.profiles.library import CALIBRATION
 from treepipe.progress import Progress
-from treepipe.results.plots import save_figure
 from treepipe.results.result import write_json
 from treepipe.results.sheet import Sheet, words
 from treepipe.results.show import console, print_sheet
 from treepipe.results.statistics import Interval
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SCHEMA = "treepipe.study/1"
 WIDTH = 150
@@ -198,6 +198,8 @@ def run_study(study: Study, say: Progress, full: bool, measure: bool = False) ->
 
 def write_study(result: StudyResult, out: Path) -> None:
     """Write JSON, a CSV file per table, a page in Markdown, and the plots into ``out``."""
+    from treepipe.results.plots import save_figure
+
     with Failures() as failures:
         failures.attempt(write_json, result.content(), str(out / f"{result.study}.json"), "--out")
         for sheet in result.tables:

@@ -1,4 +1,4 @@
-"""The command line of ``treepipe`` and ``python -m treepipe``; handles Ctrl-C during imports."""
+"""The command line of ``treepipe`` and ``python -m treepipe``; handles signals during imports."""
 
 import sys
 
@@ -18,7 +18,7 @@ def main() -> None:
             if not interruption.happened:
                 raise
             sys.stderr.write("treepipe: interrupted; nothing was written\n")
-            sys.exit(130)
+            sys.exit(interruption.exit_code)
     command_line()
 
 

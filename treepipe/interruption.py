@@ -1,36 +1,60 @@
-"""Handling of Ctrl-C, which a terminal sends to all processes of a command: the main process
-records it, child processes never receive it."""
+"""Signals that end a command: Ctrl-C, which a terminal sends to all processes of a command, SIGTERM
+(``timeout``, a container's stop) and SIGHUP (a closed terminal).
+
+The main process notes the signal and ends as after any exception: it ends its child processes,
+tells what is written, and returns ``exit_code``.
+"""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic
 from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SAME_S = 1.0
+"""``timeout`` sends its signal twice, to the command and to its group: once more within this time
+is the same ending."""
 
 
 class Interruption:
-    """A record of whether Ctrl-C was pressed; an interrupted import may raise any other error."""
+    """A record of the signal that ended a command; an interrupted import may raise any error."""
 
-    happened = False
+    def __init__(self) -> None:
+        self._number = 0
+        self._noted_s = -SAME_S
+
+    @property
+    def happened(self) -> bool:
+        return self._number > 0
+
+    @property
+    def exit_code(self) -> int:
+        """128 and the signal's number, as a shell reports it: 130 after Ctrl-C."""
+        return 128 + (self._number or signal.SIGINT)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.happened = True
-        signal.default_int_handler(number, frame)
+        again = number == self._number and monotonic() - self._noted_s < SAME_S
+        self._number, self._noted_s = number, monotonic()
+        if not again:
+            raise KeyboardInterrupt
 
     @classmethod
     @contextmanager
     def noted(cls) -> Iterator[Interruption]:
-        """Record Ctrl-C while it raises ``KeyboardInterrupt`` as usual, unless it is ignored."""
+        """Let each of ``SIGNALS`` raise ``KeyboardInterrupt``, unless it is ignored or handled."""
         found = cls()
-        before = signal.getsignal(signal.SIGINT)
-        if before is signal.default_int_handler:
-            signal.signal(signal.SIGINT, found._note)
+        before = {each: signal.getsignal(each) for each in SIGNALS}
+        ours = [n for n, h in before.items() if h in (signal.SIG_DFL, signal.default_int_handler)]
+        for each in ours:
+            signal.signal(each, found._note)
         try:
             yield found
         finally:
-            if before is signal.default_int_handler:
-                signal.signal(signal.SIGINT, before)
+            for each in ours:
+                signal.signal(each, before[each])
 
 
 @contextmanager

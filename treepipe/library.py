@@ -91,7 +91,7 @@ def run(
 
     Raises:
         UserError: something the scenario names is wrong.
-        RunError: a run failed.
+        RunError: a worker does not answer, or a run failed.
 
     >>> from treepipe import Scenario, run
     >>> import torch  # what runs need
@@ -109,10 +109,12 @@ def run(
     """
     need_executor("treepipe.run")
     from treepipe.executor.fork_server import import_ahead
+    from treepipe.executor.remote import ask_all
     from treepipe.results.result import make_result
     from treepipe.sim.theory.admission import resolve_admission
 
     chosen = resolve_admission(_changed(scenario, runs=runs, seed=seed))
+    ask_all(chosen.workers, chosen.key_file)
     import_ahead()
     from treepipe.executor.execute import execute  # with PyTorch: now that all is checked
 
@@ -244,7 +246,7 @@ def validate(
 
     Raises:
         UserError: something the scenario names is wrong.
-        RunError: the run failed.
+        RunError: a worker does not answer, or the run failed.
 
     >>> from treepipe import Scenario, validate
     >>> import torch  # what runs need
@@ -260,6 +262,9 @@ def validate(
     (True, 'ms')
     """
     need_executor("treepipe.validate")
+    from treepipe.executor.remote import ask_all
+
+    ask_all(scenario.workers, scenario.key_file)
     from treepipe.validation.comparison import Case
     from treepipe.validation.comparison import compare as predict_and_run
     from treepipe.validation.validation import entry, validation

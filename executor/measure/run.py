@@ -16,6 +16,7 @@ from treepipe.executor.measure.profile_file import (
 )
 from treepipe.executor.measure.requests import TEXTS, RunRequest
 from treepipe.executor.prompts import load_texts
+from treepipe.executor.remote import ask_all
 from treepipe.files.outputs import write_file
 from treepipe.files.toml_file import toml_text
 from treepipe.progress import Progress
@@ -38,6 +39,7 @@ def calibrate_run(asked: RunRequest, say: Progress) -> list[Path]:
     scenario = Scenario.load(asked.scenario)
     files = _profile_files(scenario, asked)
     target = scenario_target(asked.scenario_out, scenario, asked.force)
+    ask_all(scenario.workers, scenario.key_file)
     with claimed([*files.values()], asked.force):
         from treepipe.executor.measure.in_place import HostSession
 

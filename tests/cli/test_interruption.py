@@ -1,4 +1,5 @@
-"""Ctrl-C: one sentence, exit code 130, no traceback of any process, and what is kept."""
+"""Signals that end a command: one sentence, 128 and the signal's number, no traceback and nothing
+left of any process, and what is kept."""
 
 from __future__ import annotations
 
@@ -6,12 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.worlds.command_line import ARGUMENTS, WORK, Terminal, assert_sentence
+from tests.worlds.command_line import ARGUMENTS, ROOT, WORK, Terminal, assert_sentence, on_one_host
+from tests.worlds.hosts import free_port
 from treepipe.files.outputs import write_file
 from treepipe.interruption import Interruption, children_shielded
 
@@ -87,6 +92,25 @@ def test_what_is_written_until_then_is_named(
     terminal.fails("interrupted; noth", *works("plan", press), code=130)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_end_it_alike(
+    number: signal.Signals, terminal: Terminal, works: Callable[..., list[object]]
+) -> None:
+    before = signal.signal(number, signal.SIG_DFL)  # we may ignore it
+
+    def end(*_: object, **__: object) -> None:
+        try:
+            signal.raise_signal(number)
+        finally:
+            signal.raise_signal(number)  # as ``timeout`` sends it twice: it cuts no cleaning up
+
+    sentence = "treepipe: interrupted; nothing was written"
+    try:
+        terminal.fails(sentence, *works("simulate", end), code=128 + number)
+    finally:
+        signal.signal(number, before)
+
+
 def test_an_error_without_an_interruption_stays_an_error(
     terminal: Terminal, works: Callable[..., list[object]]
 ) -> None:
@@ -122,6 +146,104 @@ def _start(code: str) -> subprocess.Popen[str]:
         text=True,
         start_new_session=True,
     )
+
+
+DEMO = ROOT / "studies" / "scenarios" / "demo.toml"
+CLUSTER, GRID = ARGUMENTS["plan"][0], ARGUMENTS["sweep"][0]
+AT_WORK = {
+    "plan": ("loky", "plan", CLUSTER, "--out", "best.toml", "--jobs", 2),
+    "sweep": ("loky", "sweep", GRID, "--out", "swept", "--jobs", 2),
+    "study": ("loky", "study", "which-system"),
+    "run": ("forkserver", "run", DEMO, "--set", "workload.new_tokens=300"),
+    "validate": ("forkserver", "validate", DEMO, "--set", "workload.new_tokens=8"),
+    "demo": ("forkserver", "demo"),
+    "calibrate": ("", "calibrate"),
+    "calibrate links": ("forkserver", "calibrate", "links"),
+    "calibrate run": ("forkserver", "calibrate", "run", "hosts.toml"),
+    "calibrate peer": ("stdout", "calibrate", "peer", "--listen", "127.0.0.1:PORT"),
+    "worker": ("stderr", "worker", "--listen", "127.0.0.1:PORT"),
+    "check": ("", "check", "--executor", "ours"),
+}
+"""Commands that start processes, or serve; first what the processes are called, or where it is said
+that the command serves; nothing: the work begins with PyTorch."""
+ENDS = [
+    *((name, signal.SIGTERM, "alone") for name in AT_WORK),
+    *((name, signal.SIGHUP, "all") for name in ("plan", "run")),
+    *((name, signal.SIGINT, "all") for name in ("sweep", "worker")),
+]
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("command", "number", "whom"), ENDS)
+def test_nothing_is_left_of_a_command_that_is_ended(
+    command: str, number: signal.Signals, whom: str, tmp_path: Path
+) -> None:
+    """Whether its main process alone gets the signal or all do; its output ends, too."""
+    called, *arguments = AT_WORK[command]
+    (tmp_path / "hosts.toml").write_text(on_one_host(DEMO.read_text()))
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            DEFAULTS,
+            *(str(each).replace("PORT", str(free_port())) for each in arguments),
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    below = _at_work(process, called)
+    if whom == "all":
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+    _, error = process.communicate(timeout=60)
+    _, alive = psutil.wait_procs(below, timeout=2)
+    assert not alive
+    assert not [*tmp_path.glob("pymp-*")]
+    assert process.returncode == (0 if command == "worker" else 128 + number)
+    assert "Traceback" not in error
+    assert error.count("interrupted; ") == (command != "worker")
+
+
+DEFAULTS = """
+import signal
+for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(each, signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL)
+from treepipe.__main__ import main
+if __name__ == "__main__":
+    main()
+"""
+"""The command as from a terminal: whoever runs the tests may ignore a signal, which children do
+then, too."""
+
+
+def _at_work(process: subprocess.Popen[str], called: str) -> list[psutil.Process]:
+    """Wait until the command has two processes of that name, or has loaded PyTorch; or serves."""
+    deadline, main = time.monotonic() + 200, psutil.Process(process.pid)
+    if called.startswith("std"):
+        assert "listening" in getattr(process, called).readline()
+        return main.children(recursive=True)
+    while time.monotonic() < deadline and process.poll() is None:
+        below = main.children(recursive=True)
+        named = [each for each in below if called and called in " ".join(_words(each))]
+        with suppress(psutil.Error):  # it has just ended
+            loaded = any("libtorch" in each.path for each in main.memory_maps())
+            if len(named) >= 2 or (not called and loaded):
+                return below
+        time.sleep(0.05)  # what is waited for needs the processor
+    raise AssertionError(f"it did not come to work: {process.communicate()}")
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
 
 
 EXEC = """

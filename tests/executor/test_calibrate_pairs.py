@@ -6,6 +6,7 @@ import datetime
 import itertools
 import os
 import threading
+import time
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -114,6 +115,20 @@ def test_a_host_that_is_not_there_is_named(terminal: Terminal) -> None:
     command = ("calibrate", "links", path, "--out", "links", "--quiet")
     terminal.fails(sentence, *command, code=1)
     assert not (terminal.folder / "links").exists()
+
+
+@pytest.mark.parametrize("command", [("run",), ("validate",), ("calibrate", "run")], ids=" ".join)
+def test_all_workers_are_asked_before_anything_is_loaded(
+    command: tuple[str, ...], terminal: Terminal
+) -> None:
+    terminal.monkeypatch.setattr(remote, "LOOK_S", 0.05)
+    terminal.monkeypatch.setattr("treepipe.executor.launch.prepare", None)
+    path = scenario_at(terminal.folder, "127.0.0.1:1", *3 * ["127.0.0.1:2"])
+    text = path.read_text().replace("{ device", '{ host = "far", device')
+    path.write_text(text.replace("[[drafts]]", '[[drafts]]\nhost = "near"'))
+    begun = time.monotonic()
+    terminal.fails("nor does 127.0.0.1:2", *command, path, code=1)
+    assert time.monotonic() - begun < remote.ASK_S, "both at once"
 
 
 PROFILE = LinkProfile(latency_ms=1.5, bandwidth_mbit_s=900.0, origin=ORIGIN)

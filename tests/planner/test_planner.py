@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.worlds.command_line import Terminal
+from tests.worlds.command_line import ROOT, Terminal
 from tests.worlds.searches import CLUSTER as SEARCHED
 from tests.worlds.searches import METRIC
 from tests.worlds.written_studies import say
@@ -21,7 +21,7 @@ from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
 from treepipe.files.toml_file import toml_text
 from treepipe.planner.break_even import BreakEvens
-from treepipe.planner.candidates import find_candidates
+from treepipe.planner.candidates import count_combinations, find_candidates
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.gaps import Runs, may_be_equal, relative_gap
 from treepipe.planner.halving import SearchResult, search
@@ -89,6 +89,44 @@ def loaded(text: str = CLUSTER, *settings: str) -> Cluster:
 @cache
 def found(*settings: str, text: str = CLUSTER) -> SearchResult:
     return search(loaded(text, *settings), say)
+
+
+# --- its size ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "studies" / "clusters").glob("*.toml")), ids=str)
+def test_the_size_of_a_search_bounds_what_it_tries(path: Path) -> None:
+    """By multiplication alone; a combination of two blocks that are equal is tried once."""
+    cluster = Cluster.load(path)
+    tried = sum(map(len, find_candidates(cluster)))
+    assert tried <= count_combinations(cluster) <= 6 * tried
+
+
+def test_the_size_of_a_grid_is_the_product_of_its_lists() -> None:
+    grid = "search.grid={schedule={gamma=[1,2,3]}, workload={new_tokens=[4,8]}}"
+    cluster = loaded(CLUSTER, 'search.schedules=["chain"]', grid, 'search.partitions=["even"]')
+    assert count_combinations(cluster) == 6 == sum(map(len, find_candidates(cluster)))
+
+
+def test_a_search_without_end_is_refused_before_it_begins() -> None:
+    """2,999 x 2,999 x 99 combinations, and devices of which nobody could count the ways."""
+    grid = {"schedule.gamma": [*range(1, 3000)], "workload.new_tokens": [*range(1, 3000)]}
+    grid["links.default.latency_ms"] = [*range(99)]
+    whole = {**SEARCHED, "search": {"schedules": ["chain"], "grid": grid}}
+    with pytest.raises(UserError, match=r"2,671,218,297 combinations.*gamma has 2,999"):
+        find_candidates(Cluster.of(whole))
+    device = {"stage_ms": {1: 1.0}}
+    kinds = [{"name": f"k{n}", "device": device, "price_usd": 1.0} for n in range(9)]
+    devices = {"kinds": kinds, "counts": [900_000], "mixed": True}
+    whole["search"] = {"schedules": ["pp"], "devices": devices}
+    with pytest.raises(UserError, match=r"over 10\^18 combinations.*layouts has over 10\^18"):
+        find_candidates(Cluster.of(whole))
+
+
+def test_what_has_no_end_is_no_key() -> None:
+    for key in ("keep", "first_runs"):
+        with pytest.raises(UserError, match=f"search.{key}"):
+            Cluster.of(SEARCHED).with_(**{f"search.{key}": 10**9})
 
 
 # --- the search -------------------------------------------------------------------------------

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -10,8 +13,9 @@ import pytest
 from tests.worlds.command_line import SCENARIO, assert_refused, assert_sentence, call, run_with
 from tests.worlds.tiny_models import save_tokenizer
 from treepipe.core.errors import UserError
+from treepipe.executor.checkpoint import open_shard
 from treepipe.executor.launch import prepare
-from treepipe.files.reading import read_json
+from treepipe.files.reading import read_json, unpacked
 from treepipe.profiles.pool_file import PoolFile
 from treepipe.profiles.workloads import read_workload
 from treepipe.results.recording import Recording
@@ -436,13 +440,68 @@ def test_a_run_without_emulation_leaves_out_a_default_scheduler() -> None:
     assert not any("central_transfers" in each for each in emulated.warnings)
 
 
-@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs a file that does not end")
-def test_what_does_not_end_is_no_input(scenario: Path) -> None:
-    """Neither as a scenario nor as what it names."""
-    endless, sentence = Path("/dev/zero"), r"/dev/zero: .*it is no file, and does not end within"
+@pytest.mark.parametrize("kind", ["device", "pipe"])
+def test_only_regular_files_are_read(scenario: Path, kind: str) -> None:
+    """Neither as a scenario nor as what it names: one might never end, or never begin."""
+    place = Path(os.devnull) if kind == "device" else scenario.with_name("pipe")
+    if kind == "pipe":
+        os.mkfifo(place)
+    sentence = f"{place}: .*it is no regular file"
     for read in (Scenario.load, read_json, Recording.load, PoolFile.load, read_workload):
         with pytest.raises(UserError, match=sentence):
-            read(endless)
+            read(place)
+    if kind == "pipe":
+        with pytest.raises(UserError, match="pipe: is no regular file"), open_shard(place):
+            pass
+
+
+def test_an_input_has_a_bounded_size(tmp_path: Path) -> None:
+    """Nothing of what is beyond it is read or unpacked."""
+    large = tmp_path / "large.toml"
+    with large.open("wb") as file:
+        file.truncate(2**33)
+    packed, mib = gzip.compress(bytes(2**26)), 2**20
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            UserError, match=r"large\.toml: cannot be read: it is larger than 4 MiB"
+        ):
+            Scenario.load(large)
+        with pytest.raises(ValueError, match="it unpacks to more than 1 MiB"):
+            unpacked(packed, mib)
+        assert tracemalloc.get_traced_memory()[1] < 20 * mib
+    finally:
+        tracemalloc.stop()
+    assert unpacked(gzip.compress(b"whole")) == b"whole"
+
+
+@pytest.mark.skipif(not Path("/proc/kmsg").exists(), reason="needs a file without an end")
+def test_a_file_of_the_kernel_is_not_waited_for() -> None:
+    with pytest.raises(UserError, match="/proc/kmsg: "):
+        Scenario.load(Path("/proc/kmsg"))
+
+
+@pytest.mark.parametrize(
+    "key", ["schedule" + ".a" * 50_000, "." * 50_000, "a." * 101], ids=["named", "dots", "101"]
+)
+def test_a_setting_of_very_many_parts_is_one_sentence(key: str, scenario: Path) -> None:
+    with pytest.raises(UserError, match="its key has more than 100 parts") as refused:
+        Scenario.load(scenario, [f"{key}=1"])
+    assert len(str(refused.value)) < 200
+
+
+@pytest.mark.parametrize("depth", [50, 200, 400, 900, 5000])
+@pytest.mark.parametrize("around", [("[", "1", "]"), ("{ a = ", "1", " }")], ids=["list", "table"])
+def test_a_deep_value_is_one_sentence(
+    depth: int, around: tuple[str, str, str], scenario: Path
+) -> None:
+    value = depth * around[0] + around[1] + depth * around[2]
+    for key in ("target", "target.layers", "workload.arrivals", "other"):
+        with pytest.raises(UserError):
+            Scenario.load(scenario, [f"{key}={value}"])
+    scenario.write_text(f"other = {value}\n{scenario.read_text()}")
+    with pytest.raises(UserError):
+        Scenario.load(scenario)
 
 
 def test_a_value_that_is_equal_to_a_valid_one_is_refused_all_the_same() -> None:

@@ -134,6 +134,12 @@ def test_samples_are_the_same_in_every_combination_and_by_the_sweep_s_seed() -> 
         ({"grid": {"seed": [1]}, "samples": 4}, "latin_hypercube and samples go together"),
         ({"grid": {"runs": [0]}}, "key runs = 0"),
         (
+            {"grid": {"seed": [*range(3000)], "workload.new_tokens": [*range(1, 4000)]}},
+            "asks for 11,997,000 scenarios, of which a sweep has at most 10,000,000; give fewer, "
+            "first of sweep.grid.workload.new_tokens, which has 3,999",
+        ),
+        ({"grid": {f"scale.{n}": [*range(99)] for n in range(99)}}, "for over 10^18 scenarios"),
+        (
             {"latin_hypercube": {"scale.latency": {"low": 2, "high": 1}}, "samples": 4},
             "low = 2 must be less than high = 1",
         ),

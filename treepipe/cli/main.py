@@ -1,6 +1,6 @@
 """The command line: parses arguments, calls the library, returns exit codes.
 
-Exit codes: 0 success, 1 a run failed, 2 the user's input is wrong.
+Exit codes: 0 success, 1 a run failed, 2 the user's input is wrong, 128 + N ended by signal N.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Interrupted(Exception):  # noqa: N818  (nothing went wrong)
-    """Ctrl-C, as an exception of our own: at a ``KeyboardInterrupt`` Typer would exit silently."""
+    """A signal, as an exception of our own: at a ``KeyboardInterrupt`` Typer exits silently."""
 
 
 class Commands(TyperGroup):
@@ -95,10 +95,10 @@ def main() -> None:
         try:
             app(standalone_mode=True, prog_name="treepipe")
         except (Interrupted, KeyboardInterrupt):
-            _end_interrupted()
+            _end_interrupted(interruption.exit_code)
         except Exception as error:
             if interruption.happened:
-                _end_interrupted()
+                _end_interrupted(interruption.exit_code)
             _end(error)
 
 
@@ -125,10 +125,10 @@ def _end(error: Exception) -> NoReturn:
     raise error
 
 
-def _end_interrupted() -> NoReturn:
+def _end_interrupted(exit_code: int) -> NoReturn:
     _complain(f"interrupted; {what_is_kept()}")
     exec("")  # Python forgets an interruption of exec(), for which it would end by the signal
-    sys.exit(130)
+    sys.exit(exit_code)
 
 
 def _show_version(wanted: bool) -> None:

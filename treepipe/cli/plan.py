@@ -12,6 +12,7 @@ import typer
 
 from treepipe.cli.options import Changes, Distributed, Force, Output, command, command_line
 from treepipe.core.errors import UserError
+from treepipe.files.reading import visible
 from treepipe.planner.analysis import analyses
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ def plan(asked: PlanOptions) -> None:
     Ctrl-C shows and writes the best so far, and ends with exit code 130.
     """
     from treepipe import library
+    from treepipe.planner.candidates import search_warnings
     from treepipe.planner.cluster import Cluster
     from treepipe.planner.halving import SearchInterrupted
     from treepipe.planner.report import (
@@ -119,6 +121,8 @@ def plan(asked: PlanOptions) -> None:
     loaded = Cluster.load(asked.cluster, asked.changes)
     for name, given in asked.analyses.items():
         analyses()[name].finding.check(loaded, given)
+    for sentence in search_warnings(loaded):
+        typer.echo(f"treepipe: {visible(sentence)}", err=True)
     shown = None if asked.silent else console()
     done: dict[str, Finding] = {}
     with engine(asked.backend, asked.jobs, asked.address):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -97,6 +96,5 @@ def _serve(address: str, key_file: Path | None, models: Path | None) -> None:
         guarded = "who holds the key" if key is not None else "anybody on this host"
         listening = f"listening on {daemon.address} for {guarded}"
         Console(stderr=True, markup=False).print(listening, highlight=False)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as systemd ends it
-        with contextlib.suppress(KeyboardInterrupt):
+        with contextlib.suppress(KeyboardInterrupt):  # its usual end
             daemon.serve()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import gzip
 import io
 import json
 import os
@@ -17,24 +18,48 @@ from typing import Any, TypeVar
 from treepipe.core.errors import UserError
 
 T = TypeVar("T")
-MOST_STREAM_BYTES = 2**26
-"""Most bytes read from a device or a pipe, which may never end; files have no limit."""
+MOST_BYTES = 2**29
+"""Most bytes of a file that is read whole."""
+MOST_UNPACKED_BYTES = 2**27
+"""Most bytes that a file is unpacked to."""
 
 
-def read_bytes(path: Path) -> bytes:
-    """Return a file's content. Raises one of ``UNREADABLE``."""
-    with path.open("rb") as file:
-        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            return file.read()
-        found = file.read(MOST_STREAM_BYTES + 1)
-    if len(found) > MOST_STREAM_BYTES:
-        raise ValueError(f"it is no file, and does not end within {MOST_STREAM_BYTES >> 20} MiB")
-    return found
+def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
+    """Return a regular file's content, of at most so many bytes. Raises one of ``UNREADABLE``.
+
+    Pipes and devices may never end or never begin, so none is waited for.
+    """
+    with open(path, "rb", opener=_open_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("it is no regular file, but a pipe or a device")
+        found = file.read(most + 1) or b""  # None: the kernel has nothing there yet
+    return _bounded(found, most, "is larger than")
 
 
-def read_text(path: Path, encoding: str = "utf-8") -> str:
-    """Return a file's content with ends of lines as ``\\n``. Raises one of ``UNREADABLE``."""
-    with io.TextIOWrapper(io.BytesIO(read_bytes(path)), encoding) as text:
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file without waiting for a pipe's writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def unpacked(data: bytes, most: int = MOST_UNPACKED_BYTES) -> bytes:
+    """Unpack gzipped data to at most so many bytes.
+
+    Raises ``OSError``, ``EOFError`` or ``zlib.error`` if it is no such data, ``ValueError`` if it
+    holds more.
+    """
+    with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+        return _bounded(file.read(most + 1), most, "unpacks to more than")
+
+
+def _bounded(data: bytes, most: int, fault: str) -> bytes:
+    if len(data) > most:
+        raise ValueError(f"it {fault} {most >> 20} MiB")
+    return data
+
+
+def read_text(path: Path, encoding: str = "utf-8", most: int = MOST_BYTES) -> str:
+    """Return a file's content with ends of lines as ``\n``. Raises one of ``UNREADABLE``."""
+    with io.TextIOWrapper(io.BytesIO(read_bytes(path, most)), encoding) as text:
         return text.read()
 
 
@@ -101,6 +126,15 @@ def reading(
         raise UserError(f"{path}: {fault}: key {missing} is missing") from None
     except faults as error:
         raise UserError(f"{path}: {fault}: {reading_fault(error)}") from None
+
+
+def counted(number: int) -> str:
+    """Return a count as text; Python writes no number of very many digits.
+
+    >>> counted(890_001_999), counted(10**9999)
+    ('890,001,999', 'over 10^18')
+    """
+    return f"{number:,}" if number < 10**18 else "over 10^18"
 
 
 def suggestion(name: str, known: Iterable[str], others: str = "there are") -> str:

@@ -40,8 +40,10 @@ UNITS = ("ms", "mib", "kib", "mbit_s", "gb_s", "w", "usd_per_hour", "tokens")
 """Units at the end of key names, for a better sentence where a unit is missing."""
 
 
+MOST_TOML_BYTES = 2**22
+"""Most bytes of a TOML file; parsing takes seconds per MiB."""
 MOST_PARTS = 100
-"""Most parts of a dotted key."""
+"""Most parts of a dotted key, in a file and in a setting."""
 LONG_KEY = re.compile(rf"""(?<![\w."'-])(?:[\w"'-]+(?:[ \t]*\.|[ \t]+\.[ \t]+)){{{MOST_PARTS}}}""")
 
 WORDS = {
@@ -60,7 +62,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Read a file's content. Raises ``UserError`` if it cannot be read."""
     with reading(path, "cannot be read"):
         try:
-            return _parsed(read_text(path, "utf-8-sig"))  # drops a byte order mark
+            return _parsed(read_text(path, "utf-8-sig", MOST_TOML_BYTES))  # drops a byte order mark
         except tomllib.TOMLDecodeError as error:
             raise UserError(f"{path}: is not valid TOML: {error}") from None
 

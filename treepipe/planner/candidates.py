@@ -8,15 +8,16 @@ import copy
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
+from math import comb, inf, prod
 from typing import Any
 
 from treepipe.core.errors import UserError
 from treepipe.core.layers import PartitionRule
 from treepipe.core.schedules import systems
 from treepipe.core.system import Block, Load
+from treepipe.files.reading import counted
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.layouts import Layout, layouts
+from treepipe.planner.layouts import Layout, layouts, placements
 from treepipe.planner.limits import LimitError, check_limits, check_price, stated_prices
 from treepipe.planner.partition import uneven_partitions, with_layers
 from treepipe.scenario.fitting import with_cache_room
@@ -26,6 +27,10 @@ from treepipe.scenario.scenario import Scenario, assign_key
 from treepipe.scenario.schema import ScheduleName
 from treepipe.scenario.workload import draw_requests
 from treepipe.sim.theory.admission import resolve_admission
+
+MOST_COMBINATIONS, MANY_COMBINATIONS = 100_000, 2_000
+"""Most combinations that a search tries, and the number from which it says beforehand how many: one
+takes some milliseconds to make and to check, and then its first runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +99,57 @@ class Refused(Combination):
     excess: float = inf
 
 
+def count_combinations(cluster: Cluster) -> int:
+    """Return how many combinations a search tries at most, by multiplication alone.
+
+    Raises ``UserError`` if they are more than ``MOST_COMBINATIONS``.
+    """
+    search, total, layouts_tried = cluster.search, 0, 0
+    drafts = sum(1 for _ in placements(cluster, sum(each.count for each in cluster.pipelines)))
+    for stages, rows in _rows(cluster):
+        layouts_tried += rows * drafts
+        for name in dict.fromkeys(search.schedules):
+            tried = {**_batches(name, cluster), **_around(cluster)}
+            fixed = dict.fromkeys(_fixed(name, cluster), (None,))
+            blocks = _default_grid(name, stages, cluster)
+            whole = _whole_blocks(blocks, {**fixed, **_instead(name, cluster)})
+            settings = sum(prod(map(len, each.values())) for each in whole)
+            total += rows * drafts * prod(map(len, tried.values())) * settings
+    total *= len(search.partitions)
+    if total > MOST_COMBINATIONS:
+        factors = {"search.schedules": len({*search.schedules}), "layouts": layouts_tried}
+        factors |= {f"search.grid.{key}": len(values) for key, values in search.grid.items()}
+        most = sorted(factors, key=lambda key: -factors[key])[:3]
+        raise UserError(
+            f"{cluster.path}: table [search] asks for {counted(total)} combinations, of which a "
+            f"search takes at most {MOST_COMBINATIONS:,}; give fewer values: "
+            f"{', '.join(f'{key} has {counted(factors[key])}' for key in most if factors[key] > 1)}"
+        )
+    return total
+
+
+def _rows(cluster: Cluster) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Yield the stages of each pipeline, and in how many ways devices are chosen for them."""
+    devices, stages = cluster.search.devices, [p.length for p in cluster.pipelines]
+    if devices is None:
+        yield tuple(stages), 1
+        return
+    kinds = sum("stage" in kind.roles for kind in devices.kinds)
+    for n in dict.fromkeys(devices.counts):
+        yield (n,) * len(stages), comb(kinds + n - 1, n) if devices.mixed else kinds
+
+
+def search_warnings(cluster: Cluster) -> list[str]:
+    """Return a sentence on the size of a large search; empty otherwise. Raises ``UserError``."""
+    size = count_combinations(cluster)
+    if size <= MANY_COMBINATIONS:
+        return []
+    return [f"up to {size:,} combinations are to be tried (search.schedules, search.grid, devices)"]
+
+
 def find_candidates(cluster: Cluster) -> tuple[list[Candidate], list[Refused]]:
     """Return all candidates and refused plans; raises ``UserError`` if no candidate is possible."""
+    count_combinations(cluster)
     found, refused = list[Candidate](), list[Refused]()
     for layout, name, settings, scenario in _scenarios(cluster, refused):
         for partition, each in _partitions(cluster, scenario):
@@ -143,22 +197,14 @@ def _settings(
     cluster: Cluster, layout: Layout, name: ScheduleName
 ) -> Iterator[tuple[dict[str, Any], Scenario]]:
     """Yield settings and scenario of every combination of a schedule in a layout."""
-    search = cluster.search
-    besides = {k: v for k, v in search.grid.items() if not k.startswith("schedule.")}
-    instead = {
-        key.removeprefix("schedule."): values
-        for key, values in search.grid.items()
-        if key.removeprefix("schedule.") in systems()[name].keys
-    }
-    tried = {**_batches(name, cluster), **besides}
+    instead = _instead(name, cluster)
+    tried = {**_batches(name, cluster), **_around(cluster)}
     for values in itertools.product(*tried.values()):
         around = dict(zip(tried, values, strict=True))
         base = _with(cluster, {**layout.changes, **around, "schedule.name": name})
-        fixed = {
-            key: (base.content["schedule"][key],)
-            for key in cluster.fixed & systems()[name].keys - {"prefill_chunk"}
-        }
-        blocks = _default_grid(name, base)
+        fixed = {key: (base.content["schedule"][key],) for key in _fixed(name, cluster)}
+        stages = tuple(pipeline.length for pipeline in base.pipelines)
+        blocks = _default_grid(name, stages, base)
         for settings in _settings_of(blocks, {**fixed, **instead}):
             chosen = {
                 **around,
@@ -167,9 +213,25 @@ def _settings(
             yield chosen, _with(cluster, {**layout.changes, **chosen, "schedule.name": name})
 
 
-def _default_grid(schedule: str, scenario: Scenario) -> Sequence[Block]:
-    """Return values of a schedule's parameters that suit the scenario's stages and requests."""
-    stages = tuple(pipeline.length for pipeline in scenario.pipelines)
+def _around(cluster: Cluster) -> Block:
+    """Return the grid's keys that are not the schedule's."""
+    return {k: v for k, v in cluster.search.grid.items() if not k.startswith("schedule.")}
+
+
+def _instead(schedule: str, cluster: Cluster) -> Block:
+    """Return the grid's keys that this schedule reads."""
+    keys = {key.removeprefix("schedule."): v for key, v in cluster.search.grid.items()}
+    return {key: values for key, values in keys.items() if key in systems()[schedule].keys}
+
+
+def _fixed(schedule: str, cluster: Cluster) -> set[str]:
+    """Return the schedule's keys that the file fixes for all candidates."""
+    return cluster.fixed & systems()[schedule].keys - {"prefill_chunk"}
+
+
+def _default_grid(schedule: str, stages: tuple[int, ...], scenario: Scenario) -> Sequence[Block]:
+    """Return values of a schedule's parameters that suit pipelines of so many stages, and the
+    scenario's requests."""
     workload = scenario.workload
     load = Load(stages, min(workload.concurrency, workload.requests))
     return systems()[schedule].grid(load)
@@ -192,16 +254,22 @@ def _settings_of(blocks: Sequence[Block], instead: Block) -> list[dict[str, Any]
     >>> _settings_of([{"a": (1, 2)}, {"a": (3,), "b": (4,)}], {"a": (5,), "c": (6,)})
     [{'a': 5, 'c': 6}, {'a': 5, 'b': 4, 'c': 6}]
     """
-    known = {key for block in blocks for key in block}
-    found: list[dict[str, Any]] = []
-    for block in blocks:
-        taken = {key: values for key, values in instead.items() if key in block or key not in known}
-        whole = {**block, **taken}
+    found: dict[object, dict[str, Any]] = {}
+    for whole in _whole_blocks(blocks, instead):
         for values in itertools.product(*whole.values()):
             settings = dict(zip(whole, values, strict=True))
-            if settings not in found:
-                found.append(settings)
-    return found
+            found.setdefault(frozenset((k, _hashable(v)) for k, v in settings.items()), settings)
+    return [*found.values()]
+
+
+def _whole_blocks(blocks: Sequence[Block], instead: Block) -> Iterator[dict[str, Sequence[Any]]]:
+    known = {key for block in blocks for key in block}
+    for block in blocks:
+        yield {**block, **{k: v for k, v in instead.items() if k in block or k not in known}}
+
+
+def _hashable(value: Any) -> Any:
+    return repr(value) if isinstance(value, (list, tuple, dict)) else value
 
 
 def _with(cluster: Cluster, changes: Mapping[str, Any]) -> Scenario:

@@ -15,7 +15,7 @@ from treepipe.core.errors import UserError
 from treepipe.core.layers import PartitionRule
 from treepipe.core.schedules import systems
 from treepipe.files.reading import suggestion
-from treepipe.files.section import Count, Positive, Section, Several
+from treepipe.files.section import MOST, Positive, Section, Several
 from treepipe.files.toml_file import DottedGrid, read_toml
 from treepipe.profiles.library import load_device, profile_path
 from treepipe.profiles.schema import AnyDevice, Price, Share
@@ -93,7 +93,7 @@ class Devices(Section):
     """The table ``[search.devices]``: devices to buy, instead of the file's own."""
 
     kinds: Annotated[tuple[Kind, ...], Field(min_length=1)]
-    counts: Annotated[tuple[Count, ...], Field(min_length=1)] = Field(
+    counts: Annotated[tuple[Several, ...], Field(min_length=1)] = Field(
         description="stages of a pipeline that are tried"
     )
     mixed: bool = Field(False, description="a pipeline's stages may be of several kinds")
@@ -125,8 +125,8 @@ class Search(Section):
         (), description="where the draft works; default: where the file has it"
     )
     devices: Devices | None = Field(None, description="what may be bought")
-    first_runs: Annotated[int, Field(ge=2)] = Field(2, description="of the first rung")
-    keep: Annotated[int, Field(ge=2)] = Field(
+    first_runs: Annotated[int, Field(ge=2, le=MOST)] = Field(2, description="of the first rung")
+    keep: Annotated[int, Field(ge=2, le=1000)] = Field(
         3, description="one of so many of a schedule's candidates survives a rung"
     )
     cases: Annotated[int, Field(ge=0, le=10_000)] = Field(

@@ -50,7 +50,7 @@ def layouts(cluster: Cluster) -> Iterator[Layout]:
     draft = _template(cluster)
     known = search.devices.kinds if search.devices is not None else ()
     for stages, kinds in _stage_rows(cluster):
-        for placement, own in _placements(cluster, pipelines):
+        for placement, own in placements(cluster, pipelines):
             bought = Counter(pipelines * [kind.label for kind in kinds])
             if own is not None:
                 bought[own.label] += pipelines if placement == "own" else 1
@@ -102,13 +102,13 @@ def _stage_rows(cluster: Cluster) -> Iterator[tuple[list[list[dict[str, Any]]], 
                 yield [copy.deepcopy(stages) for _ in range(table.get("count", 1))], chosen
 
 
-def _placements(cluster: Cluster, pipelines: int) -> Iterator[tuple[Placement, Kind | None]]:
+def placements(cluster: Cluster, pipelines: int) -> Iterator[tuple[Placement, Kind | None]]:
     """Yield the draft's placements, and the kind of device that is bought for each."""
     search = cluster.search
-    placements = search.drafts or ("own",)
+    places = search.drafts or ("own",)
     if pipelines == 1:  # "own" and "shared" are equal
-        placements = tuple(dict.fromkeys("own" if p == "shared" else p for p in placements))
-    for placement in placements:
+        places = tuple(dict.fromkeys("own" if p == "shared" else p for p in places))
+    for placement in places:
         if placement == "stage" or search.devices is None:
             yield placement, None
             continue

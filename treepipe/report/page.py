@@ -11,16 +11,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from matplotlib import rc_context
-from matplotlib.figure import Figure
-from matplotlib.text import Text
+from typing import TYPE_CHECKING, Any
 
 from treepipe.files.outputs import REPORT, REPORT_PAGE, write_file
 from treepipe.files.reading import visible
-from treepipe.results import plots
 from treepipe.results.sheet import Sheet
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 HERE = Path(__file__).parent
 SVG: Any = {"svg.fonttype": "none", "svg.hashsalt": "treepipe"}
@@ -92,6 +90,8 @@ def report_html(report: Report) -> str:
         Chapter("Question", report.question, prose=True),
         Chapter("Answer", report.answer, prose=True),
     ]
+    from treepipe.results import plots  # it loads matplotlib, which only a page needs
+
     chapters = [each for each in (*first, *report.chapters) if not each.empty]
     numbers = {id(p): n for n, p in enumerate(p for c in chapters for p in c.pictures)}
     shown: str = environment.get_template("page.html").render(
@@ -118,6 +118,9 @@ def _svg(picture: Picture, prefix: str) -> Mapping[str, Any]:
 
 
 def _drawn(figure: Figure) -> str:
+    from matplotlib import rc_context
+    from matplotlib.text import Text
+
     for text in figure.findobj(Text):
         if isinstance(text, Text) and "$" in text.get_text():
             text.set_parse_math(False)  # names may contain "$"

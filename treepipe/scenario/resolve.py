@@ -106,13 +106,13 @@ def resolve(
 
 def _wiring(scenario: Scenario, names: set[str]) -> Wiring:
     """Resolve the links. Args: ``names``: names of all roles."""
-    links, key = scenario.links, scenario.run.key
+    links = scenario.links
     return Wiring(
         default=_named_link(scenario, links.default, "links.default"),
         pairs=_pair_links(scenario, {*names, *scenario.faults.spare_workers}),
         local=_named_link(scenario, links.local, "links.local"),
         central_transfers=scenario.schedule.parameters.central_transfers,
-        key=None if key is None else scenario.path.parent / key,
+        key=scenario.key_file,
     )
 
 

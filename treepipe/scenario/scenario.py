@@ -15,7 +15,14 @@ from pydantic import Field, PrivateAttr
 
 from treepipe.core.errors import UserError
 from treepipe.files.section import ReadIf, Section, Seed, Several
-from treepipe.files.toml_file import copied, read_toml, toml_text, toml_value, validated
+from treepipe.files.toml_file import (
+    MOST_PARTS,
+    copied,
+    read_toml,
+    toml_text,
+    toml_value,
+    validated,
+)
 from treepipe.profiles.library import find_acceptance
 from treepipe.scenario.faults import FaultsSection
 from treepipe.scenario.schema import (
@@ -158,6 +165,18 @@ class Scenario(Section):
         own: dict[str, Any] = copied(self._content)
         return own
 
+    @property
+    def workers(self) -> list[str]:
+        """Addresses of the workers on other hosts that a run needs, each once."""
+        named = [draft.worker for draft in self.drafts]
+        named += [stage.worker for pipeline in self.pipelines for stage in pipeline.stages]
+        return [*dict.fromkeys(worker for worker in named if worker is not None)]
+
+    @property
+    def key_file(self) -> Path | None:
+        """Path of the key of these workers."""
+        return None if self.run.key is None else self.path.parent / self.run.key
+
     def said(self, keys: Mapping[str, Any]) -> str:
         """Return a text of what is given at these keys; a value other than True: keys inside."""
         return self.model_dump_json(include={**keys}, exclude_unset=True)
@@ -247,6 +266,8 @@ def assign_key(data: dict[str, Any], key: str, value: Any, text: str) -> None:
         text: the setting as the user wrote it, for errors.
     """
     *parents, last = names = key.split(".")
+    if len(names) > MOST_PARTS:
+        raise UserError(f"setting {text[:40]!r}…: its key has more than {MOST_PARTS} parts")
     listed = names[0] == "faults" and isinstance(data.get("faults"), list)
     if listed and parents and not names[1].isdigit():
         data["faults"] = {"inject": data["faults"]}  # what the list is short for

@@ -27,7 +27,7 @@ from pydantic import Field, field_validator, model_validator
 from treepipe.core.errors import RunError, UnknownKeyError, UserError
 from treepipe.extras import need_parquet
 from treepipe.files.outputs import claim_results, write_file
-from treepipe.files.reading import read_json
+from treepipe.files.reading import counted, read_json
 from treepipe.files.section import Section, Seed, Several
 from treepipe.files.toml_file import DottedGrid, copied, flattened, read_toml, validated
 from treepipe.results.estimates import find_warmup, observe
@@ -46,6 +46,8 @@ from treepipe.sim.predict import MOST, alike, likeness, predict_alike
 from treepipe.version import __version__
 
 SCHEMA = "treepipe.sweep/1"
+MOST_SCENARIOS = 10_000_000
+"""Most scenarios of a sweep."""
 MANIFEST = "_sweep.json"
 """Name of the manifest; readers of Parquet folders skip names that begin with "_"."""
 BATCHES = 16
@@ -176,6 +178,16 @@ class Sweep:
             raise UserError(f"{path}: has no table [sweep], which says what is varied")
         whole = validated(_Whole, {"sweep": base.pop("sweep")}, path)
         found = cls(path, base, whole.sweep)
+        size = found._combinations * (whole.sweep.samples or 1)
+        if size > MOST_SCENARIOS:
+            factors = {f"grid.{key}": len(values) for key, values in whole.sweep.grid.items()}
+            factors["samples"] = whole.sweep.samples or 1
+            key = max(factors, key=lambda each: factors[each])
+            raise UserError(
+                f"{path}: table [sweep] asks for {counted(size)} scenarios, of which a sweep "
+                f"has at most {MOST_SCENARIOS:,}; give fewer, first of sweep.{key}, which has "
+                f"{factors[key]:,}"
+            )
         _ = found.first  # refuses now, not after hours
         return found
 
