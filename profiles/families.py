@@ -153,7 +153,7 @@ class ModelFamily:
             ]
         kinds = listed or [FULL] * layers
         for kind in kinds:
-            if kind not in self.mixers:
+            if not isinstance(kind, str) or kind not in self.mixers:
                 raise UserError(
                     f"{keys.path}: key layer_types holds {kind!r}, which cannot be counted in this "
                     f"family; {WAY_OUT}"
@@ -246,7 +246,9 @@ def gemma4_full(family: ModelFamily, keys: Keys) -> Mixer:
     """Count Gemma 4's layers without a window, whose heads are wider and may share a matrix of keys
     and values."""
     heads, kv_heads, size = heads_of(keys)
-    own = Keys(keys.path, next(iter((keys.get("per_layer_config") or {}).values()), {}), {})
+    each = keys.get("per_layer_config")
+    first = next(iter(each.values()), None) if isinstance(each, dict) else None
+    own = Keys(keys.path, first if isinstance(first, dict) else {}, {})
     size = own.size("head_dim", keys.size("global_head_dim", size))
     one, few = keys.flag("attention_k_eq_v"), keys.size("num_global_key_value_heads", kv_heads)
     kv_heads = own.size("num_key_value_heads", few if one else kv_heads)

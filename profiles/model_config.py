@@ -114,7 +114,7 @@ def read_config(path: Path) -> ModelProfile:
     elif dtype is None:
         caveats["dtype"] = "dtype is missing: bfloat16 is assumed"
         dtype = "bfloat16"
-    if dtype not in BYTES:
+    if not isinstance(dtype, str) or dtype not in BYTES:
         raise UserError(f"{path}: key dtype = {dtype!r} is not one of {', '.join(BYTES)}")
     predicted = max(keys.size(key, 0, least=0, most=64) for key in PREDICTED)
     return validated(

@@ -111,15 +111,22 @@ def read_quantization(keys: Keys, kinds: Sequence[str]) -> Quantized | None:
     if not isinstance(of, Mapping):
         raise UserError(f"{where} = {of!r} must be a table")
     method = of.get("quant_method") or ("modelopt" if "quant_algo" in of else None)
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise UserError(
             f"{where}.quant_method = {method!r} is unknown; known are {', '.join(METHODS)}; "
             f"{WAY_OUT}"
         )
     try:
-        bits = METHODS[method](of)
+        return _read(of, method, kinds)
     except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError):
         raise UserError(f"{where} does not say how many bits a weight takes; {WAY_OUT}") from None
+
+
+def _read(of: Table, method: str, kinds: Sequence[str]) -> Quantized:
+    """Read a method's table. Raises one of several exceptions if it is not as it should be."""
+    bits = METHODS[method](of)
+    if not 0 < bits <= SCALE_BITS:
+        raise ValueError
     floating = method in ("fp8", "fbgemm_fp8") or "float" in str(of) or "FP8" in str(of)
     dtype: DType = "int4" if bits < 6 else "float8" if floating else "int8"
     caveats = [f"{key} is not counted" for key in ELSE if of.get(key)]
@@ -132,7 +139,8 @@ def read_quantization(keys: Keys, kinds: Sequence[str]) -> Quantized | None:
             f"of what is left in 16 bits, {', '.join(others[:3])}{' and more' * (len(others) > 3)} "
             f"count as quantized"
         )
-    if len({str(each.get("weights")) for each in (of.get("config_groups") or {}).values()}) > 1:
+    groups: Table = of.get("config_groups") or {}
+    if len({str(each["weights"]) for each in groups.values()}) > 1:
         caveats.append("all weights count as those of the first of its config_groups")
     return Quantized(dtype, bits, kept, tuple(caveats))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from treepipe.core.errors import UserError
 from treepipe.files.reading import parse_json
 from treepipe.profiles.families import ALIASES, FAMILIES
 from treepipe.profiles.library import REFERENCE, find_model, load_model
+from treepipe.profiles.model_config import read_config
 from treepipe.profiles.schema import ModelProfile
 from treepipe.profiles.service import attention_work
 from treepipe.scenario.footprint import Footprint
@@ -33,7 +35,7 @@ LLAMA = PUBLISHED["meta-llama/Llama-3.1-8B"]["config"]
 def read(config: dict[str, Any], folder: Path) -> ModelProfile:
     path = folder / "config.json"
     path.write_text(json.dumps(config))
-    return load_model(path)
+    return read_config(path)
 
 
 def published(name: str, folder: Path) -> ModelProfile:
@@ -277,6 +279,38 @@ def test_a_caveat_is_in_every_answer_unless_the_scenario_says_the_type(
     shown = terminal.succeeds("profiles", str(tmp_path / "config.json"))
     assert told.partition(": ")[2] in shown
     assert "8,030,261,248" in shown
+
+
+ODD: tuple[Any, ...] = (None, True, -1, 0, 10**30, 0.5, "a", [], [3], {}, {"a": 1}, [[None]])
+GROUPS = {"g": {"weights": {"num_bits": 4, "type": "int", "group_size": 128}}}
+METHOD = {"quant_method": "compressed-tensors", "config_groups": GROUPS, "ignore": ["lm_head"]}
+TABLES = ("text_config", "quantization_config")
+WEIGHTS = ("quantization_config", "config_groups", "g", "weights")
+
+
+@pytest.mark.parametrize(
+    "name", ["deepseek-ai/DeepSeek-V3", "Qwen/Qwen3.6-35B-A3B", "openai/gpt-oss-20b"]
+)
+def test_any_value_of_any_key_is_counted_or_refused_in_a_sentence(
+    name: str, tmp_path: Path
+) -> None:
+    """Of the file's keys and tables, and of those that only other files have."""
+    whole = PUBLISHED[name]["config"]
+    further = {"architectures": 0, "per_layer_config": 0, "eagle_config": 0, "mlp_layer_types": 0}
+    further |= {"moe_layers": 0, "indexer_types": 0, "n_shared_experts": 0, "moe_layer_freq": 0}
+    content = {**whole, "quantization_config": METHOD, **further}
+    places = [(key,) for key in content]
+    places += [(key, inner) for key in TABLES for inner in content.get(key, {})]
+    places += [("quantization_config", "config_groups", "g"), (*WEIGHTS, "num_bits")]
+    for place in places:
+        for odd in ODD:
+            changed = json.loads(json.dumps({**whole, "quantization_config": METHOD}))
+            table = changed
+            for key in place[:-1]:
+                table = table.get(key, {})
+            table[place[-1]] = odd
+            with suppress(UserError):  # any other exception ends in a traceback
+                assert read(changed, tmp_path).parameters > 0
 
 
 # --- quantized parts ------------------------------------------------------------------------------

@@ -176,7 +176,8 @@ def _sizes_table(model: ModelProfile) -> Sheet:
     sheet = Sheet("sizes", [*words("what"), *figures("value")])
     for key in type(model).model_fields:
         if key not in ("origin", "kinds", "caveats"):
-            sheet.add(key, str(getattr(model, key)))
+            value = getattr(model, key)
+            sheet.add(key, f"{value:,}" if key == "mtp_parameters" else str(value))
     for kind in model.kinds:
         own = ((key, getattr(kind, key)) for key in type(kind).model_fields if key != "layers")
         told = ", ".join(
