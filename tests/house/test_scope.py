@@ -13,8 +13,6 @@ from treepipe.core.schedules import systems
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "scope.md").read_text(encoding="utf-8")
-GOING = {"theory"}
-"""Commands that the page calls removed, and that other changes remove at this time."""
 
 
 def _listed(kind: str) -> list[str]:
@@ -31,7 +29,7 @@ def _chapter(title: str) -> str:
 def test_its_commands_are_those_of_the_command_line() -> None:
     group = typer.main.get_command(app)
     commands = set(getattr(group, "commands", ()))
-    assert set(_listed("Commands")) == commands - GOING
+    assert set(_listed("Commands")) == commands
     assert len(_listed("Commands")) == len(set(_listed("Commands")))
 
 

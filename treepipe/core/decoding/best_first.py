@@ -66,6 +66,7 @@ class BlockTreeDraft(TreeDraft):
         # Only the best node of each level asks for the next one.
         super().__init__(root_token, unread, replace(growth, frontier=1), behind, held)
         self._levels: list[Level] = []
+        self._budget = 0  # nodes of all trees given so far
 
     def absorb(self, drafted: Drafted) -> None:
         super().absorb(drafted)
@@ -83,7 +84,8 @@ class BlockTreeDraft(TreeDraft):
     def best_tree(
         self, size: int, score_order: bool, path: Sequence[int] = ()
     ) -> tuple[list[int], list[int], list[float]]:
-        tokens, parents, scores = best_first(self._levels[len(path) :], size)
+        self._budget += size
+        tokens, parents, scores = best_first(self._levels[len(path) :], self._budget)
         order = [*range(len(tokens))]
         if not score_order:  # by level, as nodes are drafted
             depths = list[int]()

@@ -86,6 +86,7 @@ class TreeDraft:
         self._asked: list[int] = []
         self._asked_scores = self._layer_scores = self._scores[0]
         self._scratch: dict[int, int] = {0: behind - 1}
+        self._taken = np.empty(0, dtype=np.intp)
 
     @property
     def scores(self) -> npt.NDArray[np.float64]:
@@ -203,7 +204,7 @@ class TreeDraft:
         self, size: int, score_order: bool, path: Sequence[int] = ()
     ) -> tuple[list[int], list[int], list[float]]:
         """Return tokens, parents and scores of the candidate at the end of a drafted ``path``, and
-        of the ``size`` best ones below it.
+        below it of those that earlier calls returned and of the ``size`` best others.
 
         Parents are indices into the result. Descending score with ``score_order``, else the order
         of insertion ("tree order"); both obey the order law.
@@ -211,12 +212,18 @@ class TreeDraft:
         root = self.locate(path)
         assert root is not None  # the path is drafted
         if not root and not score_order and size >= len(self.tokens) - 1:  # all of them
+            self._taken = np.arange(1, len(self.tokens))
             return [*self.tokens], [*self.parents], self.scores.tolist()
-        if root:
+        if root or len(self._taken):
             inside = np.asarray(subtree(self.parents, root)[1:], dtype=np.intp)
-            chosen = inside[best(self.scores[inside], size)]
+            others = np.setdiff1d(inside, self._taken)
+            chosen = np.intersect1d(inside, self._taken)
+            chosen = np.concatenate([chosen, others[best(self.scores[others], size)]])
+            chosen.sort()  # ties keep the order of insertion
+            chosen = chosen[best(self.scores[chosen], len(chosen))]
         else:
             chosen = best(self.scores[1:], size) + 1
+        self._taken = chosen
         if not score_order:
             chosen = np.sort(chosen)
         picked: list[int] = [root, *chosen.tolist()]

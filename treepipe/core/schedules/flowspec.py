@@ -55,11 +55,6 @@ class Continuous(TreeSchedule):
     ) -> None:
         super().__init__(session, prefill_chunk, parameters, parts)
         self._expansion = expansion
-        self._base_size = 0  # nodes taken of the base tree
-
-    def _open_round(self, draft: TreeDraft) -> list[Command]:
-        self._base_size = self._parameters.size
-        return super()._open_round(draft)
 
     def _decide(self) -> list[Command]:
         flying = self._flying
@@ -91,19 +86,23 @@ class Continuous(TreeSchedule):
         return self._feed_rest()
 
     def _extend(self, base: TreeDraft, expansion: Expansion) -> list[Command]:
-        self._base_size += expansion.score_aware_size
         base.extend(expansion.score_aware_depth)
         self._draft = base
         return [self._next_pass(base)]
 
     def _on_draft_complete(self, draft: TreeDraft) -> list[Command]:
-        assert self._expansion is not None  # nothing else drafts within a round
-        extended = draft is self._base
-        if not extended:
-            self._base, self._base_size = draft, self._expansion.size
-        order = extended or self._parameters.score_order
-        self._flying.append(*draft.best_tree(self._base_size, order))
+        self._append_best(draft)
+        self._base = draft
         return self._feed_rest()
+
+    def _append_best(self, draft: TreeDraft, path: Sequence[int] = ()) -> None:
+        """Append a new draft's best nodes below ``path``, or the best that the last one has got
+        since ("the top-L_se nodes ... among the remaining ones", section 3.4)."""
+        assert self._expansion is not None  # nothing else drafts within a round
+        size, order = self._expansion.size, self._parameters.score_order
+        if draft is self._base:
+            size, order = self._expansion.score_aware_size, True
+        self._flying.append(*draft.best_tree(size, order, path))
 
     def _feed_rest(self) -> list[Command]:
         """Feed all waiting nodes as one segment (``L_exp = -1``); without any, a marker."""

@@ -73,12 +73,9 @@ class FreeRunning(Continuous):
 
     def _on_draft_complete(self, draft: TreeDraft) -> list[Command]:
         moved, self._moved = self._moved, []
-        extended = draft is self._base
-        size = self._base_size if extended else self._expansion.size
         if draft.reaches(moved):
-            order = extended or self._parameters.score_order
-            self._flying.append(*draft.best_tree(size, order, moved))
-        self._base, self._base_size = draft, size
+            self._append_best(draft, moved)
+        self._base = draft
         # A draft from an older root reaches less deep: go on from the current root.
         again = self._start_draft(self._expansion.growth) if moved else []
         return self._feed_rest() + again
