@@ -15,7 +15,7 @@ from typing import TypeAlias, get_args
 from treepipe.executor.codec import Codec
 from treepipe.executor.processor import Processor
 
-PROTOCOL = 10
+PROTOCOL = 11
 """Version of the records here and in ``control.py``, increased with any change of them."""
 ALIVE_S = 0.5
 """Time between two signs of life of a coordinator."""

@@ -334,7 +334,7 @@ class DraftServer(Role):
         self._deployment, self._source = deployment, source
         self._desk, self._new_schedule = (
             draft_desk(deployment, draft),
-            deployment.schedule_of(draft),
+            deployment.service.new_schedule,
         )
         self._feedback = deployment.service.feedback
         self._stages = [[stage.name for stage in stages] for stages in deployment.roles.pipelines]

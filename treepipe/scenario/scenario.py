@@ -161,8 +161,9 @@ class Scenario(Section):
     @property
     def workers(self) -> list[str]:
         """Addresses of the workers on other hosts that a run needs, each once."""
-        stages = [stage for pipeline in self.pipelines for stage in pipeline.stages]
-        return [*dict.fromkeys(e.worker for e in (*self.drafts, *stages) if e.worker is not None)]
+        named = [draft.worker for draft in self.drafts]
+        named += [stage.worker for pipeline in self.pipelines for stage in pipeline.stages]
+        return [*dict.fromkeys(each for each in named if each is not None)]
 
     @property
     def key_file(self) -> Path | None:
