@@ -25,7 +25,6 @@ from treepipe.executor.station import RoleSettings
 from treepipe.results.recording import Recording
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import SWITCH, Deployment
-from treepipe.scenario.fitting import fit_to_memory
 
 
 class RunEndedError(RunError):
@@ -65,11 +64,7 @@ class Controller(Crew):
         """
         opened = self.deployment
         assert deployment.roles.ends == opened.roles.ends  # the workers were opened for this value
-        faults = replace(deployment.faults, plain=opened.plain)
-        deployment = replace(deployment, faults=faults, wiring=opened.wiring)
-        if deployment.roles.layers != opened.roles.layers:  # an earlier run lost a stage
-            dealt = replace(deployment.roles, pipelines=opened.roles.pipelines)
-            deployment = fit_to_memory(replace(deployment, roles=dealt))
+        deployment = replace(deployment, wiring=opened.wiring)
         run = RunRequests(self, deployment, self._sessions, progress)
         recovery = Recovery(self, run)
         self._sessions += len(deployment.requests)
@@ -99,7 +94,7 @@ def _decode(run: RunRequests, recovery: Recovery) -> None:
     run.begin()
     while not run.front.done:
         try:
-            found = run.next_finished(recovery.next_ms)
+            found = run.next_finished(recovery.injection.next_ms)
         except LostWorkerError as death:
             recovery.lose(death)
             continue
@@ -107,4 +102,4 @@ def _decode(run: RunRequests, recovery: Recovery) -> None:
             run.finished(found)
             continue
         run.arrivals(run.now_ms)
-        recovery.act(run.now_ms)
+        recovery.injection.act(run.now_ms)

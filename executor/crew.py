@@ -29,7 +29,7 @@ from treepipe.executor.pulse import LostWorkerError
 from treepipe.executor.session import ALIVE_S
 from treepipe.executor.station import RoleSettings
 from treepipe.results.trace import Trace
-from treepipe.scenario.deployment import SWITCH, Deployment, Placed
+from treepipe.scenario.deployment import SWITCH, Deployment
 
 Started = TypeVar("Started", bound="Crew")
 
@@ -42,7 +42,6 @@ class Crew:
         lines: the workers' control lines.
         journal: the committed texts of the open requests, as draft servers report them.
         given_up: pipelines that lost a worker.
-        back_ms: time of each lost draft server's return without a spare, if known.
         replaced: losses before any run, with their spares.
     """
 
@@ -53,10 +52,8 @@ class Crew:
             self.roles.append(self.roles[0].as_switch())
         self._renew_secrets()
         self.journal, self.given_up = Journal(), set[int]()
-        self.back_ms: dict[str, float | None] = {}
         self.replaced = dict[LostWorkerError, Spare]()
         self._spares = [*deployment.faults.all_spares]
-        self._homes: dict[str, Placed] = {}  # places of draft servers whose host is gone
         self.lines = ControlLines(
             roles[0].timeout_ms,
             {
@@ -123,30 +120,24 @@ class Crew:
         named = self._fleet.spares(self.lines.watch.timeout_ms, self._places.values())
         return [*map(Spare, named), Spare()]
 
-    def start_anew(self, lost: LostWorkerError | None = None, spare: str | None = None) -> None:
+    def start_anew(self, lost: LostWorkerError, spare: str | None) -> None:
         """End all workers at once and start them again; sessions with other hosts go on.
 
-        Raises the loss if the host of a needed worker is silent, too.
+        Raises the loss if the host of another worker is silent, too.
 
         Args:
-            lost: the reason; None: a draft server is back.
             spare: address of the worker that replaces the lost one and all others on silent hosts;
-                None: all start where they were, except that draft servers that decode plainly start
-                here if their host is silent.
+                None: all start where they were.
         """
         for process in self.lines.processes.values():
             process.kill()
-        needed = {*self.deployment.roles.devices} - self.deployment.plain
-        stays = spare is None and (lost is None or lost.name in needed)
         # By now a host that is gone has been silent for longer, and any other has answered.
         patience_ms = max(2e3 * ALIVE_S, self.lines.watch.timeout_ms / 2)
-        silent = {*self.lines.end(inf if stays else patience_ms)}
-        if spare is not None and lost is not None:
+        silent = self.lines.end(inf if spare is None else patience_ms)
+        if spare is not None:
             self._move({lost.name, *silent}, spare)
-        elif missing := sorted(silent & needed):
-            raise lost or LostWorkerError(missing[0], "is lost: its host does not answer")
-        else:
-            self._come_here(silent & self.deployment.plain)
+        elif silent:
+            raise lost
         self._renew_secrets()
         self._start_all()
 
@@ -154,48 +145,8 @@ class Crew:
         self._fleet.take(spare)
         for name in names:
             self.deployment = self.deployment.at_spare(name, spare)
-        self.roles = [role.at(spare) if role.placed.name in names else role for role in self.roles]
-        self.make_anew(self.deployment)
-
-    def _come_here(self, names: Collection[str]) -> None:
-        left = {name: address for name, address in self._places.items() if name in names}
-        self._homes |= {r.placed.name: r.placed for r in self.roles if r.placed.name in names}
-        self.roles = [role.here if role.placed.name in names else role for role in self.roles]
-        self._fleet.seek({*left.values()} - {*self._places.values()})
-
-    # --- draft servers that are away -------------------------------------------------------------
-
-    def look(self) -> None:
-        """Find the hosts that answer again."""
-        self._fleet.look()
-
-    @property
-    def unreached(self) -> set[str]:
-        """Draft servers on silent hosts."""
-        return {d for d, home in self._homes.items() if not self._fleet.answers(home.worker)}
-
-    def is_back(self, draft: str) -> bool:
-        """Whether the reason of a loss is over: the host's silence, or a fault."""
-        at_ms = self.back_ms.get(draft)
-        over = draft in self._homes or (at_ms is not None and at_ms <= now_ms())
-        return over and draft not in self.unreached
-
-    def return_to(self, draft: str, spare: str | None) -> None:
-        """Place a draft server where it was (or at a spare of this address) at the next start."""
-        self.back_ms.pop(draft, None)
-        if (home := self._homes.pop(draft, None)) is not None:
-            self.roles = [
-                replace(role, placed=home) if role.placed.name == draft else role
-                for role in self.roles
-            ]
-        if spare is not None:
-            self._move({draft}, spare)
-
-    def make_anew(self, deployment: Deployment) -> None:
-        """Use this deployment's roles at the next start."""
-        self.deployment = replace(deployment, wiring=self.deployment.wiring)  # maybe a spare's
-        there = {*deployment.roles.devices, SWITCH}
-        self.roles = [role.moved(deployment) for role in self.roles if role.placed.name in there]
+        moved = [role.at(spare) if role.placed.name in names else role for role in self.roles]
+        self.roles = [replace(role, deployment=self.deployment) for role in moved]
 
     def give_up(self, pipeline: int) -> None:
         """End the other stages of a pipeline that lost a worker."""

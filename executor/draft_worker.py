@@ -53,9 +53,9 @@ class DraftWorker:
             [stage.name for stage in stages] for stages in settings.deployment.roles.pipelines
         ]
         target = Checkpoint.open(settings.target) if settings.reads_target else None
-        drafts_with, compute = settings.drafts_with, settings.placed.compute
+        compute = settings.placed.compute
         sizes = settings.vocabulary, settings.capacity
-        self._source = open_source(drafts_with, target, *sizes, compute)
+        self._source = open_source(settings.source, target, *sizes, compute)
         self._transfer, self._ends = DeviceTransfer(compute), None
         if target is not None and settings.deployment.roles.ends == "draft":
             dtype = DTYPES[settings.deployment.roles.dtype]

@@ -136,10 +136,6 @@ class Fleet:
                 del self._sought[address]
                 self._hosts[address], self._ahead[address] = host, host.clock.at(now_ms())
 
-    def answers(self, address: str | None) -> bool:
-        """Whether there is a session with this host (None: this host)."""
-        return address is None or address in self._hosts
-
     # --- addresses -------------------------------------------------------------------------------
 
     def listens_on(self, address: str | None) -> str:

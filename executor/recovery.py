@@ -13,20 +13,13 @@ from functools import partial
 from treepipe.core import failover
 from treepipe.core.errors import RunError, UserError
 from treepipe.core.failover import Spare
-from treepipe.core.losses import Fault, drafts_again
-from treepipe.executor import clock
+from treepipe.core.losses import Fault
 from treepipe.executor.control import Finished, Lose
 from treepipe.executor.crew import Crew
 from treepipe.executor.pulse import LostWorkerError, WorkerError
 from treepipe.executor.run_requests import RunRequests
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.faults import Injected
-from treepipe.scenario.redeal import shares_of
-
-LOOK_MS = 200.0
-"""Time between two checks for a lost draft server's return."""
-HERE = Spare()
-"""A restart on the same host."""
 
 
 class Injection:
@@ -44,11 +37,6 @@ class Injection:
         self._failing: Injected | None = None  # the present fault
 
     @property
-    def fails(self) -> bool:
-        """Whether a worker has failed and the loss was not noticed yet."""
-        return self._failing is not None
-
-    @property
     def next_ms(self) -> float | None:
         """Time of the next call of ``act``; None: never."""
         times = [None if self._next is None else self._next.at_ms, self._over_ms]
@@ -63,8 +51,7 @@ class Injection:
         if planned is None or planned.at_ms > now_ms:
             return
         self._next = next(self._planned, None)
-        there = {*self._crew.lines} - self._crew.deployment.plain
-        if self._failing is None and planned.worker in there:
+        if self._failing is None and planned.worker in self._crew.lines:
             self._failing = replace(planned, at_ms=now_ms)
             self._crew.inject(planned.worker, planned.kind, planned.for_ms)
 
@@ -73,26 +60,13 @@ class Injection:
         while self._next is not None and self._next.at_ms <= until_ms:
             self._next = next(self._planned, None)
 
-    def over_ms(self, worker: str) -> float | None:
-        """End of this worker's present fault; None without one, or if it lasts."""
-        is_own = self._failing is not None and self._failing.worker == worker
-        return self._over_ms if is_own else None
-
-    def noticed(
-        self,
-        death: LostWorkerError,
-        at_ms: float,
-        recovered_ms: float | None,
-        *,
-        plain: bool = False,
-    ) -> None:
-        """Record a loss; with ``plain`` the requests are decoded plainly from now on."""
+    def noticed(self, death: LostWorkerError, at_ms: float, recovered_ms: float | None) -> None:
+        """Record a loss."""
         kind, since_ms = death.kind, None
         if self._failing is not None and self._failing.worker == death.name:
             kind, since_ms = self._failing.kind, self._failing.at_ms
             self._failing = None
-        plain_ms = recovered_ms if plain else None
-        self._noted.append(Fault(death.name, kind, since_ms, at_ms, recovered_ms, plain_ms))
+        self._noted.append(Fault(death.name, kind, since_ms, at_ms, recovered_ms))
 
     def resume(self) -> None:
         """End the present fault, if it ends by itself."""
@@ -123,50 +97,15 @@ class Recovery:
         self._failover = failover.Failover(run.deployment, run.front, spares.elements())
         self.injection = Injection(crew, run.deployment, run.trace.faults)
         self._over = list[Finished]()  # requests that ended before a restart was complete
-        self._next_look_ms = 0.0
-        if run.deployment.plain:
-            run.recording.complete = False  # no draft server drafts at first
         run.trace.warnings += [
             f"{lost} before the run began; a spare took its place" for lost in crew.replaced
         ]
-        run.trace.warnings += [
-            f"{draft} was lost in a run before; its requests are decoded plainly until it is back"
-            for draft in sorted(run.deployment.plain)
-        ]
-
-    @property
-    def next_ms(self) -> float | None:
-        """Time of the next call of ``act``, from the run's start; None: never."""
-        look_ms = self._next_look_ms if self._run.deployment.plain else None
-        times = (look_ms, self.injection.next_ms)
-        return min((each for each in times if each is not None), default=None)
-
-    def act(self, now_ms: float) -> None:
-        """Inject the faults that are due, and let a draft server that is back draft again."""
-        self.injection.act(now_ms)
-        if self._run.deployment.plain and now_ms >= self._next_look_ms:
-            self._look()
-            known = [at_ms for at_ms in self._crew.back_ms.values() if at_ms is not None]
-            later = [at_ms - self._run.start_ms for at_ms in known if at_ms > clock.now_ms()]
-            self._next_look_ms = min([self._run.now_ms + LOOK_MS, *later])
 
     def lose(self, death: LostWorkerError) -> None:
         """Recover from the loss of a worker. Raises the loss if that is impossible."""
-        crew, run, name = self._crew, self._run, death.name
-        order = self._failover.lost(name, crew.waiting(), crew.unreached)
-        self._follow()
-        if isinstance(order, failover.GiveUp | failover.EndRun) and order.refused is not None:
-            run.trace.warnings.append(f"no layers were dealt anew: {order.refused}")
-        match order:
+        match self._failover.lost(death.name, self._crew.waiting()):
             case failover.Replace(spare):
-                self._take_up(death, f"a spare{_at(spare)} took its place", spare)
-            case failover.DecodePlainly():
-                over_ms = self.injection.over_ms(name)
-                crew.back_ms[name] = None if over_ms is None else over_ms + run.start_ms
-                self._next_look_ms = 0.0
-                self._take_up(death, "its requests are decoded plainly until it is back")
-            case failover.DealLayers():
-                self._take_up(death, shares_of(run.deployment, name))
+                self._take_up(death, spare)
             case failover.GiveUp(pipeline):
                 self._give_up(death, pipeline)
             case failover.EndRun():
@@ -201,9 +140,10 @@ class Recovery:
         self._run.trace.requests += [self._run.note(found) for found in self._over]
         self._run.salvage()
 
-    def _take_up(self, death: LostWorkerError, how: str, spare: Spare = HERE) -> None:
-        """Restart all workers and continue from the committed texts; ``how`` is for the warning."""
+    def _take_up(self, death: LostWorkerError, spare: Spare) -> None:
+        """Restart all workers, the lost one as the spare, and continue from the committed texts."""
         crew, run = self._crew, self._run
+        run.deployment = self._failover.deployment
         noticed_ms = run.now_ms
         crew.lines.forget(death.name)
         if death.name in crew.drafts:
@@ -213,11 +153,11 @@ class Recovery:
         except UserError as refused:  # the spare lacks a checkpoint or a device
             crew.lines.close()
             raise RunError(f"{death}, and nothing took its place: {refused}") from None
-        plain = death.name in run.deployment.plain
-        self.injection.noticed(death, noticed_ms, recovered_ms, plain=plain)
+        self.injection.noticed(death, noticed_ms, recovered_ms)
+        at = "" if spare.address is None else f" at {spare.address}"
         run.trace.warnings.append(
-            f"{death} after {noticed_ms:.0f} ms; {how}, and the open requests went on with what "
-            f"they had {recovered_ms - noticed_ms:.0f} ms later"
+            f"{death} after {noticed_ms:.0f} ms; a spare{at} took its place, and the open requests "
+            f"went on with what they had {recovered_ms - noticed_ms:.0f} ms later"
         )
 
     def _restart(self, start: Callable[[], None]) -> float:
@@ -245,50 +185,3 @@ class Recovery:
         for found in over:
             run.finished(found)
         return recovered_ms
-
-    def _follow(self, spare: Spare = HERE) -> None:
-        """Apply the failover's deployment to the crew; ``spare`` is the place of a draft server
-        that drafts again."""
-        before, after = self._run.deployment, self._failover.deployment
-        self._run.deployment = after
-        if (before.plain, before.roles.layers) != (after.plain, after.roles.layers):
-            self._crew.make_anew(after)
-        for draft in before.plain - after.plain:
-            self._crew.return_to(draft, spare.address)
-
-    # --- a draft server that is away -------------------------------------------------------------
-
-    def _look(self) -> None:
-        """Let one draft server that is back, or has a spare now, draft again."""
-        crew = self._crew
-        crew.look()
-        if self.injection.fails:
-            return  # one loss at a time
-        returned = {draft for draft in self._run.deployment.plain if crew.is_back(draft)}
-        again = self._failover.back(returned, crew.waiting(), crew.unreached)
-        if again is not None:
-            self._draft_again(again)
-
-    def _draft_again(self, again: failover.DraftAgain) -> None:
-        """Restart with a draft server that drafts again; if it does not start, it is lost."""
-        crew, run, draft, spare = self._crew, self._run, again.draft, again.spare
-        how = "was back" if spare is None else f"was replaced by a spare{_at(spare)}"
-        back_ms = run.now_ms
-        self._follow(spare or HERE)
-        try:
-            recovered_ms = self._restart(crew.start_anew)
-        except (LostWorkerError, UserError) as error:
-            crew.lines.close()
-            if isinstance(error, UserError):
-                error = LostWorkerError(draft, f"did not start: {error}")
-            self.lose(error)
-            return
-        drafts_again(run.trace.faults, draft, recovered_ms)
-        run.trace.warnings.append(
-            f"{draft} {how} after {back_ms:.0f} ms, and drafted again "
-            f"{recovered_ms - back_ms:.0f} ms later"
-        )
-
-
-def _at(spare: Spare) -> str:
-    return "" if spare.address is None else f" at {spare.address}"

@@ -102,7 +102,7 @@ class RunRequests:
         """Send an open request to its draft server."""
         spec, draft = self.deployment.requests[held.assignment.request], held.assignment.draft
         assert draft is not None  # the front desk has assigned one
-        order = Open(held, self.deployment.schedule_of(draft), spec, at_ms + self.start_ms)
+        order = Open(held, self.deployment.service.new_schedule, spec, at_ms + self.start_ms)
         self._crew.lines.order(self._crew.drafts[draft], order)
 
     def _open(self, assignments: Sequence[Assignment], at_ms: float) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 
 from treepipe.core.drafter import LANGUAGE_MODEL, Drafter
-from treepipe.core.drafts.ngram import LOOKUP
 from treepipe.core.errors import UserError
 from treepipe.core.verification import LOSSLESS, Sampling
 from treepipe.executor.checkpoint import Checkpoint
@@ -35,12 +34,6 @@ class SourceSettings:
     sampling: SamplingSection
     remembers: bool
     seed: int
-
-    @property
-    def of_stand_in(self) -> SourceSettings:
-        """The draft of a server that decodes plainly: a look-up, which needs no model."""
-        section = SourceSection(source=LOOKUP.name)
-        return replace(self, section=section, model=None, remembers=False)
 
     def captured(self, layers: int) -> tuple[int, ...]:
         """Return the boundaries that the draft reads of a target of ``layers`` layers.

@@ -33,7 +33,6 @@ from treepipe.executor.transport import KeyPair, ZeroMQ
 from treepipe.physics.timing import IdleFactor, LinkTimes, PortLoad
 from treepipe.physics.transfers import NO_LOAD, Port, Wire
 from treepipe.results.trace import Kind, Span
-from treepipe.scenario.computing import ONE_CORE
 from treepipe.scenario.deployment import SWITCH, Deployment, Placed
 from treepipe.scenario.faults import DEFAULT_TIMEOUT_MS
 
@@ -57,7 +56,7 @@ class RoleSettings:
         number: draft server's number from 0, or stage's number from 1 along its pipeline.
         pipeline: the stage's pipeline, None for the other kinds.
         target: folder of the target's checkpoint.
-        source: a draft server's draft, unless it decodes plainly (``drafts_with``).
+        source: a draft server's draft.
         capacity: cache entries per session.
         port: 0 for any free one.
         emulate: pad work and delay messages to the profiles; "devices": pad work alone.
@@ -94,31 +93,14 @@ class RoleSettings:
         kept = replace(
             deployment,
             roles=replace(deployment.roles, machines=machines),
-            faults=replace(deployment.faults, redeal=None, stand_in=None),
             requests=requests,
             estimates={},
             warnings=(),
         )
         return replace(self, deployment=kept)
 
-    def moved(self, deployment: Deployment) -> RoleSettings:
-        """The same role in a deployment that was changed after a loss or a return."""
-        more = deployment.service.bounds.tree_tokens - self.deployment.service.bounds.tree_tokens
-        moved = replace(self, deployment=deployment, capacity=self.capacity + max(0, more))
-        if self.pipeline is None:
-            return moved
-        stages = deployment.roles.pipelines[self.pipeline]
-        number = [stage.name for stage in stages].index(self.placed.name)
-        placed = replace(stages[number], worker=self.placed.worker)  # its host may be a spare's
-        return replace(moved, placed=placed, number=number + 1)
-
     def at(self, worker: str) -> RoleSettings:
         return replace(self, placed=replace(self.placed, worker=worker))
-
-    @property
-    def here(self) -> RoleSettings:
-        """The same role on one core of the coordinator's host."""
-        return replace(self, placed=replace(self.placed, worker=None, compute=ONE_CORE))
 
     @property
     def delays(self) -> bool:
@@ -126,20 +108,15 @@ class RoleSettings:
         return self.emulate is True
 
     @property
-    def drafts_with(self) -> SourceSettings:
-        plain = self.placed.name in self.deployment.plain
-        return self.source.of_stand_in if plain else self.source
-
-    @property
     def reads_target(self) -> bool:
         if self.kind == "draft":
-            return self.deployment.roles.ends == "draft" or self.drafts_with.section.drafter.borrows
+            return self.deployment.roles.ends == "draft" or self.source.section.drafter.borrows
         return self.kind == "stage"
 
     @property
     def models(self) -> tuple[Path, ...]:
         """Folders of the checkpoints that the worker reads: the target's, and a draft's own."""
-        own = self.drafts_with.model if self.kind == "draft" else None
+        own = self.source.model if self.kind == "draft" else None
         read = self.target if self.reads_target else None
         return tuple(each for each in (read, own) if each is not None)
 

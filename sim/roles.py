@@ -335,7 +335,7 @@ class DraftServer(Role):
         self._deployment, self._source = deployment, source
         self._desk, self._new_schedule = (
             draft_desk(deployment, draft),
-            deployment.schedule_of(draft),
+            deployment.service.new_schedule,
         )
         self._feedback = deployment.service.feedback
         self._target_emits = deployment.service.target_emits

@@ -14,8 +14,8 @@ from math import inf
 from simpy.core import EmptySchedule
 
 from treepipe.core.errors import RunError
-from treepipe.core.failover import DealLayers, DecodePlainly, EndRun, Failover, GiveUp
-from treepipe.core.losses import Fault, drafts_again, noticed_after_ms
+from treepipe.core.failover import EndRun, Failover, GiveUp
+from treepipe.core.losses import Fault, noticed_after_ms
 from treepipe.core.recovery import Committed, Journal, OpenRequestState
 from treepipe.core.requests import RUN_ENDED, Assignment, RequestTrace
 from treepipe.physics.timing import later
@@ -24,7 +24,6 @@ from treepipe.results.trace import Span, Trace
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.desks import front_desk
 from treepipe.scenario.faults import Injected
-from treepipe.scenario.redeal import shares_of
 from treepipe.sim.acceptance import AcceptanceSource
 from treepipe.sim.causes import ListeningClock, critical_path
 from treepipe.sim.clock import Clock
@@ -66,7 +65,7 @@ class Simulation(RequestListener):
         self._journal, self._restarting = Journal(), False
         self._planned = deployment.faults.planned()
         self._failing: Injected | None = None
-        self._returned, self._over = set[str](), False
+        self._over = False
         self._awaited_ms = inf
 
     def run(self) -> Trace:
@@ -174,7 +173,7 @@ class Simulation(RequestListener):
 
     def _fail(self, planned: Injected, _: object) -> None:
         """Let a worker fail, unless it is gone; the next one fails after the recovery."""
-        there = {*self.deployment.roles.devices} - self.deployment.plain - self._running.failed
+        there = {*self.deployment.roles.devices} - self._running.failed
         if planned.worker not in there:
             self._await_fault()
             return
@@ -192,33 +191,16 @@ class Simulation(RequestListener):
         if self._front.done:
             return  # a loss at the very end is not noticed
         match self._failover.lost(lost, self._failover.spares):
-            case DecodePlainly():
-                self._warn_of_plain_decoding(lost)
-                if planned.over_ms is not None:
-                    self.clock.after(
-                        max(0.0, planned.over_ms - now), partial(self._come_back, lost)
-                    )
-            case DealLayers():
-                shares = shares_of(self.deployment, lost)
-                self.trace.warnings.append(f"{lost} fails, and no spare is left; {shares}")
             case GiveUp(pipeline):
                 self._give_up(planned, pipeline)
                 return
-            case EndRun(refused):
+            case EndRun():
                 raise RunError(
                     f"{lost} fails {planned.at_ms:.0f} ms after the run began (faults, kind "
-                    f"{planned.kind!r}), and no spare is left "
-                    f"({refused or f'faults.spares = {self.deployment.faults.spares}'}): the run "
-                    f"would end"
+                    f"{planned.kind!r}), and no spare is left (faults.spares = "
+                    f"{self.deployment.faults.spares}): the run would end"
                 )
         self._restart(partial(self._recover, planned, now))
-
-    def _warn_of_plain_decoding(self, lost: str) -> None:
-        plain_ms = self.clock.now + self.deployment.faults.restart_ms
-        self.trace.warnings.append(
-            f"{lost} fails, and no spare is left; its requests are decoded plainly from "
-            f"{plain_ms:.0f} ms on"
-        )
 
     def _give_up(self, planned: Injected, pipeline: int) -> None:
         """Go on without the pipeline of a lost stage."""
@@ -234,26 +216,6 @@ class Simulation(RequestListener):
             f"other pipelines go on"
         )
         self._made_good(planned, now, None)
-
-    def _come_back(self, draft: str, _: object) -> None:
-        """Return a draft server to the run: it drafts again unless another worker is lost."""
-        self._returned.add(draft)
-        self._let_draft()
-
-    def _let_draft(self) -> None:
-        if self._failing is not None or self._restarting:
-            return
-        again = self._failover.back(self._returned, self._failover.spares)
-        if again is not None:
-            self._returned.discard(again.draft)
-            self._restart(partial(self._draft_again, again.draft))
-
-    def _draft_again(self, draft: str, _: object) -> None:
-        now = self.clock.now
-        self._take_up()
-        drafts_again(self.trace.faults, draft, now)
-        self.trace.warnings.append(f"{draft} was back, and drafted again from {now:.0f} ms on")
-        self._let_draft()
 
     def _restart(self, begin: Callable[[object], None]) -> None:
         """Let the remaining draft servers report and all roles end; ``begin`` starts them anew."""
@@ -280,12 +242,10 @@ class Simulation(RequestListener):
         self, planned: Injected, noticed_ms: float | None, recovered_ms: float | None
     ) -> None:
         """Record a fault; from now on another worker may fail."""
-        plain_ms = recovered_ms if planned.worker in self.deployment.plain else None
-        times = planned.at_ms, noticed_ms, recovered_ms, plain_ms
+        times = planned.at_ms, noticed_ms, recovered_ms
         self.trace.faults.append(Fault(planned.worker, planned.kind, *times))
         self._failing = None
         self._await_fault()
-        self._let_draft()
 
 
 def simulate(

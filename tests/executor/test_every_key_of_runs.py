@@ -50,9 +50,8 @@ def prepared(content: str) -> Outcome:
         warnings = run_warnings(scenario, made)
     except UserError as error:
         return "", str(error)
-    kept = [changed(each, redeal=None, stand_in=None, warnings=()) for each in made.runs]
-    rescues = [(each.redeal is None, each.faults.stand_in is None) for each in made.runs]
-    result = rescues, scenario.name, scenario.workload.warmup_requests, scenario.sampling.lossless
+    kept = [changed(each, warnings=()) for each in made.runs]
+    result = scenario.name, scenario.workload.warmup_requests, scenario.sampling.lossless
     orders = [(role.travelling, role.port) for role in made.roles]
     return str(pickle.dumps((orders, kept, result))), repr(warnings)
 

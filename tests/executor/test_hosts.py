@@ -508,12 +508,6 @@ def test_a_spare_that_is_there_only_later_is_found(
             assert not fleet.run_ends(0.0, {}).warnings
 
 
-def test_a_role_that_moved_is_the_deployments_at_its_new_place(pair: tuple[Path, Path]) -> None:
-    plain = small_deployment("pp")
-    moved = worker_roles(pair, plain)[1].at(NAMED)
-    assert moved.moved(plain).placed == replace(plain.roles.placed[1], worker=NAMED)
-
-
 def test_a_worker_whose_host_ended_the_session_starts_there_no_more(
     pair: tuple[Path, Path],
 ) -> None:

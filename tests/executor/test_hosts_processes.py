@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -145,39 +144,6 @@ def test_a_spare_on_another_host_takes_the_place_of_what_is_lost(
     assert_greedy(again, deployment, pair[0])
     assert not again.faults
     assert len([w for w in again.warnings if "are aligned" in w]) == 3 - len(moved)
-
-
-def test_a_draft_whose_host_is_gone_and_comes_back_drafts_again(pair: tuple[Path, Path]) -> None:
-    """Its daemon is killed: a stand-in here decodes plainly until another daemon listens there."""
-    stand_in = small_deployment("pp").service.new_schedule
-    asked = (ASKED[0], *[replace(ASKED[1], max_new_tokens=40)] * 5)
-    plain = changed(small_deployment("specpipe_db"), requests=asked, stand_in=stand_in)
-    with ExitStack() as stack:
-        first = stack.enter_context(serving(pair[0].parent))
-        deployment = at(plain, {"draft0": first.address})
-        roles = worker_roles(pair, deployment, emulate=False, timeout_ms=TIMEOUT_MS)
-        port = int(first.address.rpartition(":")[2])
-
-        def end_daemon() -> None:
-            first.process.kill()
-            first.process.wait()
-
-        with Controller(roles, deployment) as running:
-            begin = partial(serving, pair[0].parent, port=port)
-            events = one_by_one(end_daemon, lambda: stack.enter_context(begin()))
-            trace, _ = running.run(deployment, events)
-            away = running.deployment.plain
-            again, _ = running.run(deployment)
-            assert not running.deployment.plain
-            assert first.roles() == ("draft0",)
-    (fault,) = trace.faults
-    assert fault.worker == "draft0"
-    assert fault.plain_from_ms is not None
-    warnings = [*trace.warnings, *again.warnings]
-    assert any("draft0 was back" in each for each in (again if away else trace).warnings)
-    assert any("decoded plainly until it is back" in each for each in warnings)
-    assert_greedy(trace, deployment, pair[0])
-    assert_greedy(again, deployment, pair[0])
 
 
 def test_what_fails_over_there_is_named_and_leaves_nothing(pair: tuple[Path, Path]) -> None:

@@ -1,6 +1,5 @@
 """Faults of every kind, in every role, at random moments of runs that follow each other on the same
-workers, half of the lost drafts without a spare: no run hangs, no token is wrong, and neither a
-process nor a session is left.
+workers: no run hangs, no token is wrong, and neither a process nor a session is left.
 
 A few in every test; `make soak` lets 16 come under each schedule.
 """
@@ -21,7 +20,6 @@ from tests.worlds.deployments import PROMPT, small_deployment
 from tests.worlds.examples import THOROUGH
 from tests.worlds.real_runs import TIMEOUT_MS, assert_greedy, controller_of
 from treepipe.core.losses import Fault, FaultKind, noticed_after_ms
-from treepipe.core.schedules import systems
 from treepipe.scenario.deployment import RequestSpec
 from treepipe.scenario.faults import Injected
 
@@ -59,8 +57,7 @@ def found() -> Iterator[list[Fault]]:
 def test_no_fault_leaves_anything_but_the_text(
     pair: tuple[Path, Path], name: str, found: list[Fault]
 ) -> None:
-    stand_in = small_deployment("pp").service.new_schedule if systems()[name].drafts else None
-    deployment = changed(small_deployment(name, clients=3), requests=ASKED, stand_in=stand_in)
+    deployment = changed(small_deployment(name, clients=3), requests=ASKED)
     rng, seen, pids = np.random.default_rng([*name.encode()]), list[Fault](), set[int]()
     with controller_of(pair, deployment, emulate=False, timeout_ms=TIMEOUT_MS) as running:
         for number in range(4 * FAULTS):
@@ -68,17 +65,14 @@ def test_no_fault_leaves_anything_but_the_text(
                 break
             lost, kind = str(rng.choice(deployment.roles.devices)), KINDS[number % 3]
             fault = Injected(lost, kind, rng.uniform(0.0, SPAN_MS))
-            away = running.deployment.plain  # since a run before, until there is a spare
-            without = stand_in is not None and lost == "draft0" and rng.random() < 0.5
-            spares = 0 if without else 1 + len(away)
-            failing = changed(deployment, timeout_ms=TIMEOUT_MS, spares=spares, injected=(fault,))
+            failing = changed(deployment, timeout_ms=TIMEOUT_MS, spares=1, injected=(fault,))
             pids |= {process.pid or 0 for process in running.lines.processes.values()}
             trace, recording = running.run(failing)
             assert_greedy(trace, deployment, pair[0])
             assert [fault.worker for fault in trace.faults] in ([], [lost])
             for request in trace.requests:
                 assert recording.requests[request.session].text == request.tokens
-            assert recording.complete or lost == "draft0" or away
+            assert recording.complete or lost == "draft0"
             assert not any(running.open_sessions().values())
             seen += trace.faults
         pids |= {process.pid or 0 for process in running.lines.processes.values()}

@@ -80,7 +80,6 @@ FAULT = "faults=[{worker='draft0',%s}]"
 HITS = "acceptance={source='hit_ratio',table={%s}}"
 SIGNALS = "sampling={contrast_weight=0,matches_weight=0,agreement_weight=0}"
 ADAPTIVE = ("schedule={name='chain'}", "sampling.rule=adaptive")
-REDEALT = "faults.redeal_layers=true"
 SCORED = "schedule={name='flowspec',context_aware=false,score_aware=true}"
 LENGTHS = "workload.new_tokens={distribution=%s}"
 ARRIVE = "workload.arrivals={%s}"
@@ -211,14 +210,7 @@ REFUSED: list[tuple[str, ...]] = [
     ("faults.timeout_ms=5", "timeout_ms"),
     ("faults.spares=['orin']", "'orin' is no HOST:PORT"),
     ("faults.spares=-1", "faults.spares"),
-    (*ADAPTIVE, "faults.plain_without_draft=true", "plain_without_draft does not go with"),
-    (*ADAPTIVE, REDEALT, "redeal_layers does not go with"),
-    (REDEALT, PIPES % "{device={}}", "every pipeline has one stage"),
-    (
-        REDEALT,
-        "schedule={name='pipedec',groups=[1,1]}",
-        "not go with schedule.groups = [1, 1]",
-    ),
+    (*ADAPTIVE, "faults.spares=1", "spares does not go with"),
 ]
 
 

@@ -20,7 +20,6 @@ from tests.worlds.timed_pipeline import (
     DECIDE,
     EVALUATE,
     HOP,
-    flowspec,
     gaps,
     make_deployment,
     plain,
@@ -30,7 +29,6 @@ from treepipe.core.errors import RunError
 from treepipe.core.failover import Spare
 from treepipe.core.losses import Fault, FaultKind
 from treepipe.core.recovery import TELL_MS
-from treepipe.core.schedules import systems
 from treepipe.physics.host import Factor, HostTimes
 from treepipe.physics.timing import LinkTimes, TimeTable
 from treepipe.results.result import make_result
@@ -38,12 +36,11 @@ from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.faults import Faults, Injected
 from treepipe.scenario.machines import Machine
-from treepipe.scenario.resolve import deploy, resolve
+from treepipe.scenario.resolve import resolve
 from treepipe.sim.predict import predict
 from treepipe.sim.replay import ReplaySource
-from treepipe.sim.world import Simulation, simulate
+from treepipe.sim.world import simulate
 
-REDEALT = "faults.redeal_layers=true"
 KINDS: tuple[FaultKind, ...] = ("kill", "stop", "cut")
 RESTART_MS, TIMEOUT_MS = 700.0, 1000.0
 NOTICED_MS: dict[FaultKind, float] = {"kill": 0.0, "stop": 800.0, "cut": 900.0}
@@ -254,217 +251,6 @@ def test_of_several_pipelines_the_others_go_on(
     if noticed:
         later = [r.pipeline for r in trace.requests if r.started_ms > noticed[0].detected_ms]
         assert 0 not in later, "it is given nothing more"
-
-
-# --- decoded plainly while a draft is away -------------------------------------------------------
-
-DRAFTING = [name for name in SCHEDULES if systems()[name].drafts]
-
-
-def away(trace: Trace, draft: str) -> list[tuple[float, float]]:
-    """From when to when nobody drafted in its place, restarts included."""
-    lost = [fault for fault in trace.faults if fault.plain_from_ms is not None]
-    assert {fault.worker for fault in lost} <= {draft}
-    return [(fault.detected_ms or 0.0, fault.plain_until_ms or math.inf) for fault in lost]
-
-
-@pytest.mark.parametrize("name", DRAFTING)
-@examples(24)
-@given(drawn_faults(3000.0))
-def test_a_draft_that_is_away_changes_no_text(name: str, faults: list[DrawnFault]) -> None:
-    """No spare is left for the draft, and stages are dealt anew: no token is lost, and none comes
-    twice; meanwhile nobody drafts, and when what it was lost by is over, it drafts again."""
-    deployment = asked(name, REDEALT)
-    undisturbed = simulated(deployment)
-    end_ms = ended_ms(undisturbed)
-    draft = deployment.roles.devices[0]
-    always: DrawnFault = (0.3, 0, "stop", TIMEOUT_MS)
-    injected = []
-    # One of those that strike a worker at one moment: the first decides how long it is away.
-    for share, worker, kind, for_ms in {each[:2]: each for each in [*faults, always]}.values():
-        if worker < 3:  # one stage is left at least
-            lasts = None if kind == "kill" or worker else for_ms
-            at_ms = share * end_ms
-            injected.append(Injected(deployment.roles.devices[worker], kind, at_ms, for_ms=lasts))
-    trace = simulated(failing(deployment, *injected, spares=0))
-    assert texts(trace) == texts(undisturbed)
-    for request in trace.requests:
-        assert sum(count for _, count in request.emitted) == len(request.tokens)
-    gone, last_ms = away(trace, draft), ended_ms(trace)
-    for span in trace.spans:
-        if span.device == draft and span.kind == "draft":
-            assert not any(begin < span.start_ms < end for begin, end in gone)
-    lengths = {(each.at_ms, each.worker): each.for_ms for each in injected}
-    for fault in trace.faults:
-        if fault.worker == draft and fault.detected_ms is not None:
-            assert fault.at_ms is not None
-            assert fault.plain_from_ms == fault.recovered_ms
-            for_ms = lengths[fault.at_ms, draft]
-            if for_ms is None:
-                assert fault.plain_until_ms is None
-            elif fault.plain_until_ms is not None:
-                assert fault.plain_until_ms >= fault.at_ms + for_ms + RESTART_MS - 1e-6
-            elif fault is trace.faults[-1]:
-                assert last_ms <= max(fault.at_ms + for_ms, fault.plain_from_ms) + RESTART_MS
-
-
-def test_plain_decoding_without_a_draft_by_hand() -> None:
-    """Behind the restart every token takes plain decoding's lap; when the draft is back, the text
-    is read once more, and the rounds are those of a draft that begins there."""
-    deployment = changed(make_deployment(flowspec, tokens=60), stand_in=plain)
-    before = run(deployment, 1.0)
-    laps = run(make_deployment(plain, tokens=60), 1.0).requests[0].emitted
-    first_ms, lap = laps[0][0], laps[1][0] - laps[0][0]
-    at_ms = before.requests[0].emitted[1][0] + 1.0
-    forever = run(failing(deployment, Injected("draft", "kill", at_ms), spares=0), 1.0)
-    (fault,) = forever.faults
-    plain_ms = at_ms + RESTART_MS
-    assert fault == Fault("draft", "kill", at_ms, at_ms, plain_ms, plain_ms)
-    behind = [at for at, _ in forever.requests[0].emitted if at > at_ms]
-    expected = [plain_ms + first_ms + n * lap for n in range(len(behind))]
-    assert behind == pytest.approx(expected)
-    assert [n for at, n in forever.requests[0].emitted if at > at_ms] == [1] * len(behind)
-    # The same, but it is over 3.5 laps after the first plain token.
-    noticed_ms = at_ms + NOTICED_MS["stop"]
-    plain_ms = noticed_ms + RESTART_MS
-    over_ms = plain_ms + first_ms + 3.5 * lap
-    stopped = Injected("draft", "stop", at_ms, for_ms=over_ms - at_ms)
-    trace = run(failing(deployment, stopped, spares=0), 1.0)
-    (fault,) = trace.faults
-    again_ms = over_ms + RESTART_MS
-    assert (fault.plain_from_ms, fault.plain_until_ms) == pytest.approx((plain_ms, again_ms))
-    (request,) = trace.requests
-    assert [at for at, _ in request.emitted if plain_ms < at < over_ms] == pytest.approx(
-        [plain_ms + first_ms + n * lap for n in range(4)]
-    )
-    assert not [at for at, _ in request.emitted if over_ms < at < again_ms + first_ms - 1e-6]
-    left = 60 - sum(n for at, n in request.emitted if at < again_ms)
-    anew = run(make_deployment(flowspec, tokens=left), 1.0).requests[0]
-    assert [at - again_ms for at, _ in request.emitted if at > again_ms] == pytest.approx(
-        [at for at, _ in anew.emitted]
-    )
-    assert request.tokens == before.requests[0].tokens
-
-
-def test_of_several_draft_servers_the_others_go_on_drafting() -> None:
-    two = 'drafts=[{count=2,device="emulated-20ms"}]'
-    deployment = asked("flowspec", two, "workload.requests=6", "workload.concurrency=4")
-    lost = Injected("draft1", "kill", 60.0)
-    trace = simulated(failing(deployment, lost, spares=0))
-    assert texts(trace) == texts(simulated(deployment))
-    ((gone_ms, _),) = away(trace, "draft1")
-    drafting = {s.device for s in trace.spans if s.kind == "draft" and s.start_ms > gone_ms}
-    deciding = {s.device for s in trace.spans if s.kind == "evaluate" and s.start_ms > gone_ms}
-    assert drafting == {"draft0"}
-    assert deciding == {"draft0", "draft1"}
-
-
-def test_all_targets_of_a_shared_draft_are_decoded_plainly() -> None:
-    targets = 'pipelines=[{count=3,stages=[{count=1,device="emulated-20ms"}]}]'
-    more = "workload={requests=6,concurrency=3,prompt_tokens=9,new_tokens=90}"
-    deployment = asked("starsd", targets, more)
-    undisturbed = simulated(deployment)
-    stopped = Injected("draft0", "cut", 200.0, for_ms=2500.0)
-    trace = simulated(failing(deployment, stopped, spares=0))
-    assert texts(trace) == texts(undisturbed)
-    assert {request.pipeline for request in trace.requests} == {0, 1, 2}
-    (fault,) = trace.faults
-    assert fault.plain_until_ms == pytest.approx(200.0 + 2500.0 + RESTART_MS)
-
-
-def test_whoever_is_away_does_not_fail_and_does_again_when_it_is_back() -> None:
-    deployment = asked("flowspec", "workload.new_tokens=60")
-    stops = [Injected("draft0", "stop", at, for_ms=2000.0) for at in (100.0, 1900.0, 3500.0)]
-    trace = simulated(failing(deployment, *stops, spares=0))
-    assert [fault.at_ms for fault in trace.faults] == [100.0, 3500.0]
-
-
-def test_nobody_stands_in_where_nothing_can() -> None:
-    adaptive = ('schedule={name="chain"}', 'sampling={rule="adaptive"}')
-    for each in (("faults.plain_without_draft=false",), ('schedule={name="pp"}',), adaptive):
-        assert not deployed(*each).faults.stand_in
-
-
-# --- layers dealt anew ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-@examples(16)
-@given(
-    st.lists(
-        st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 4), st.sampled_from(KINDS)),
-        max_size=3,
-    ),
-    st.sampled_from(["emulated-20ms", "rtx-3090"]),
-)
-def test_layers_that_are_dealt_anew_change_no_text(
-    name: str, faults: list[tuple[float, int, FaultKind]], device: str
-) -> None:
-    """Whatever stages are lost before the end: those that are left hold all layers, and no token is
-    lost."""
-    stages = f'pipelines=[{{stages=[{{count=4,device="{device}"}}]}}]'
-    target = 'target={checkpoint="reference",layers=8}'
-    deployment = asked(name, stages, target, REDEALT)
-    undisturbed = simulated(deployment)
-    end_ms = ended_ms(undisturbed)
-    injected = [Injected(f"pipeline0.stage{n}", kind, at * end_ms) for at, n, kind in faults]
-    world = Simulation(failing(deployment, *injected, spares=0), POOL, record_spans=True)
-    trace = world.run()
-    assert texts(trace) == texts(undisturbed)
-    left = world.deployment.roles.pipelines[0]
-    lost = [fault.worker for fault in trace.faults if fault.recovered_ms is not None]
-    assert len(lost) == len({*lost}) == 4 - len(left), "who is lost stays lost"
-    assert [layer for stage in left for layer in stage.layers] == [*range(8)]
-    for stage in left:
-        assert len(stage.layers) in (8 // len(left), -(-8 // len(left)))
-    for fault in trace.faults:
-        if fault.worker in lost:
-            assert not any(
-                span.device == fault.worker and span.start_ms > (fault.recovered_ms or 0)
-                for span in trace.spans
-            )
-    assert sum("were dealt anew" in each for each in trace.warnings) == len(lost)
-
-
-def test_times_of_dealt_layers_by_hand() -> None:
-    """Plain decoding: four stages of 20 ms for two layers become three of 30, 30 and 20 ms; a
-    token takes as long at the stages, and a hop of 1 ms less."""
-    deployment = asked("pp", "workload.concurrency=1", "workload.requests=1", REDEALT)
-    before = simulated(deployment)
-    (lap,) = {round(gap, 6) for gap in gaps(before.requests[0])}
-    at_ms = before.requests[0].emitted[3][0] + 1.0
-    lost = Injected("pipeline0.stage3", "kill", at_ms)
-    world = Simulation(failing(deployment, lost, spares=0), POOL, record_spans=True)
-    after = world.run()
-    assert [len(stage.layers) for stage in world.deployment.roles.pipelines[0]] == [3, 3, 2]
-    (fault,) = after.faults
-    assert fault.recovered_ms is not None
-    behind = [at for at, _ in after.requests[0].emitted if at > fault.recovered_ms]
-    hop_ms = 1.0  # and what its bytes take
-    for one, another in itertools.pairwise(behind):
-        assert another - one == pytest.approx(lap - hop_ms, abs=0.02)
-    compute = [s for s in after.spans if s.kind == "compute" and s.start_ms > fault.recovered_ms]
-    lengths = {span.device: round(span.length_ms, 6) for span in compute}
-    assert lengths == {"pipeline0.stage1": 30, "pipeline0.stage2": 30, "pipeline0.stage4": 20}
-
-
-def test_more_layers_go_where_they_are_done_first_and_none_where_there_is_no_room() -> None:
-    fast = {"stage_ms": {1: 5.0}, "memory_mib": 1000}
-    slow = {"stage_ms": {1: 20.0}, "memory_mib": 1000}
-    stages = [{"device": device, "layers": 2} for device in (slow, fast, slow)]
-    lost = Injected("pipeline0.stage3", "kill", 30.0)
-    scenario = demo(REDEALT).with_(
-        **{"target.layers": 6, "target.hidden_size": 192, "target.checkpoint": None},
-        **{"pipelines": [{"stages": stages}]},
-        **{"target.layer_mib": 100.0, "target.kv_kib": 1.0},
-    )
-    deployment = deploy(scenario)
-    world = Simulation(failing(deployment, lost, spares=0), POOL, record_spans=False)
-    world.run()
-    assert [len(stage.layers) for stage in world.deployment.roles.pipelines[0]] == [1, 5]
-    full = scenario.with_(**{"target.layer_mib": 400.0})
-    with pytest.raises(RunError, match=r"layers of pipeline0 do not fit the stages that are left"):
-        simulated(failing(deploy(full), lost, spares=0))
 
 
 def test_that_no_critical_path_is_told_is_said_once() -> None:

@@ -4,8 +4,10 @@ is killed; the results are the same."""
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -110,6 +112,38 @@ def test_a_dask_cluster_finds_the_same(tmp_path: Path, expected: Any, dask_addre
         assert os.getpid() not in workers()
         found = carry_out(Sweep.of(GRID), tmp_path / "out", say)
     assert found.table().equals(expected)
+
+
+def test_a_sweep_that_is_ended_leaves_a_dask_cluster_no_work(
+    tmp_path: Path, dask_address: str
+) -> None:
+    from distributed import Client
+
+    grid = {**GRID, "sweep": {"grid": {"seed": [*range(20_000)]}}, "runs": 50}
+    (tmp_path / "grid.toml").write_text(toml_text(grid))
+    command = [sys.executable, "-m", "treepipe", "sweep", "grid.toml", "--out", "out"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with (
+        Client(dask_address, set_as_default=False) as client,
+        subprocess.Popen(
+            [*command, "--backend", "dask", "--address", dask_address],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        while not any(client.processing().values()):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)  # what is waited for needs the processor
+        process.send_signal(signal.SIGTERM)
+        _, error = process.communicate(timeout=60)
+        assert (process.returncode, "Traceback" in error) == (143, False), error
+        deadline = time.monotonic() + 60
+        while any(client.processing().values()):
+            assert time.monotonic() < deadline, "the cluster works on"
+            time.sleep(0.05)
 
 
 def test_a_dask_cluster_that_loses_its_workers_is_a_failed_run(tmp_path: Path) -> None:

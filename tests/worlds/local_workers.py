@@ -123,7 +123,7 @@ class LocalRun:
         deployment, journal = roles[0].deployment, Journal()
         for number, spec in enumerate(deployment.requests):
             held = journal.open(number + 1, len(spec.prompt), Assignment(number, 0.0, 0))
-            draft.open(Open(held, deployment.schedule_of(0), spec, 0.0))
+            draft.open(Open(held, deployment.service.new_schedule, spec, 0.0))
         draft.serve()
         while any(boxes.values()):
             for worker in (*stages, draft):

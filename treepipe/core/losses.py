@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 FaultKind: TypeAlias = Literal["kill", "stop", "cut"]
@@ -38,7 +38,6 @@ class Fault:
         at_ms: time of the fault; None if unknown.
         detected_ms: time of notice; None if the run was over before.
         recovered_ms: time at which all open requests were handed over again; None if they were not.
-        plain_from_ms, plain_until_ms: time in which its requests were decoded plainly; None: never.
     """
 
     worker: str
@@ -46,19 +45,3 @@ class Fault:
     at_ms: float | None
     detected_ms: float | None
     recovered_ms: float | None = None
-    plain_from_ms: float | None = None
-    plain_until_ms: float | None = None
-
-
-def drafts_again(faults: list[Fault], draft: str, at_ms: float) -> None:
-    """Record in a run's faults that a draft server drafts from now on.
-
-    >>> faults = [Fault("draft0", "stop", 1.0, 2.0, 3.0, plain_from_ms=3.0)]
-    >>> drafts_again(faults, "draft0", 9.0)
-    >>> faults[0].plain_until_ms
-    9.0
-    """
-    for place, fault in enumerate(faults):
-        is_away = fault.plain_from_ms is not None and fault.plain_until_ms is None
-        if fault.worker == draft and is_away:
-            faults[place] = replace(fault, plain_until_ms=at_ms)

@@ -373,13 +373,6 @@ class Deployment:
         share = inside // pipelines + (pipeline < inside % pipelines)
         return min(share, service.limit) if service.limit is not None else share
 
-    def schedule_of(self, draft: int) -> NewSchedule:
-        """Return the factory of schedules for a draft server's requests."""
-        stand_in = self.faults.stand_in
-        if stand_in is not None and self.roles.drafts[draft].name in self.faults.plain:
-            return stand_in
-        return self.service.new_schedule
-
     # --- links between roles ---------------------------------------------------------------------
 
     def link(self, sender: str, receiver: str) -> LinkTimes:
@@ -410,33 +403,9 @@ class Deployment:
 
     # --- lost workers (``core/failover.py`` decides) ---------------------------------------------
 
-    @property
-    def plain(self) -> frozenset[str]:
-        """The lost draft servers, whose requests are decoded without a draft."""
-        return self.faults.plain
-
-    @property
-    def redeal(self) -> Callable[[Deployment, str], Deployment] | None:
-        return self.faults.redeal
-
     def pipeline_of(self, role: str) -> int | None:
         return self.roles.pipeline_of(role)
-
-    def without_draft(self, lost: str) -> Deployment | None:
-        """Return the deployment with plain decoding in place of a lost draft server; None if the
-        scenario allows none or the server already decodes plainly."""
-        drafts = {draft.name for draft in self.roles.drafts} - self.plain
-        if self.faults.stand_in is None or lost not in drafts:
-            return None
-        return self._with_plain(self.plain | {lost})
-
-    def with_draft(self, back: str) -> Deployment:
-        """Return the deployment in which a draft server drafts, whether or not it did before."""
-        return self._with_plain(self.plain - {back})
 
     def at_spare(self, role: str, spare: str) -> Deployment:
         """Return the deployment with a role moved to the spare of this address."""
         return replace(self, wiring=self.wiring.at_spare(role, spare))
-
-    def _with_plain(self, plain: frozenset[str]) -> Deployment:
-        return replace(self, faults=replace(self.faults, plain=plain))

@@ -41,7 +41,7 @@ def draft_desk(deployment: Deployment, draft: int) -> DraftDesk:
         [len(group_sizes(service.groups, len(stages))) for stages in roles.pipelines],
         ArrivalQueue(service.policy, service.levels),
         service.pass_requests,
-        None if roles.drafts[draft].name in deployment.plain else service.warm_up_ms,
+        service.warm_up_ms,
         cache_room(deployment, draft),
         log(least) if least else -inf,
         [_share(most, draft, len(roles.drafts)) for most in service.flights],

@@ -5,7 +5,7 @@ Both worlds ask here when the next worker fails; ``core/recovery.py`` decides ab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
@@ -14,7 +14,6 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from treepipe.core.errors import UserError
 from treepipe.core.failover import Spare
 from treepipe.core.losses import FaultKind
-from treepipe.core.protocol import Schedule
 from treepipe.files.section import ReadIf, Section
 from treepipe.scenario.schema import WorkerAddress
 
@@ -71,14 +70,6 @@ class FaultsSection(Section):
         0,
         description="how many lost workers are replaced in each run; or HOST:PORT of the workers "
         "that replace them, in order",
-    )
-    redeal_layers: bool = Field(
-        False,
-        description="without a spare, the pipeline's other stages take a lost stage's layers",
-    )
-    plain_without_draft: Annotated[bool, ReadIf("drafted")] = Field(
-        True,
-        description="without a spare, a lost draft server's requests are decoded plainly",
     )
     restart_ms: Annotated[Moment | None, ReadIf("simulation")] = Field(
         None,
@@ -140,11 +131,6 @@ class Faults:
     Attributes:
         spares: number of spare workers.
         spare_workers: their addresses; empty: a lost worker is replaced on its own host.
-        redeal: makes the deployment in which other stages take a lost stage's layers, or raises
-            ``UserError``; None: layers are not moved.
-        stand_in: factory of schedules without a draft, for requests whose draft server is lost;
-            None: such requests wait for a spare.
-        plain: lost draft servers whose requests ``stand_in`` decodes.
     """
 
     timeout_ms: float = DEFAULT_TIMEOUT_MS
@@ -152,9 +138,6 @@ class Faults:
     restart_ms: float = START_MS
     injected: tuple[Injected, ...] = ()
     spare_workers: tuple[str, ...] = ()
-    redeal: Callable[[Any, str], Any] | None = None
-    stand_in: Callable[[int, int], Schedule] | None = None
-    plain: frozenset[str] = frozenset()
 
     @property
     def all_spares(self) -> tuple[Spare, ...]:

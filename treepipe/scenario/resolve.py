@@ -15,8 +15,6 @@ from itertools import pairwise
 from treepipe.core.errors import UserError
 from treepipe.core.front_desk import ServiceLevels
 from treepipe.core.requests import Objectives
-from treepipe.core.schedules import ScheduleSpec
-from treepipe.core.schedules.pp import PLAIN
 from treepipe.core.verification import DRAWN
 from treepipe.physics.timing import LinkTimes
 from treepipe.profiles.library import find_link, profile_name, resolve_link
@@ -29,7 +27,6 @@ from treepipe.scenario.footprint import Footprint
 from treepipe.scenario.machines import Machine, running_warnings
 from treepipe.scenario.memory import weights_mib
 from treepipe.scenario.placement import READ, Placement, place
-from treepipe.scenario.redeal import redeal_of
 from treepipe.scenario.scale import Estimated, check_scale, named_links, scaled_link
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schedule_check import (
@@ -90,7 +87,7 @@ def resolve(
         roles=roles,
         wiring=_wiring(scenario, names),
         service=_service(scenario, [len(each) for each in roles.pipelines], roles.reads_states),
-        faults=_faults(scenario, names, None if opened is None else opened.layers),
+        faults=_faults(scenario, names),
         seed=scenario.seed,
         warnings=(
             *placement.warnings,
@@ -275,29 +272,14 @@ def _read_mib_s(section: FaultsSection, machine: Machine | None) -> float:
     return measured * min(len(machine.roles), processors)
 
 
-def _faults(scenario: Scenario, names: set[str], layers: int | None) -> Faults:
-    """Resolve faults. Args: ``names``: all roles; ``layers``: those of an opened checkpoint."""
-    if scenario.sampling.rule == "adaptive":
-        given = scenario.faults.model_fields_set
-        for key in ("spares", "redeal_layers", "plain_without_draft"):
-            if key in given and getattr(scenario.faults, key):
-                raise UserError(
-                    f"{scenario.path}: key faults.{key} does not go with sampling.rule = "
-                    f"'adaptive', whose running share of matches a request that is taken up again "
-                    f"would lose"
-                )
-    faults = scenario.faults.resolved(sorted(names), scenario.path)
-    return replace(faults, redeal=redeal_of(scenario, layers), stand_in=_stand_in(scenario))
-
-
-def _stand_in(scenario: Scenario) -> ScheduleSpec | None:
-    """Return plain decoding, on the same pipelines, for requests whose draft server is lost; None
-    where nothing is drafted or the scenario allows no such replacement."""
-    section, adaptive = scenario.schedule, scenario.sampling.rule == "adaptive"
-    if adaptive or not (section.system.drafts and scenario.faults.plain_without_draft):
-        return None  # an adaptive rule's share of matches would be lost
-    asked = section.parameters
-    return ScheduleSpec(PLAIN.name, PLAIN.parameters(asked.prefill_chunk, asked.ends))
+def _faults(scenario: Scenario, names: set[str]) -> Faults:
+    """Resolve faults. Args: ``names``: all roles."""
+    if scenario.sampling.rule == "adaptive" and scenario.faults.spares:
+        raise UserError(
+            f"{scenario.path}: key faults.spares does not go with sampling.rule = 'adaptive', "
+            f"whose running share of matches a request that is taken up again would lose"
+        )
+    return scenario.faults.resolved(sorted(names), scenario.path)
 
 
 def _service(scenario: Scenario, stages: Sequence[int], reads_states: bool) -> Service:
