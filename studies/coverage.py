@@ -246,8 +246,8 @@ def _bias(found: Sequence[Found]) -> Interval:
     logs = Interval.over(
         [fmean(np.log(each.run.mean / each.measured) for each in group) for group in _groups(found)]
     )
-    ends = (None if end is None else float(np.expm1(end)) for end in (logs.low, logs.high))
-    return Interval(float(np.expm1(logs.mean)), *ends)
+    low, high = (None if end is None else float(np.expm1(end)) for end in (logs.low, logs.high))
+    return Interval(float(np.expm1(logs.mean)), low, high)
 
 
 def _worlds(found: Sequence[Found]) -> dict[str, list[Found]]:
