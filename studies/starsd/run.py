@@ -189,13 +189,16 @@ def alone_tokens_s() -> float:
 def n_max(values: Values) -> Interval:
     """Return the largest number of targets that are each as fast as alone, with its interval."""
     speeds = {n: own["per_target_tokens_s"] for n, own in values.items()}
-    mean, low, high = (
-        max(
-            (n for n, speed in speeds.items() if getattr(speed, end) >= alone_tokens_s()), default=0
+    ends = {n: (speed.mean, *speed.ends) for n, speed in speeds.items()}
+
+    def most(which: int) -> int:
+        """Count by an end of the speeds, or by their mean where they have none."""
+        own = {n: each[0] if each[which] is None else each[which] for n, each in ends.items()}
+        return max(
+            (n for n, s in own.items() if s is not None and s >= alone_tokens_s()), default=0
         )
-        for end in ("mean", "low", "high")
-    )
-    return Interval(mean, low, high)
+
+    return Interval(most(0), most(1), most(2))
 
 
 # --- entries, tables, fields and the plot --------------------------------------------------------

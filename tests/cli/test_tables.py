@@ -94,7 +94,7 @@ def test_a_row_is_in_one_unit_and_the_file_in_milliseconds(found: Result | Compa
     first = found.a if isinstance(found, Comparison) else found
     metric = first.metrics["request_latency_ms"]
     assert metric.unit == "ms"
-    assert metric.mean == pytest.approx(210_115, rel=1e-3)
+    assert metric.mean == pytest.approx(203_450, rel=1e-3)
     (row,) = (line for line in shown_at(160, found).splitlines() if "request_latency" in line)
     cells = [cell.strip() for cell in row.strip("│").split("│")]
     assert "min" in cells
@@ -107,5 +107,5 @@ def test_a_row_is_in_one_unit_and_the_file_in_milliseconds(found: Result | Compa
 def test_what_a_user_named_is_shown_as_it_is(name: str, scenario: Path, terminal: Terminal) -> None:
     """Brackets and colons are no styles and no pictures, on either stream."""
     named = ("simulate", scenario, "--runs", 1, "--set", f'name="{name}"')
-    assert f"{name}, schedule chain (simulation" in terminal.succeeds(*named)
+    assert f"{name}, schedule flowspec (simulation" in terminal.succeeds(*named)
     terminal.refuses(f"{name}: there is no such file", "simulate", name)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import floor, log10
+from typing import TYPE_CHECKING
 
 import rich.progress
 from rich.cells import cell_len
@@ -16,11 +17,13 @@ from rich.table import Table
 
 from treepipe.progress import Progress
 from treepipe.results.metrics import PERCENTILES
-from treepipe.results.result import MetricValue, Result
 from treepipe.results.sheet import Sheet, figures, words
 from treepipe.results.statistics import Interval
-from treepipe.results.versus import Comparison, Difference
 from treepipe.results.where import NAMES, Shares
+
+if TYPE_CHECKING:  # they show themselves in notebooks by this file
+    from treepipe.results.result import MetricValue, Result
+    from treepipe.results.versus import Comparison, Difference
 
 
 def console(width: int = 120) -> Console:
