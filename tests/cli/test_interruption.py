@@ -156,7 +156,7 @@ AT_WORK = {
     "study": ("loky", "study", "which-system"),
     "run": ("forkserver", "run", DEMO, "--set", "workload.new_tokens=300"),
     "validate": ("forkserver", "validate", DEMO, "--set", "workload.new_tokens=8"),
-    "demo": ("forkserver", "demo"),
+    "demo": ("", "demo"),
     "calibrate": ("", "calibrate"),
     "calibrate links": ("forkserver", "calibrate", "links"),
     "calibrate run": ("forkserver", "calibrate", "run", "hosts.toml"),
@@ -236,6 +236,7 @@ def _at_work(process: subprocess.Popen[str], called: str) -> list[psutil.Process
             if len(named) >= 2 or (not called and loaded):
                 return below
         time.sleep(0.05)  # what is waited for needs the processor
+    process.kill()
     raise AssertionError(f"it did not come to work: {process.communicate()}")
 
 

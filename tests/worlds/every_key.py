@@ -116,7 +116,9 @@ SITUATIONS: dict[str, dict[str, Any]] = {
         "drafts.0.model": UNTIED,
         "pipelines": PLAIN["pipelines"],  # of no known memory
     },
-    r"device\.read_mib_s": {"faults": [{"worker": "draft0", "kind": "kill", "at_ms": 9.0}]},
+    r"device\.read_mib_s": {
+        "faults": {"spares": 1, "inject": [{"worker": "draft0", "kind": "kill", "at_ms": 9.0}]}
+    },
     r"device\.(embedding|draft)$": {"target": BUNDLED, "drafts.0.model": BUNDLED},
     r"^hosts\.a\.profile": {"emulate": False},
     r"^hosts\.": {"drafts.0.host": "a", "pipelines.0.stages.0.host": "a"},
