@@ -146,13 +146,16 @@ def _to_reach(scenario: Scenario) -> bool:
 def _how_to_record(scenario: Scenario, draft: SourceSection) -> str:
     """Return the command that would record a suitable pool."""
     made = provenance(scenario.sampling, draft, "")
-    fields = {**SamplingSection.model_fields, **SourceSection.model_fields}
-    given = {**made.sampling, **made.draft}
-    given["rule"] = READS.get(given["rule"], given["rule"])
+    rule = made.sampling["rule"]
+    tables = {
+        "sampling": (SamplingSection, {**made.sampling, "rule": READS.get(rule, rule)}),
+        "drafts": (SourceSection, made.draft),
+    }
     options = [
-        f"--{key.replace('_', '-')} {value}"
+        f"--set {table}.{key}={value}"
+        for table, (section, given) in tables.items()
         for key, value in given.items()
-        if fields[key].default != value
+        if section.model_fields[key].default != value
     ]
     return f"record one so: treepipe calibrate acceptance {' '.join(options)} --out FILE.toml"
 
