@@ -79,7 +79,7 @@ def find_sensor(device: str, root: Path = ROOT) -> tuple[str, Callable[[], float
 def measure_power(
     sensor: tuple[str, Callable[[], float]], work: Callable[[], object], seconds: float
 ) -> Power:
-    """Measure mean watts for ``seconds`` each: while nothing works, and during repeated ``work``."""
+    """Measure mean watts for ``seconds`` each: while nothing works, and during ``work``."""
     covers, read = sensor
     idle = _mean_watts(read, seconds, lambda: time.sleep(STEP_S))
     return Power(idle_w=idle, busy_w=_mean_watts(read, seconds, work), sensor=covers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass, make_dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +12,7 @@ import typer
 
 from treepipe.cli.options import Changes, Distributed, Force, Output, command, command_line
 from treepipe.core.errors import UserError
-from treepipe.planner.analysis import analyses
+from treepipe.planner.analysis import ANALYSES
 
 if TYPE_CHECKING:
     from treepipe.planner.analysis import Finding
@@ -66,7 +66,7 @@ class PlanOptions(Output, Distributed, Changes):
     @property
     def analyses(self) -> dict[str, Sequence[str]]:
         """The values given to the option of each requested analysis; empty for a flag."""
-        asked = {name: getattr(self, name) for name in analyses()}
+        asked = {name: getattr(self, name) for name in ANALYSES}
         return {n: given if isinstance(given, list) else () for n, given in asked.items() if given}
 
     def kept(self, *options: str) -> tuple[str, ...]:
@@ -75,16 +75,9 @@ class PlanOptions(Output, Distributed, Changes):
 
 
 def _analysis_options() -> list[tuple[str, Any, Any]]:
-    """Return an option for each analysis: name, type with its help, default.
-
-    Raises:
-        UserError: the command has an option of that name.
-    """
+    """Return an option for each analysis: name, type with its help, default."""
     found: list[tuple[str, Any, Any]] = []
-    taken = {each.name for each in fields(PlanOptions)}
-    for name, each in analyses().items():
-        if name in taken:
-            raise UserError(f"analysis {name!r}: treepipe plan has an option {each.option} already")
+    for name, each in ANALYSES.items():
         if each.takes:
             option = typer.Option(each.option, metavar=each.takes, help=each.help)
             found.append((name, Annotated[list[str] | None, option], None))
@@ -126,7 +119,7 @@ def plan(asked: PlanOptions) -> None:
     asked.check(files, asked.cluster, keep=asked.kept("--out", "--out-config"))
     loaded = Cluster.load(asked.cluster, asked.changes)
     for name, given in asked.analyses.items():
-        analyses()[name].finding.check(loaded, given)
+        ANALYSES[name].finding.check(loaded, given)
     shown = None if asked.silent else console()
     done: dict[str, Finding] = {}
     with engine(asked.backend, asked.jobs, asked.address):
@@ -231,13 +224,13 @@ def _check(asked: PlanOptions) -> None:
     if asked.question is not None:
         of_search = {"--out": asked.out, "--plot": asked.plot, "--runs": asked.runs}
         idle = [option for option, value in of_search.items() if value is not None]
-        idle += [analyses()[name].option for name in asked.analyses]
+        idle += [ANALYSES[name].option for name in asked.analyses]
         if idle:
             raise UserError(f"{idle[0]} has no effect with --question, which does not search")
     silent = asked.quiet and asked.json is None and asked.report is None
     drawn = []
     for name, given in asked.analyses.items():
-        each = analyses()[name]
+        each = ANALYSES[name]
         if each.finding.draws(given):
             drawn.append(each.option)
             if silent and asked.plot is None:

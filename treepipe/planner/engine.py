@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from treepipe.core.drafts.ngram import LookupKeys
 from treepipe.core.errors import UserError
-from treepipe.core.registry import NoKeys, Registry
 from treepipe.core.schedules import systems
 from treepipe.files.reading import named, visible
 from treepipe.files.toml_file import read_toml
@@ -103,9 +102,6 @@ class Engine:
     text: Callable[[Settings], str]
     mark: str = "#"
 
-    parameters: ClassVar[type] = NoKeys
-    rank: ClassVar[tuple[int, ...]] = ()
-
     @cached_property
     def documented(self) -> dict[str, Any]:
         """The table of options, with its source and version."""
@@ -175,12 +171,12 @@ def _are_ranges(value: Any) -> bool:
     )
 
 
-REGISTRY = Registry("engine", "treepipe.engines", "ENGINES", Engine)
-
-
 def engine(name: str) -> Engine:
     """Return an engine by its name; raises ``UserError`` if there is none."""
-    return named(REGISTRY.find("treepipe.planner.engines"), name, "--engine")
+    from treepipe.planner.engines import llama_cpp, sglang, vllm
+
+    known = llama_cpp.ENGINE, sglang.ENGINE, vllm.ENGINE
+    return named({each.name: each for each in known}, name, "--engine")
 
 
 def served_best(result: SearchResult, asked: Engine) -> Served:

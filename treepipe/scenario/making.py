@@ -147,15 +147,15 @@ def _how_to_record(scenario: Scenario, draft: SourceSection) -> str:
     """Return the command that would record a suitable pool."""
     made = provenance(scenario.sampling, draft, "")
     rule = made.sampling["rule"]
-    tables = {
-        "sampling": (SamplingSection, {**made.sampling, "rule": READS.get(rule, rule)}),
-        "drafts": (SourceSection, made.draft),
-    }
+    given = {f"sampling.{key}": value for key, value in made.sampling.items()}
+    given["sampling.rule"] = READS.get(rule, rule)
+    given |= {f"drafts.{key}": value for key, value in made.draft.items()}
+    fields = {"sampling": SamplingSection.model_fields, "drafts": SourceSection.model_fields}
     options = [
-        f"--set {table}.{key}={value}"
-        for table, (section, given) in tables.items()
+        f"--set {key}={value}"
         for key, value in given.items()
-        if section.model_fields[key].default != value
+        for table, _, name in [key.partition(".")]
+        if fields[table][name].default != value
     ]
     return f"record one so: treepipe calibrate acceptance {' '.join(options)} --out FILE.toml"
 

@@ -37,4 +37,4 @@ def _text(settings: Settings) -> str:
     return "\n".join(["version = 1", "[plan]", *lines, ""])
 
 
-ENGINES = (Engine("llama.cpp", "llama_cpp", _settings, _text, mark=";"),)
+ENGINE = Engine("llama.cpp", "llama_cpp", _settings, _text, mark=";")

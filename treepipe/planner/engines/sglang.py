@@ -44,4 +44,4 @@ def _text(settings: Settings) -> str:
     return "".join(f"{option}: {json.dumps(value)}\n" for option, value in settings.items())
 
 
-ENGINES = (Engine("sglang", "sglang", _settings, _text),)
+ENGINE = Engine("sglang", "sglang", _settings, _text)

@@ -41,4 +41,4 @@ def _text(settings: Settings) -> str:
     return "\n".join([*lines, ""])
 
 
-ENGINES = (Engine("vllm", "vllm", _settings, _text),)
+ENGINE = Engine("vllm", "vllm", _settings, _text)
