@@ -99,7 +99,7 @@ def _show(files: list[Path]) -> None:
     from treepipe.results.show import console
 
     for file in files:
-        show_profile(str(file.absolute()), None, console())
+        show_profile(str(file.absolute()), console())
 
 
 def _show_table(files: list[Path]) -> None:
