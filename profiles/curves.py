@@ -37,7 +37,6 @@ class Curve:
 
     Attributes:
         context: tokens cached before the pass; None if only one context is known.
-        points: sizes that were measured or given, ascending; empty for a formula.
         known: sizes between which the times are measured, or given by definition; None: all times
             are computed from peak figures.
     """
@@ -45,7 +44,6 @@ class Curve:
     what: str
     ms: Callable[[int], float]
     context: int | None = None
-    points: tuple[int, ...] = ()
     known: tuple[float, float] | None = (0, math.inf)
 
     @property
@@ -115,7 +113,7 @@ def curves_of(profile: AnyProfile, name: str) -> Shown:
 def _given(what: str, points: dict[int, float]) -> Curve:
     """Make the curve of a table that defines its times, one point alone for any size."""
     known = (1, max(points) if len(points) > 1 else math.inf)
-    return Curve(what, TimeTable(points), None, tuple(sorted(points)), known)
+    return Curve(what, TimeTable(points), None, known)
 
 
 def _device_curves(profile: DeviceProfile, name: str, remarks: list[Remark]) -> Curves:
@@ -151,33 +149,30 @@ def _layer_curves(tables: Tables, own: Sequence[LayerTime], estimate: bool) -> l
     }
     found = []
     for context, times in sorted(tables.items()):
-        points = tuple(sorted(measured.get(context, ())))
-        known = (points[0], points[-1]) if points else None
-        found.append(Curve("layer", TimeTable(times), context, points, known))
+        points = measured.get(context)
+        known = (min(points), max(points)) if points else None
+        found.append(Curve("layer", TimeTable(times), context, known))
     return found
 
 
 def _measured(what: str, entry: MeasuredTime) -> list[Curve]:
-    found = []
-    for context, times in sorted(entry.ms.items()):
-        points = tuple(sorted(times))
-        shown = context if len(entry.ms) > 1 else None
-        found.append(Curve(what, TimeTable(times), shown, points, (points[0], points[-1])))
-    return found
+    several = len(entry.ms) > 1
+    return [
+        Curve(what, TimeTable(times), context if several else None, (min(times), max(times)))
+        for context, times in sorted(entry.ms.items())
+    ]
 
 
 def _link_curves(link: LinkProfile) -> list[Curve]:
     """Make the curves of a message's mean time on a free link, and without jitter and losses."""
     times = link.times
-    points: tuple[int, ...] = ()
     known = (0.0, float(link.measured_to_bytes or math.inf))
     if link.transfer_ms is not None and len(link.transfer_ms) > 1:
-        points = tuple(sorted(link.transfer_ms))
-        known = (points[0], points[-1])
+        known = (min(link.transfer_ms), max(link.transfer_ms))
 
     def bare(size: int) -> float:
         return times.latency_ms + times.occupied_ms(size)
 
     if not (link.jitter_ms or link.loss):
-        return [Curve("transfer", bare, None, points, known)]
-    return [Curve(MEAN, times.mean_ms, None, points, known), Curve(BARE, bare, None, points, known)]
+        return [Curve("transfer", bare, None, known)]
+    return [Curve(MEAN, times.mean_ms, None, known), Curve(BARE, bare, None, known)]

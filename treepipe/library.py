@@ -329,9 +329,9 @@ class Plan:
         ]
 
     def examine(self, name: str, *given: str, say: Progress = silent) -> Finding:
-        """Run an analysis by its name, treepipe's own or an installed package's.
+        """Run an analysis by its name.
 
-        The methods below return the results of treepipe's own analyses as lists and values.
+        The methods below return the results as lists and values.
 
         Args:
             given: values of the analysis's option of ``treepipe plan``.
@@ -339,11 +339,11 @@ class Plan:
         Raises:
             UserError: the analysis does not exist or is not possible.
         """
-        from treepipe.planner.analysis import analyses
+        from treepipe.planner.analysis import ANALYSES
 
-        if name not in analyses():
-            raise UserError(f"examine({name!r}): there are {', '.join(analyses())}")
-        finding = analyses()[name].finding
+        if name not in ANALYSES:
+            raise UserError(f"examine({name!r}): there are {', '.join(ANALYSES)}")
+        finding = ANALYSES[name].finding
         finding.check(self.found.cluster, given)
         return finding.run(self.found, say, given)
 

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,12 +21,14 @@ from treepipe.executor.measure.subject import NamedModel, RandomCheckpoint, open
 from treepipe.executor.offsets import check_offsets
 from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.executor.sources import SourceSettings, check_runs
+from treepipe.files.section import Section
 from treepipe.files.toml_file import validated
 from treepipe.profiles.hit_ratio import CHAIN, chain_rounds
 from treepipe.profiles.library import REFERENCE, checkpoint_directory
 from treepipe.profiles.pool_file import PoolFile, ranks_of
 from treepipe.profiles.schema import AcceptanceProfile, Origin
-from treepipe.scenario.making import READS
+from treepipe.scenario.making import READS, provenance
+from treepipe.scenario.scenario import override_key
 from treepipe.scenario.schema import SamplingSection, SourceSection
 
 
@@ -47,8 +50,8 @@ def open_pair(asked: AcceptanceRequest) -> ModelPair:
     """
     if asked.head is not None and asked.draft is not None:
         raise UserError("--draft and --head: give one of them, not both")
-    kind, sampling = _kind(asked), _sampling(asked)
-    drafter = kind.drafter
+    recorded = _recorded(asked)
+    drafter = recorded.drafts.drafter
     check_runs(drafter)
     _check_options(asked, drafter)
     target = _with_weights(asked.model, "target", "--model")
@@ -64,30 +67,45 @@ def open_pair(asked: AcceptanceRequest) -> ModelPair:
         name = "reference" if bundled else path.resolve().name
     least = 2 if drafter.reads_states else 1  # a text's first token has no state before it
     prompts = _prompts(asked, models, least)
-    settings = SourceSettings(kind, path, sampling, False, 0)
+    settings = SourceSettings(recorded.drafts, path, recorded.sampling, False, 0)
     whole, ends = target.checkpoint, target.checkpoint.end_tokens
     check_offsets(settings, whole)
     texts = Texts(whole, prompts, asked.new_tokens, ends, asked.seed, asked.prompts)
     return ModelPair(target, drafter.called_of(name), settings, texts)
 
 
-def _kind(asked: AcceptanceRequest) -> SourceSection:
-    """Return the given draft source, else the first one that reads the given checkpoint."""
+class _Recorded(Section):
+    """The tables of a scenario that say how a pool is recorded."""
+
+    drafts: SourceSection
+    sampling: SamplingSection = SamplingSection()
+
+
+def _recorded(asked: AcceptanceRequest) -> _Recorded:
+    """Read the keys, by default of the first draft source that reads the given checkpoint.
+
+    Raises:
+        UserError: a key is invalid or has no effect, or the rule cannot be recorded.
+    """
     weights = LANGUAGE_MODEL if asked.head is None else EAGLE_HEAD
-    source = asked.source or next(d.name for d in drafters().values() if d.weights == weights)
-    return validated(SourceSection, {"source": source, **asked.keys}, "calibrate acceptance")
-
-
-def _sampling(asked: AcceptanceRequest) -> SamplingSection:
-    """Read the sampling. Raises ``UserError`` if it is invalid or cannot be recorded."""
-    given = {key: getattr(asked, key) for key in SamplingSection.model_fields}
-    sampling = validated(SamplingSection, given, "calibrate acceptance")
-    if sampling.rule in READS:
+    source = next(d.name for d in drafters().values() if d.weights == weights)
+    content: dict[str, Any] = {"drafts": {"source": source}}
+    for setting in asked.settings or ():
+        override_key(content, setting)
+    recorded = validated(_Recorded, content, "calibrate acceptance")
+    rule = recorded.sampling.rule
+    if rule in READS:
         raise UserError(
-            f"--rule {sampling.rule}: it judges no token by itself; record with "
-            f"--rule {READS[sampling.rule]}, which a simulation with {sampling.rule} reads"
+            f"--set sampling.rule={rule}: it judges no token by itself; record with "
+            f"sampling.rule={READS[rule]}, which a simulation with {rule} reads"
         )
-    return sampling
+    made = provenance(recorded.sampling, recorded.drafts, asked.prompts)
+    for table, read in (("drafts", made.draft), ("sampling", made.sampling)):
+        for key in content.get(table, {}):
+            if key not in read:
+                read_here = ", ".join(f"{table}.{each}" for each in read)
+                raise UserError(f"--set {table}.{key}: has no effect here; {read_here} have")
+    return recorded
 
 
 def _check_options(asked: AcceptanceRequest, drafter: Drafter) -> None:
@@ -95,7 +113,7 @@ def _check_options(asked: AcceptanceRequest, drafter: Drafter) -> None:
     own = None if drafter.weights is None else drafter.weights.option
     for option, value in (("--draft", asked.draft), ("--head", asked.head)):
         if value is not None and option != own:
-            raise UserError(f"{option} {value}: --source {drafter.name} drafts without it")
+            raise UserError(f"{option} {value}: drafts.source={drafter.name} drafts without it")
 
 
 def _prompts(

@@ -5,14 +5,13 @@ This module loads no numbers and no PyTorch, so that the command line starts at 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
-from treepipe.core.drafts import drafters
 from treepipe.core.errors import UserError
 
 LONGEST_S = 1e6
@@ -124,7 +123,8 @@ class LinksRequest:
 class AcceptanceRequest:
     """A target, a draft and texts along which acceptance is recorded.
 
-    ``keys`` are the draft source's; the command line has an option for each.
+    ``settings`` are keys of a scenario's tables ``drafts`` and ``sampling``, e.g.
+    ``drafts.source=ngram``.
     """
 
     model: Annotated[str, typer.Option(metavar="DIR", help="The target.")] = "reference"
@@ -139,20 +139,12 @@ class AcceptanceRequest:
     task: Annotated[
         str | None, typer.Option(help="The kind of text; default the name of the prompts.")
     ] = None
-    source: Annotated[
-        str | None,
-        typer.Option(metavar="|".join(drafters()), help="Default by --draft, --head."),
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="A key drafts.… or sampling.… of a scenario."
+        ),
     ] = None
-    keys: Mapping[str, Any] = field(default_factory=dict)
-    temperature: Annotated[float, typer.Option(help="As sampling.temperature; 0: greedy.")] = 0.0
-    top_p: Annotated[float, typer.Option(help="As sampling.top_p.")] = 1.0
-    top_k: Annotated[int, typer.Option(help="As sampling.top_k.")] = 0
-    rule: Annotated[str, typer.Option(help="As sampling.rule.")] = "exact"
-    relaxed_top_p: Annotated[float, typer.Option(help="As sampling.relaxed_top_p.")] = 0.9
-    tau_max: Annotated[float, typer.Option(help="As sampling.tau_max.")] = 0.5
-    contrast_weight: Annotated[float, typer.Option(help="As sampling.contrast_weight.")] = 1.0
-    matches_weight: Annotated[float, typer.Option(help="As sampling.matches_weight.")] = 1.0
-    agreement_weight: Annotated[float, typer.Option(help="As sampling.agreement_weight.")] = 1.0
     seed: Annotated[int, typer.Option(min=0, help="For sampled texts and wrong tokens.")] = 0
     out: Profile = Path("calibrated-acceptance.toml")
     force: Force = False

@@ -57,7 +57,7 @@ REFUSED = [
 OPTIONS = {
     "--where-time-goes": ("simulate", "run"),
     "--trace": ("simulate", "run"),
-    "--plot": ("simulate", "run", "profiles", "plan"),
+    "--plot": ("simulate", "run", "plan"),
     "--json": ("simulate", "run", "validate", "plan", "sweep", "study"),
 }
 

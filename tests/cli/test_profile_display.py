@@ -19,7 +19,6 @@ from treepipe.physics.transfers import Wire
 from treepipe.profiles.curves import SIZES, curves_of
 from treepipe.profiles.library import LIBRARY, load_any
 from treepipe.profiles.schema import DeviceProfile, LinkProfile
-from treepipe.results.profile_picture import COLORS, curves_figure
 
 ORIGIN = {"source": "x", "date": "2026-01-01", "hardware": "x", "versions": "x"}
 TIMES = {1: 1.0, 16: 1.5, 64: 3.0, 256: 9.0}
@@ -47,7 +46,7 @@ def _rows(profile: Any, path: Path) -> dict[str, list[list[str]]]:
     write_profile(profile, "a test", path)
     console = Console(width=200)
     with console.capture() as captured:
-        show_profile(str(path), None, console)
+        show_profile(str(path), console)
     found: dict[str, list[list[str]]] = {}
     lines = captured.get().splitlines()
     for line in lines:
@@ -103,28 +102,12 @@ def test_the_mean_of_a_transfer_is_what_a_wire_takes(jitter: JitterKind) -> None
     assert np.mean(taken) == pytest.approx(times.mean_ms(10_000), abs=4 * error)
 
 
-def test_estimates_are_drawn_as_such() -> None:
+def test_estimates_are_told_as_such() -> None:
     _, profile = load_any(LIBRARY / "links" / "wifi.toml")
     shown = curves_of(profile, "wifi")
     assert shown.uncertainty == 1.0
     assert shown.unmeasured == ""
     assert all(curve.measured(size) for curve in shown.curves["wifi"] for size in SIZES)
-
-
-def test_no_two_curves_of_a_picture_look_alike_and_dashes_begin_where_measuring_ended() -> None:
-    shown = curves_of(_device(), "device")
-    (panel,) = curves_figure(shown, "device").axes
-    lines: list[Any] = panel.get_lines()
-    marks = [line for line in lines if line.get_linestyle() == "None"]
-    assert len({(line.get_color(), line.get_marker()) for line in marks}) == len(marks) == 10
-    assert {line.get_color() for line in marks} == set(COLORS)
-    drawn = [line for line in lines if line not in marks]
-    for solid, dashed in zip(drawn[::2], drawn[1::2], strict=True):
-        tokens = np.asarray(solid.get_xdata())
-        assert tokens[~np.isnan(solid.get_ydata())].max() == 256
-        assert tokens[~np.isnan(dashed.get_ydata())].min() == 257
-    names = {text.get_text() for text in panel.texts}
-    assert {curve.heading for group in shown.curves.values() for curve in group} <= names
 
 
 def test_the_times_of_a_sampling_rule_are_shown(tmp_path: Path) -> None:

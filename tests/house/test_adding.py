@@ -1,5 +1,5 @@
-"""``docs/adding.md`` holds: its system and its draft source work in both worlds, its metric and its
-analysis in a search, and nothing else is touched.
+"""``docs/adding.md`` holds: its system and its draft source work in both worlds, nothing else is
+touched.
 
 Code, entry points and commands are taken from the page. The packages are installed for processes of
 their own only, since the records of this one are read already.
@@ -23,9 +23,8 @@ from treepipe.testing import LAWS
 pytestmark = pytest.mark.processes
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "adding.md").read_text(encoding="utf-8")
-WORLDS = ("root_branch", "head_lookup")
-MODULES = (*WORLDS, "prefill_tokens_s", "spread")
-"""What the page adds, in its order: a system, a draft source, a metric and an analysis."""
+MODULES = ("root_branch", "head_lookup")
+"""What the page adds, in its order: a system and a draft source."""
 
 
 def blocks(language: str) -> list[str]:
@@ -73,7 +72,7 @@ def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("module", WORLDS)
+@pytest.mark.parametrize("module", MODULES)
 @pytest.mark.parametrize(
     ("verb", "said"), [("simulate", '"tokens_per_round"'), ("run", '"source": "execution"')]
 )
@@ -124,29 +123,6 @@ def test_keys_are_the_scenarios_with_their_bounds_and_conditions(installed: Path
         assert_sentence(done.stderr, sentence)
 
 
-def test_the_metric_is_a_column_a_goal_and_a_limit(installed: Path, tmp_path: Path) -> None:
-    asked = command("treepipe plan", "prefill_tokens_s")
-    done = python(installed, *asked, "--json", "-", "--out", str(tmp_path / "best.toml"))
-    assert done.returncode == 1
-    assert ", prefill speed is " in done.stderr
-    assert "below search.limits.prefill_tokens_s = 9e+09" in done.stderr
-    content = json.loads(done.stdout)
-    value = content["ranking"][0]["metrics"]["prefill_tokens_s"]
-    assert value == content["ranking"][0][content["goal"]]
-    assert (value["mean"] > 0, content["unit"]) == (True, "tokens/s")
-
-
-def test_the_analysis_is_printed_written_and_reported(installed: Path, tmp_path: Path) -> None:
-    files = {"--json": tmp_path / "p.json", "--report": tmp_path, "--out": tmp_path / "best.toml"}
-    options = [str(each) for pair in files.items() for each in pair]
-    done = python(installed, *command("treepipe plan", "spread"), *options)
-    assert done.returncode == 0, done.stderr
-    assert "a run's goal is from " in done.stdout
-    low, high = json.loads(files["--json"].read_text())["spread"]
-    assert 0 < low <= high
-    assert "How much runs differ" in (tmp_path / "index.html").read_text()
-
-
 READERS = """
 from pathlib import Path
 from treepipe.planner.candidates import find_candidates
@@ -194,8 +170,8 @@ def test_planner_keys_and_memory_know_it(installed: Path) -> None:
             "TypeError: root_branch has no tuple SYSTEMS of System records",
         ),
         (
-            *("spread", "analysis", ""),
-            "TypeError: spread has no tuple ANALYSES of Analysis records",
+            *("head_lookup", "draft source", ""),
+            "TypeError: head_lookup has no tuple DRAFTS of Drafter records",
         ),
         (
             *("root_branch", "system"),
@@ -210,8 +186,7 @@ def test_a_package_that_cannot_be_loaded_is_named(
     module: str, kind: str, code: str, sentence: str, tmp_path: Path
 ) -> None:
     install(tmp_path, module, code, blocks("ini")[MODULES.index(module)])
-    asked = command("treepipe simulate") if kind == "system" else ["-m", "treepipe", "--help"]
-    done = python(tmp_path, *asked)
+    done = python(tmp_path, *command("treepipe simulate", module))
     assert done.returncode == 2
     complaint = f"treepipe: installed {kind} '{module}' ({module}) cannot be loaded: "
     assert done.stderr == f"{complaint}{sentence}\n"

@@ -8,9 +8,8 @@ import pytest
 
 from tests.worlds.searches import BOUGHT, CLUSTER, KINDS, SLOW
 from tests.worlds.written_studies import say
-from treepipe.cli import plan
 from treepipe.core.errors import UserError
-from treepipe.planner.analysis import Analysis, analyses
+from treepipe.planner.analysis import ANALYSES
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import search
 from treepipe.planner.sensitivity import sensitivities
@@ -120,15 +119,6 @@ def test_an_analysis_that_cannot_be_is_refused_before_the_search(
 ) -> None:
     content = Cluster.of(CLUSTER).with_(**{**LOADED, **changes})
     with pytest.raises(UserError) as refused:
-        analyses()[name].finding.check(content, given)
+        ANALYSES[name].finding.check(content, given)
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_an_analysis_does_not_take_an_option_of_the_command(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    record = Analysis("runs", "Show runs.", "Runs", "nowhere:Runs")
-    monkeypatch.setattr(plan, "analyses", lambda: {"runs": record})
-    with pytest.raises(UserError, match="'runs': treepipe plan has an option --runs already"):
-        plan._analysis_options()

@@ -67,14 +67,26 @@ def test_closed_forms_refuse_it_too_and_plain_decoding_asks_no_pool(tmp_path: Pa
 BLOCK = "sampling={rule='block',temperature=1}"
 
 REFUSED = [
-    ({}, SIMPLE, "so: treepipe calibrate acceptance --temperature 1.0 --out FILE.toml"),
-    ({}, "sampling={temperature=0.6,top_p=0.9,top_k=80}", "--top-p 0.9 --top-k 80"),
+    (
+        {},
+        SIMPLE,
+        "so: treepipe calibrate acceptance --set sampling.temperature=1.0 --out FILE.toml",
+    ),
+    (
+        {},
+        "sampling={temperature=0.6,top_p=0.9,top_k=80}",
+        "--set sampling.top_p=0.9 --set sampling.top_k=80",
+    ),
     (SAMPLED, "runs=1", "but the pool was recorded with temperature = 1.0"),
     (MODEL, NGRAM, "recorded of source = 'model'; record one so: "),
-    (LOOKUP, "drafts.0={source='ngram',ngram=2}", "acceptance --source ngram --ngram 2"),
-    ({}, "sampling.rule=adaptive", "--rule adaptive --out"),
-    ({}, "sampling={rule='relaxed_best',temperature=1}", "--temperature 1.0 --out"),
-    ({}, BLOCK, "--temperature 1.0 --rule rejection --out"),
+    (
+        LOOKUP,
+        "drafts.0={source='ngram',ngram=2}",
+        "acceptance --set drafts.source=ngram --set drafts.ngram=2",
+    ),
+    ({}, "sampling.rule=adaptive", "--set sampling.rule=adaptive --out"),
+    ({}, "sampling={rule='relaxed_best',temperature=1}", "--set sampling.temperature=1.0 --out"),
+    ({}, BLOCK, "--set sampling.temperature=1.0 --set sampling.rule=rejection --out"),
 ]
 
 

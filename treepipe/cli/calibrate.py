@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, make_dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from treepipe.cli.options import Quiet, command
-from treepipe.core.drafts import drafters
 from treepipe.core.errors import UserError
-from treepipe.core.registry import keys_of
 from treepipe.executor.measure.requests import (
     AcceptanceRequest,
     DeviceRequest,
@@ -76,26 +74,14 @@ def peer(
     listen_at(host, port, lambda address: console().print(f"listening at {address}"))
 
 
-def _draft_keys() -> list[tuple[str, Any, Any]]:
-    """Return the keys of all draft sources as options: name, type with its help, default."""
-    return [
-        (
-            name,
-            Annotated[hint, typer.Option(help=f"As drafts.{name}: {each.metadata['help']}.")],
-            field(default=each.default),
-        )
-        for name, (hint, each) in keys_of(d.parameters for d in drafters().values()).items()
-    ]
-
-
 @app.command()
-@command(AcceptanceRequest, make_dataclass("DraftKeys", _draft_keys()), Verbosity)
-def acceptance(asked: AcceptanceRequest, keys: Any, verbosity: Verbosity) -> None:
+@command(AcceptanceRequest, Verbosity)
+def acceptance(asked: AcceptanceRequest, verbosity: Verbosity) -> None:
     """Run target and draft over prompts: a recorded pool, and its profile."""
     need_executor("treepipe calibrate")
     from treepipe.executor.measure.calibrate import calibrate_acceptance
 
-    _measure(calibrate_acceptance, replace(asked, keys=vars(keys)), verbosity)
+    _measure(calibrate_acceptance, asked, verbosity)
 
 
 @app.command()
@@ -113,7 +99,7 @@ def _show(files: list[Path]) -> None:
     from treepipe.results.show import console
 
     for file in files:
-        show_profile(str(file.absolute()), None, console())
+        show_profile(str(file.absolute()), console())
 
 
 def _show_table(files: list[Path]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass, make_dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ import typer
 from treepipe.cli.options import Changes, Distributed, Force, Output, command, command_line
 from treepipe.core.errors import UserError
 from treepipe.files.reading import visible
-from treepipe.planner.analysis import analyses
+from treepipe.planner.analysis import ANALYSES
 
 if TYPE_CHECKING:
     from treepipe.planner.analysis import Finding
@@ -58,7 +58,7 @@ class PlanOptions(Output, Distributed, Changes):
     @property
     def analyses(self) -> dict[str, Sequence[str]]:
         """The values given to the option of each requested analysis; empty for a flag."""
-        asked = {name: getattr(self, name) for name in analyses()}
+        asked = {name: getattr(self, name) for name in ANALYSES}
         return {n: given if isinstance(given, list) else () for n, given in asked.items() if given}
 
     def kept(self, *options: str) -> tuple[str, ...]:
@@ -67,16 +67,9 @@ class PlanOptions(Output, Distributed, Changes):
 
 
 def _analysis_options() -> list[tuple[str, Any, Any]]:
-    """Return an option for each analysis: name, type with its help, default.
-
-    Raises:
-        UserError: the command has an option of that name.
-    """
+    """Return an option for each analysis: name, type with its help, default."""
     found: list[tuple[str, Any, Any]] = []
-    taken = {each.name for each in fields(PlanOptions)}
-    for name, each in analyses().items():
-        if name in taken:
-            raise UserError(f"analysis {name!r}: treepipe plan has an option {each.option} already")
+    for name, each in ANALYSES.items():
         if each.takes:
             option = typer.Option(each.option, metavar=each.takes, help=each.help)
             found.append((name, Annotated[list[str] | None, option], None))
@@ -120,7 +113,7 @@ def plan(asked: PlanOptions) -> None:
     asked.check(files, asked.cluster, keep=asked.kept() if ours else asked.kept("--out"))
     loaded = Cluster.load(asked.cluster, asked.changes)
     for name, given in asked.analyses.items():
-        analyses()[name].finding.check(loaded, given)
+        ANALYSES[name].finding.check(loaded, given)
     for sentence in search_warnings(loaded):
         typer.echo(f"treepipe: {visible(sentence)}", err=True)
     shown = None if asked.silent else console()
@@ -205,13 +198,13 @@ def _check(asked: PlanOptions) -> None:
     if asked.question is not None:
         of_search = {"--out": asked.out, "--plot": asked.plot, "--runs": asked.runs}
         idle = [option for option, value in of_search.items() if value is not None]
-        idle += [analyses()[name].option for name in asked.analyses]
+        idle += [ANALYSES[name].option for name in asked.analyses]
         if idle:
             raise UserError(f"{idle[0]} has no effect with --question, which does not search")
     silent = asked.quiet and asked.json is None and asked.report is None
     drawn = []
     for name, given in asked.analyses.items():
-        each = analyses()[name]
+        each = ANALYSES[name]
         if each.finding.draws(given):
             drawn.append(each.option)
             if silent and asked.plot is None:

@@ -39,24 +39,18 @@ def show(
     check: Annotated[
         bool, typer.Option("--check", help="Validate NAME, or all; say what is odd.")
     ] = False,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw NAME's times here.")
-    ] = None,
 ) -> None:
-    """List the profiles, show one as a table and a plot, or check them; profiles import KIND FILE
+    """List the profiles, show one as tables, or check them; profiles import KIND FILE
     makes one of what a serving engine exports."""
     from treepipe.cli.show_profiles import check_profiles, show_profile, show_profiles
     from treepipe.results.show import console
 
-    if plot is not None and (name is None or check):
-        raise UserError("--plot needs the name of one profile, and no --check")
-    check_outputs({"--plot": plot})
     if check:
         check_profiles(name, console())
     elif name is None:
         show_profiles(console())
     else:
-        show_profile(name, plot, console())
+        show_profile(name, console())
 
 
 @app.command("check")

@@ -54,8 +54,8 @@ def show_profiles(console: Console) -> None:
     console.print(table)
 
 
-def show_profile(name: str, plot: Path | None, console: Console) -> None:
-    """Print one profile as tables, and draw it; raises ``UserError`` if that is not possible."""
+def show_profile(name: str, console: Console) -> None:
+    """Print one profile as tables; raises ``UserError`` if there is none."""
 
     def say(line: str) -> None:
         console.print(line, highlight=False, soft_wrap=True)
@@ -80,13 +80,6 @@ def show_profile(name: str, plot: Path | None, console: Console) -> None:
             print_sheet(console, _sampling_table(profile.sampling))
         if shown.unmeasured:
             say(f"~ {shown.unmeasured}")
-    if plot is not None:
-        if not shown.curves:
-            raise UserError(f"--plot {plot}: a profile of {kind} holds no times to draw")
-        from treepipe.results.plots import save_figure
-        from treepipe.results.profile_picture import curves_figure
-
-        save_figure(curves_figure(shown, f"{path.stem}{_doubt(shown)}"), plot, 120, "--plot")
 
 
 def check_profiles(name: str | None, console: Console) -> None:

@@ -1,21 +1,15 @@
-"""The registry of analyses of a search's answer; each is an option of ``treepipe plan``.
+"""The table of analyses of a search's answer; each is an option of ``treepipe plan``.
 
 The command, the result file, the terminal and the report iterate over these and know no single one.
-An installed package adds its own with a module that has a tuple ``ANALYSES``, under the entry point
-group ``treepipe.analyses``. Nothing here imports an analysis's computations, as the command line
-lists the options first.
+Nothing here imports an analysis's computations, as the command line lists the options first.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar, cast
-
-from treepipe.core.registry import NAME, NAME_RULE, NoKeys, Registry
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -44,13 +38,6 @@ class Analysis:
     heading: str
     finds: str
     takes: str = ""
-
-    parameters: ClassVar[type] = NoKeys
-    rank: ClassVar[tuple[int, ...]] = ()
-
-    def __post_init__(self) -> None:
-        if not re.fullmatch(NAME, self.name):
-            raise ValueError(f"analysis {self.name!r}: {NAME_RULE}")
 
     @property
     def option(self) -> str:
@@ -102,7 +89,7 @@ class Finding:
         return []
 
 
-OWN = (
+_TABLE = (
     Analysis(
         "sensitivity",
         "Show what 10 % of each input does to the best plan.",
@@ -129,19 +116,10 @@ OWN = (
         "treepipe.planner.robustness:StressCases",
     ),
 )
-REGISTRY = Registry("analysis", "treepipe.analyses", "ANALYSES", Analysis)
-
-
-@lru_cache(maxsize=1)
-def analyses() -> Mapping[str, Analysis]:
-    """Return all analyses by name, in the order of presentation.
-
-    Raises:
-        UserError: an installed package's analysis cannot be loaded.
-    """
-    return REGISTRY.table_of([*OWN, *REGISTRY.installed()])
+ANALYSES = {each.name: each for each in _TABLE}
+"""All analyses by name, in the order of presentation."""
 
 
 def with_empty(done: Mapping[str, Finding]) -> dict[str, Finding]:
     """Return the findings of all analyses by name; those not requested are empty."""
-    return {name: done.get(name) or each.finding() for name, each in analyses().items()}
+    return {name: done.get(name) or each.finding() for name, each in ANALYSES.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from treepipe.planner.analysis import Finding, analyses, with_empty
+from treepipe.planner.analysis import ANALYSES, Finding, with_empty
 from treepipe.planner.front_plot import search_figure
 from treepipe.planner.halving import SearchResult
 from treepipe.planner.report import (
@@ -30,7 +30,7 @@ def plan_report(
     result: SearchResult, done: Mapping[str, Finding] | None = None, command: str = ""
 ) -> Report:
     """Make the report of a search; ``command`` is the shell command that it quotes."""
-    cluster, of = result.cluster, analyses()
+    cluster, of = result.cluster, ANALYSES
     used = [each.candidate.scenario for each in result.ranking]
     tables = [ranking_table(result), *([] if result.cases is None else [cases_table(result)])]
     chapters = [

@@ -1,17 +1,14 @@
 """Questions that ``treepipe plan --question NAME`` answers by a formula, without a search.
 
-A question is one file under ``questions/`` that ends in its record. An installed package adds its
-own with a module that has a tuple ``QUESTIONS``, under the entry point group
-``treepipe.questions``.
+A question is one file under ``questions/`` that ends in its record.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from treepipe.core.registry import NoKeys, Registry
 from treepipe.files.reading import named
 from treepipe.planner.cluster import Cluster
 from treepipe.report.background import background
@@ -50,9 +47,6 @@ class Question:
     asks: str
     answer: Callable[[Cluster], QuestionAnswer]
 
-    parameters: ClassVar[type] = NoKeys
-    rank: ClassVar[tuple[int, ...]] = ()
-
     def page(self, answer: QuestionAnswer, command: str) -> Report:
         """Return the page that shows an answer."""
         return Report(
@@ -66,9 +60,9 @@ class Question:
         )
 
 
-REGISTRY = Registry("question", "treepipe.questions", "QUESTIONS", Question)
-
-
 def question(name: str) -> Question:
     """Return a question by its name; raises ``UserError`` if there is none."""
-    return named(REGISTRY.find("treepipe.planner.questions"), name, "--question")
+    from treepipe.planner.questions import depth, worth
+
+    known = depth.QUESTION, worth.QUESTION
+    return named({each.name: each for each in known}, name, "--question")

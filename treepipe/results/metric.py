@@ -10,13 +10,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from treepipe.core.draft_work import Turn
-from treepipe.core.registry import NoKeys
 from treepipe.core.requests import RequestTrace
 from treepipe.results.statistics import POSITIVE, Range
 from treepipe.results.trace import Numbers, Spans, Trace
@@ -206,9 +205,6 @@ class Metric:
     range: Range = POSITIVE
     percentile: Percentile | None = None
     of_run: Callable[[Windows], float | None] | None = None
-
-    parameters: ClassVar[type] = NoKeys
-    rank: ClassVar[tuple[int, ...]] = ()
 
     @property
     def less_is_better(self) -> bool:

@@ -1,8 +1,5 @@
 """The table of metrics for both worlds: each record gives column, unit, goal, limit and
 computation.
-
-Installed packages may have metrics of their own: a module with a tuple ``METRICS``, named under the
-entry point group ``treepipe.metrics``.
 """
 
 from __future__ import annotations
@@ -12,7 +9,6 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from treepipe.core.registry import Registry
 from treepipe.core.requests import RequestTrace
 from treepipe.results.metric import Floats, Metric, Percentile, Ratio, Sums, Windows
 from treepipe.results.statistics import SHARE, Range
@@ -159,8 +155,7 @@ _TABLE = (
     Metric("preemptions_per_request", "1", _if_paged(lambda r: r.preemptions)),
     Metric("recomputed_tokens_per_request", "tokens", _if_paged(lambda r: r.recomputed_tokens)),
 )
-REGISTRY = Registry("metric", "treepipe.metrics", "METRICS", Metric)
-METRICS = REGISTRY.table_of([*_TABLE, *REGISTRY.installed()])
+METRICS = {each.name: each for each in _TABLE}
 """All metrics by name, in the order of results."""
 PRICES = {
     "price_usd": Metric("price_usd", "USD", None, "less", "price"),

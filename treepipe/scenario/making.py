@@ -193,13 +193,16 @@ def _to_reach(scenario: Scenario) -> bool:
 def _how_to_record(scenario: Scenario, draft: SourceSection) -> str:
     """Return the command that would record a suitable pool."""
     made = provenance(scenario.sampling, draft, "")
-    fields = {**SamplingSection.model_fields, **SourceSection.model_fields}
-    given = {**made.sampling, **made.draft}
-    given["rule"] = READS.get(given["rule"], given["rule"])
+    rule = made.sampling["rule"]
+    given = {f"sampling.{key}": value for key, value in made.sampling.items()}
+    given["sampling.rule"] = READS.get(rule, rule)
+    given |= {f"drafts.{key}": value for key, value in made.draft.items()}
+    fields = {"sampling": SamplingSection.model_fields, "drafts": SourceSection.model_fields}
     options = [
-        f"--{key.replace('_', '-')} {value}"
+        f"--set {key}={value}"
         for key, value in given.items()
-        if fields[key].default != value
+        for table, _, name in [key.partition(".")]
+        if fields[table][name].default != value
     ]
     return f"record one so: treepipe calibrate acceptance {' '.join(options)} --out FILE.toml"
 

@@ -38,4 +38,4 @@ def _answer(cluster: Cluster) -> QuestionAnswer:
     return QuestionAnswer(found.scenario, sentences, [depth_table(found)], content, found.warnings)
 
 
-QUESTIONS = (Question("depth", "How many tokens to draft, by the number of streams?", _answer),)
+QUESTION = Question("depth", "How many tokens to draft, by the number of streams?", _answer)

@@ -86,4 +86,4 @@ def _answer(cluster: Cluster) -> QuestionAnswer:
     return QuestionAnswer(found.scenario, sentences, [sheet], content, found.warnings)
 
 
-QUESTIONS = (Question("worth", "Does speculation pay here, and up to which load?", _answer),)
+QUESTION = Question("worth", "Does speculation pay here, and up to which load?", _answer)
