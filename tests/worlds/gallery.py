@@ -172,13 +172,13 @@ MUTANTS = (
         "index_slip",
         "each drafted node takes the row of its predecessor from a round's second commit on",
         "FlowSpec's public code, in its PipeDec (`tests/worlds/slipped.py`)",
-        "pipedec",
-        ("drafted",),
+        "specpipe",
+        ("batches", "drafted"),
         f"{CORE}.decoding.layered:LayeredKeys.frontier",
         "return Frontier()",
         "from tests.worlds.slipped import SlippedFrontier\n"
         "    return Frontier() if self.draft_reuse else SlippedFrontier()",
-        examples=200,
+        examples=60,
     ),
     Mutant(
         "growth_before_prune",
