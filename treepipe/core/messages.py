@@ -122,9 +122,8 @@ class Segment:
     @property
     def decided(self) -> bool:
         """Whether the schedule decides on it when it is back: not if words have left none of its
-        rows, unless its decision ends a step, nor on a prompt's chunk behind which another one
-        follows."""
-        return self.asked and (bool(self.tokens) or self.step is not None)
+        rows, unless its decision ends a step. (A prompt's chunk comes back without its rows.)"""
+        return bool(self.tokens) or self.step is not None or not self.asked
 
     @property
     def going_back(self) -> Segment:
