@@ -126,19 +126,33 @@ def test_a_terminal_that_knows_only_ascii_is_shown_all_it_can(scenario: Path) ->
     assert b"small" in shown.stdout
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("words", "place", "answer"), [("si", 1, "simulate"), ("plan --ques", 2, "--question")]
 )
-def test_a_shell_completes_commands_and_options(
-    words: str, place: int, answer: str, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shell_completes_commands_and_options(words: str, place: int, answer: str) -> None:
     """As bash asks, by the script that ``--show-completion`` prints."""
-    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
-    assert "_TREEPIPE_COMPLETE=complete_bash" in terminal.succeeds("--show-completion", "bash")
-    monkeypatch.setenv("_TREEPIPE_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", f"treepipe {words}")
-    monkeypatch.setenv("COMP_CWORD", str(place))
-    assert terminal.succeeds().split() == [answer]
+    command, undetected = (
+        [sys.executable, "-m", "treepipe"],
+        "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION",
+    )
+    script = subprocess.run(
+        [*command, "--show-completion", "bash"],
+        env={**os.environ, undetected: "1"},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert "_TREEPIPE_COMPLETE=complete_bash" in script.stdout
+    asks = {"_TREEPIPE_COMPLETE": "complete_bash", "COMP_WORDS": f"treepipe {words}"}
+    shown = subprocess.run(
+        command,
+        env={**os.environ, **asks, "COMP_CWORD": str(place)},
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert shown.stdout.split() == [answer]
 
 
 class _Piped:

@@ -90,9 +90,10 @@ def test_nobody_else_knows_a_draft_source_by_name() -> None:
         for node in nodes(file)
         if isinstance(node, ast.Constant) and node.value in names
     }
-    # Bundled heads' folders are called so, what tells a head's shape, and speculators' kind.
+    # Bundled heads' folders are called so, what tells a head's shape, and kinds in files of others.
     core, scenario = "treepipe/core/drafter.py", "treepipe/scenario/placement.py"
-    assert knowing == {core, scenario, "executor/eagle3_head.py"}
+    files = {"profiles/model_config.py", "profiles/quantization.py"}
+    assert knowing == {core, scenario, "executor/eagle3_head.py", *files}
 
 
 def test_what_opens_a_draft_is_there_and_reads_states_where_its_record_says_so() -> None:

@@ -21,15 +21,15 @@ from treepipe.scenario.keys import key_facts
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("treepipe", "sim", "executor", "profiles", "studies")
-MOST = {"lines of the product": 60_526, "scenario keys": 249, "command parameters": 179}
+MOST = {"lines of the product": 59_300, "scenario keys": 262, "command parameters": 152}
 """The aims are 52,500, 205 and 130."""
 WORDS = {
     "asked": 798,
     "found": 1679,
     "own": 641,
-    "kept": 292,
+    "kept": 313,
     "held": 252,
-    "told": 140,
+    "told": 147,
     "said": 128,
 }
 """Uses of words with several meanings in the product's files, as words and as parts of names. The

@@ -110,11 +110,3 @@ def test_without_ratios_tokens_are_judged_one_by_one(tmp_path: Path) -> None:
 def test_a_pool_keeps_its_ratios(tmp_path: Path) -> None:
     prompt = PoolFile.load(tmp_path / pool_of(tmp_path, ratios=True)).prompts[0]
     assert prompt.beginning(3).known.log_ratios == recorded(0).known.log_ratios[:3]
-
-
-def test_guesses_beside_a_drawn_chain_are_an_estimate() -> None:
-    said = "fan_out asks for the most probable ones: how often ssd guesses right is an estimate"
-    drawn = "sampling.rule=rejection", "sampling.temperature=1", "schedule.ends=draft"
-    assert any(said in each for each in Written("ssd", *drawn).expected().warnings)
-    assert not any(said in each for each in Written("ssd").expected().warnings)
-    assert not any(said in each for each in Written("pearl", *drawn).expected().warnings)

@@ -232,7 +232,7 @@ MUTANTS = (
         f"{CORE}.scratch:Scratch.along",
         "node.parent is above and ",
         "",
-        examples=80,
+        examples=300,
     ),
     Mutant(
         "root_not_read_again",
@@ -381,8 +381,8 @@ MUTANTS = (
         "flowspec",
         ("drafted", "protocol"),
         f"{CORE}.decoding.in_flight:TreeInFlight.commit",
-        "self.unread += tokens if walk.next_node is not None else tokens[:-1]",
-        "self.unread += tokens[:-1]",
+        "self.text += tokens if walk.next_node is not None else tokens[:-1]",
+        "self.text += tokens[:-1]",
     ),
     Mutant(
         "guess_unchecked",

@@ -138,9 +138,11 @@ def assert_within(
     """Every expected value lies in its interval, which is at most a share ``most`` of it long."""
     for name, value in expected.items():
         found = intervals[name]
+        if found.fixed:  # what is constant has no interval
+            assert found.mean == pytest.approx(value, rel=EXACTLY), name
+            continue
         assert found.low is not None
         assert found.high is not None
-        # The last bit: what is constant has an interval of no length.
         slack = EXACTLY * abs(value)
         assert found.low - slack <= value <= found.high + slack, name
         assert found.high - found.low <= most * abs(value), name

