@@ -324,7 +324,8 @@ def draft_server(system: System, draft: Draft, prompt: Text, wanted: int, stages
                 last = place == len(sizes) and round_.fed == len(round_.tree)
                 yield Send(1, segment._replace(last=last and not system.stepwise))
             answers = yield Receive(tuple)
-            yield from [Work("evaluate", len(answers)), Work("decide")]
+            work = [Work("evaluate", len(answers)), Work("decide")]
+            yield from work[: 1 + bool(answers or system.stepwise)]  # a marker may end no step
             before, waiting = round_.text, len(round_.tree) - round_.fed
             round_, back = replace(round_, answers=round_.answers + answers), back + 1
             if not system.stepwise and (waiting or back < round_.segments):  # too early to decide
