@@ -131,7 +131,9 @@ def test_table_and_trace_show_both_by_names_of_their_own(
     Path("twin.toml").write_text(SCENARIO.replace("tree_size = 20", "tree_size = 8"))
     files = ["--json", "v.json", "--trace", "t.json"]
     shown = terminal.succeeds("simulate", "small.toml", *options, *files)
-    assert f"A: small, schedule flowspec, B: {name}, schedule " in shown
+    schedule = "starsd" if name == "other" else "flowspec"
+    both = f"A: small, schedule flowspec, B: {name}, schedule {schedule}"
+    assert f"{both} (simulation, 2 runs)" in shown
     assert all(metric.removesuffix("_ms") in shown for metric in USUAL_METRICS)
     content = json.loads(Path("v.json").read_text())
     assert (content["a"]["scenario"], content["b"]["scenario"]) == ("small", name)
