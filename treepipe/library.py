@@ -450,7 +450,7 @@ class Plan:
             verdict,
         )
         from treepipe.results.sheet import notebook
-        from treepipe.results.show import taken_as_exact
+        from treepipe.results.units import taken_as_exact
 
         found, first = self.found, taken_as_exact(all_taken_as_exact(self.found))
         said = [*equal_plans(found), *verdict(found), *binding(found), *plan_warnings(found)]

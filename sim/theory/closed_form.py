@@ -45,7 +45,7 @@ class ClosedForm:
     @property
     def sentence(self) -> str:
         """The time between tokens, and what the form leaves out."""
-        from treepipe.results.show import number
+        from treepipe.results.units import number
 
         value = number(self.metrics["time_between_tokens_ms"])
         bent = [each.removeprefix("the closed form ") for each in self.warnings]

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from tests.worlds.command_line import USUAL_METRICS, Terminal
 from treepipe import Comparison, Result, compare, simulate
-from treepipe.results.show import Scale, number, print_result, print_versus
+from treepipe.results.show import print_result, print_versus
+from treepipe.results.units import Scale, number
 from treepipe.scenario.scenario import Scenario
 
 PAGED = "serving={cache='paged',cache_tokens=9999}"

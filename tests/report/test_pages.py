@@ -26,7 +26,7 @@ from treepipe.profiles.library import find_device
 from treepipe.report.background import NOT_MODELLED, inputs_table
 from treepipe.report.page import Chapter, Report, report_html
 from treepipe.results.sheet import Sheet, words
-from treepipe.results.show import number
+from treepipe.results.units import number
 from treepipe.scenario.scenario import Scenario
 
 pytestmark = pytest.mark.long

@@ -22,7 +22,7 @@ from treepipe.planner.gaps import Runs, far_behind, relative_gap
 from treepipe.planner.halving import SearchResult
 from treepipe.progress import Progress
 from treepipe.results.sheet import Sheet, words
-from treepipe.results.show import number
+from treepipe.results.units import number
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ScheduleName
 from treepipe.sim.points import Point, simulate_points

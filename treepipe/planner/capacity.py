@@ -23,7 +23,7 @@ from treepipe.progress import Progress
 from treepipe.results.load import OVERLOADED
 from treepipe.results.metrics import in_words, metric
 from treepipe.results.sheet import Sheet, figures, words
-from treepipe.results.show import number
+from treepipe.results.units import number
 from treepipe.scenario.schema import ScheduleName
 from treepipe.sim.points import Outcome, Point, simulate_points
 

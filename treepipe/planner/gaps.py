@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from treepipe.planner.candidates import Candidate
 from treepipe.results.metric import Metric
-from treepipe.results.show import number
 from treepipe.results.statistics import POSITIVE, ROUNDING, Interval, Paired, Values
+from treepipe.results.units import number
 from treepipe.sim.points import Outcome
 
 NEAR = log(1.1)

@@ -25,8 +25,8 @@ from treepipe.progress import Progress
 from treepipe.results.critical_path import CriticalPath
 from treepipe.results.metric import Metric
 from treepipe.results.metrics import GOALS, PERCENTILES, metric
-from treepipe.results.show import number
 from treepipe.results.statistics import Interval
+from treepipe.results.units import number
 from treepipe.scenario.schema import ScheduleName
 from treepipe.sim.points import Point, outcomes_of
 

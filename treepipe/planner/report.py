@@ -26,8 +26,9 @@ from treepipe.planner.uncertain import FEWEST_CASES, Cases
 from treepipe.profiles.library import is_path
 from treepipe.results.metrics import METRIC, PRICES, in_words, metric
 from treepipe.results.sheet import Sheet, figures, words
-from treepipe.results.show import number, print_sheet, print_taken_as_exact
+from treepipe.results.show import print_sheet, print_taken_as_exact
 from treepipe.results.statistics import CONFIDENCE, FEWEST, Interval
+from treepipe.results.units import number
 from treepipe.scenario.making import share_warnings, taken_as_exact
 
 SCHEMA = "treepipe.plan/1"

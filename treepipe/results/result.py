@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -15,8 +14,10 @@ from treepipe.files.outputs import STANDARD_OUTPUT, write_file, write_standard_o
 from treepipe.results.critical_path import CriticalPath
 from treepipe.results.estimates import Estimates, critical_path, observe, target_intervals
 from treepipe.results.metrics import METRICS
+from treepipe.results.sheet import Sheet, figures, notebook, words
 from treepipe.results.statistics import Fixed, Interval
 from treepipe.results.trace import Trace
+from treepipe.results.units import SHARE, Scale, ends, means_first, number, taken_as_exact
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -214,11 +215,8 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Return the tables and sentences of the command for notebooks."""
-        from treepipe.results.sheet import notebook
-
-        show: Any = import_module("treepipe.results.show")  # it reads results, so it comes by name
-        first = show.taken_as_exact(self.taken_as_exact)
-        return notebook(show.result_tables(self), show.result_sentences(self), first)
+        first = taken_as_exact(self.taken_as_exact)
+        return notebook(result_tables(self), result_sentences(self), first)
 
 
 def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
@@ -336,3 +334,55 @@ def write_json(content: Mapping[str, Any], target: str, option: str = "--json") 
         write_standard_output(text, option)
     else:
         write_file(Path(target), text, option)
+
+
+# --- as tables and sentences ----------------------------------------------------------------------
+
+HALF = "p50_time_between_tokens_ms"
+NOT_LOSSLESS = "not lossless: the rule may change the target's text"
+
+
+def result_tables(result: Result) -> list[Sheet]:
+    """Make tables of a result's figures in suitable units, and of several targets' figures."""
+    columns = [*words("metric"), *figures("mean", "95 % interval"), *words("unit")]
+    sheet = Sheet(f"{result.title} ({result.source}, {basis(result)})", columns)
+    for value in map(result.metrics.__getitem__, means_first(result.metrics)):
+        sheet.add(*_metric_cells(value))
+    for device, share in result.utilization.items():
+        sheet.add(f"utilization {device}", f"{share.mean:.3f}", ends(share, SHARE), SHARE.unit)
+    if not result.targets:
+        return [sheet]
+    by_target = Sheet("by target", [*words("target, metric"), *columns[1:]])
+    for target, metrics in result.targets.items():
+        for value in metrics.values():
+            name, *cells = _metric_cells(value)
+            by_target.add(f"{target} {name}", *cells)
+    return [sheet, by_target]
+
+
+def result_sentences(result: Result) -> list[str]:
+    """Return what is said below a result's tables: what a figure means that may surprise, warnings,
+    and what binds."""
+    found = [] if result.lossless else [NOT_LOSSLESS]
+    if (half := result.metrics.get(HALF)) is not None and not half.mean:
+        found.append(
+            f"{HALF.removesuffix('_ms')} is 0: most tokens come together with the one before, from "
+            f"one verification"
+        )
+    found += [f"warning: {warning}" for warning in result.warnings]
+    return found + ([] if result.critical_path is None else result.critical_path.sentences)
+
+
+def basis(result: Result) -> str:
+    """Describe the basis of the figures: runs, batches and warm-up."""
+    text = "1 run" if result.runs == 1 else f"{result.runs} runs"
+    if result.intervals_over == "batches":
+        text += " in batches"
+    dropped = result.warmup_requests
+    return text + (f", without its first {dropped} requests" if dropped else "")
+
+
+def _metric_cells(value: MetricValue) -> tuple[str, str, str, str]:
+    scale = Scale.of(value.unit, value.mean)
+    mean, known = number(value.mean / scale.size), (value.mean, value.low, value.high, value.fixed)
+    return scale.name(value.name), mean, ends(Interval(*known), scale), scale.unit

@@ -6,8 +6,6 @@ import contextlib
 import sys
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from math import floor, log10
 from typing import TYPE_CHECKING
 
 import rich.progress
@@ -16,14 +14,13 @@ from rich.console import Console
 from rich.table import Table
 
 from treepipe.progress import Progress
-from treepipe.results.metrics import PERCENTILES
 from treepipe.results.sheet import Sheet, figures, words
-from treepipe.results.statistics import Interval
+from treepipe.results.units import taken_as_exact
 from treepipe.results.where import NAMES, Shares
 
-if TYPE_CHECKING:  # they show themselves in notebooks by this file
-    from treepipe.results.result import MetricValue, Result
-    from treepipe.results.versus import Comparison, Difference
+if TYPE_CHECKING:  # progress is shown before any result is loaded
+    from treepipe.results.result import Result
+    from treepipe.results.versus import Comparison
 
 
 def console(width: int = 120) -> Console:
@@ -95,54 +92,6 @@ class ProgressBars:
             self._bars.advance(self._current, steps)
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """The unit of a row of a table: ``size`` of the values' own units."""
-
-    size: float
-    unit: str
-
-    @classmethod
-    def of(cls, unit: str, *values: float) -> Scale:
-        """Choose the unit that suits the largest of the times; other units are unchanged.
-
-        >>> Scale.of("ms", 33560.0).unit, Scale.of("ms", 207900.0, 12.0).unit
-        ('s', 'min')
-        """
-        if unit != "ms":
-            return cls(1.0, unit)
-        most = max(map(abs, values))
-        if not most:
-            return MS
-        return next((scale for scale, limit in _BELOW_MS if most < limit), TIMES[-1])
-
-    def name(self, metric: str) -> str:
-        """Return a metric's name, without its unit if the unit has its own column."""
-        return metric.removesuffix("_ms") if self in TIMES else metric
-
-
-HALF = "p50_time_between_tokens_ms"
-NOT_LOSSLESS = "not lossless: the rule may change the target's text"
-MS = Scale(1.0, "ms")
-TIMES = (Scale(1e-3, "µs"), MS, Scale(1e3, "s"), Scale(60e3, "min"), Scale(3.6e6, "h"))
-SHARE = Scale(1.0, "1")
-_BELOW_MS = tuple(zip(TIMES, (0.01, 1e3, 120e3, 7.2e6), strict=False))
-"""Upper limit (ms) of each unit in tables, so that they show 0.05 ms, 90 s and 100 min."""
-
-
-def number(value: float, digits: int = 4) -> str:
-    """Format a number with at least ``digits`` significant digits and no power of ten.
-
-    >>> number(33560.4), number(0.99996), number(0.0000123456), number(-2.5)
-    ('33,560', '1', '0.00001235', '-2.5')
-    """
-    if not value:
-        return "0"
-    places = digits - 1 - floor(log10(abs(value)))
-    text = f"{value:,.{max(0, places)}f}"
-    return text.rstrip("0").rstrip(".") if places > 0 else text
-
-
 def print_sheet(shown: Console, sheet: Sheet) -> None:
     """Print a table whose words and numbers stay whole however narrow the terminal is.
 
@@ -204,6 +153,8 @@ def _height(cells: Sequence[str], width: int) -> int:
 
 def print_result(result: Result, shown: Console) -> None:
     """Print what is taken as exact, a result's tables, warnings and critical path."""
+    from treepipe.results.result import result_sentences, result_tables
+
     print_taken_as_exact(result.taken_as_exact, shown)
     for table in result_tables(result):
         print_sheet(shown, table)
@@ -213,6 +164,8 @@ def print_result(result: Result, shown: Console) -> None:
 
 def print_versus(found: Comparison, shown: Console) -> None:
     """Print what is taken as exact, a comparison's table and warnings."""
+    from treepipe.results.versus import versus_table, versus_warnings
+
     print_taken_as_exact([*found.a.taken_as_exact, *found.b.taken_as_exact], shown)
     print_sheet(shown, versus_table(found))
     for sentence in versus_warnings(found):
@@ -225,48 +178,6 @@ def print_taken_as_exact(inputs: Iterable[str], shown: Console) -> None:
         shown.print(sentence, highlight=False)
 
 
-def taken_as_exact(inputs: Iterable[str]) -> list[str]:
-    """Name inputs whose uncertainty nothing states, each once."""
-    return [f"taken as exact: {each}" for each in dict.fromkeys(inputs)]
-
-
-def result_sentences(result: Result) -> list[str]:
-    """Return what is said below a result's tables: what a figure means that may surprise, warnings,
-    and what binds."""
-    found = [] if result.lossless else [NOT_LOSSLESS]
-    if (half := result.metrics.get(HALF)) is not None and not half.mean:
-        found.append(
-            f"{HALF.removesuffix('_ms')} is 0: most tokens come together with the one before, from "
-            f"one verification"
-        )
-    found += [f"warning: {warning}" for warning in result.warnings]
-    return found + ([] if result.critical_path is None else result.critical_path.sentences)
-
-
-def result_tables(result: Result) -> list[Sheet]:
-    """Make tables of a result's figures in suitable units, and of several targets' figures."""
-    columns = [*words("metric"), *figures("mean", "95 % interval"), *words("unit")]
-    sheet = Sheet(f"{result.title} ({result.source}, {_basis(result)})", columns)
-    for value in map(result.metrics.__getitem__, _means_first(result.metrics)):
-        sheet.add(*_metric_cells(value))
-    for device, share in result.utilization.items():
-        ends = _ends(share, SHARE)
-        sheet.add(f"utilization {device}", f"{share.mean:.3f}", ends, SHARE.unit)
-    if not result.targets:
-        return [sheet]
-    by_target = Sheet("by target", [*words("target, metric"), *columns[1:]])
-    for target, metrics in result.targets.items():
-        for value in metrics.values():
-            name, *cells = _metric_cells(value)
-            by_target.add(f"{target} {name}", *cells)
-    return [sheet, by_target]
-
-
-def _means_first(names: Iterable[str]) -> list[str]:
-    """Order metrics so that percentiles follow all that they are percentiles of."""
-    return sorted(names, key=PERCENTILES.__contains__)
-
-
 def shares_table(found: Shares) -> Sheet:
     """Make a table with a row per activity and a column per worker."""
     sheet = Sheet("where time goes, % of wall time", [*words(""), *figures(*found)])
@@ -275,63 +186,3 @@ def shares_table(found: Shares) -> Sheet:
         if any(parts):
             sheet.add(label, *(f"{100 * part:.1f}" for part in parts))
     return sheet
-
-
-def versus_table(found: Comparison) -> Sheet:
-    """Make a table of every figure of both scenarios, and the difference."""
-    columns = [*words("metric"), *figures("A", "B", "B - A", "95 % interval"), *words("unit")]
-    columns += figures("relative", "paired off")
-    title = f"A: {found.a.title}, B: {found.b.title} (simulation, {_basis(found.a)})"
-    sheet = Sheet(title, columns)
-    for name in _means_first(found.differences):
-        each = found.differences[name]
-        scale = Scale.of(each.unit or "", each.a, each.b)
-        sheet.add(scale.name(name), *_difference_cells(each, scale))
-    for device, each in found.utilization_differences.items():
-        sheet.add(f"utilization {device}", *_difference_cells(each, SHARE))
-    return sheet
-
-
-def versus_warnings(found: Comparison) -> list[str]:
-    """Return the warnings of each side, and of both together."""
-    sentences = []
-    for label, side in (("A", found.a), ("B", found.b)):
-        if not side.lossless:
-            sentences.append(f"{label} is {NOT_LOSSLESS}")
-        sentences += [f"warning, {label}: {warning}" for warning in side.warnings]
-    return sentences + [f"warning: {warning}" for warning in found.warnings]
-
-
-def _basis(result: Result) -> str:
-    """Describe the basis of the figures: runs, batches and warm-up."""
-    text = "1 run" if result.runs == 1 else f"{result.runs} runs"
-    if result.intervals_over == "batches":
-        text += " in batches"
-    dropped = result.warmup_requests
-    return text + (f", without its first {dropped} requests" if dropped else "")
-
-
-def _metric_cells(value: MetricValue) -> tuple[str, str, str, str]:
-    scale = Scale.of(value.unit, value.mean)
-    mean = number(value.mean / scale.size)
-    return scale.name(value.name), mean, _ends(value, scale), scale.unit
-
-
-def _difference_cells(each: Difference, scale: Scale) -> tuple[str, ...]:
-    """Return a difference's cells, ending with the share of its variance that pairing removes."""
-    apart, reduction = each.difference.mean / scale.size, each.variance_reduction
-    return (
-        number(each.a / scale.size),
-        number(each.b / scale.size),
-        f"{'+' if apart >= 0 else ''}{number(apart)}",
-        _ends(each.difference, scale, digits=3),
-        scale.unit,
-        "" if each.relative is None else f"{each.relative.mean:+.1%}",
-        "" if reduction is None else f"{reduction:.0%}",
-    )
-
-
-def _ends(value: MetricValue | Interval, scale: Scale, digits: int = 4) -> str:
-    if value.low is None or value.high is None:
-        return value.fixed
-    return " … ".join(number(end / scale.size, digits) for end in (value.low, value.high))

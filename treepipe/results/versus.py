@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from typing import Any, Literal
 
 from treepipe.core.errors import UserError
+from treepipe.results import units
 from treepipe.results.estimates import UNSETTLED, Estimates, find_warmup, observe, possible_batches
 from treepipe.results.metric import Floats
 from treepipe.results.metrics import METRICS
-from treepipe.results.result import Result, data_frame, make_result
+from treepipe.results.result import NOT_LOSSLESS, Result, basis, data_frame, make_result
+from treepipe.results.sheet import Sheet, figures, notebook, words
 from treepipe.results.statistics import SHARE, Interval, Paired, Range
 from treepipe.results.trace import Trace
 from treepipe.scenario.making import taken_as_exact
@@ -127,11 +128,8 @@ class Comparison:
         return data_frame(self.rows)
 
     def _repr_html_(self) -> str:
-        from treepipe.results.sheet import notebook
-
-        show: Any = import_module("treepipe.results.show")  # it reads comparisons
-        first = show.taken_as_exact([*self.a.taken_as_exact, *self.b.taken_as_exact])
-        return notebook([show.versus_table(self)], show.versus_warnings(self), first)
+        first = units.taken_as_exact([*self.a.taken_as_exact, *self.b.taken_as_exact])
+        return notebook([versus_table(self)], versus_warnings(self), first)
 
 
 def check_pairs(a: Scenario, b: Scenario) -> None:
@@ -240,3 +238,45 @@ def _missing(first: Estimates, second: Estimates) -> list[str]:
         if names:
             found.append(f"only {label} has {', '.join(names)}")
     return found
+
+
+# --- as a table and sentences ---------------------------------------------------------------------
+
+
+def versus_table(found: Comparison) -> Sheet:
+    """Make a table of every figure of both scenarios, and the difference."""
+    columns = [*words("metric"), *figures("A", "B", "B - A", "95 % interval"), *words("unit")]
+    columns += figures("relative", "paired off")
+    title = f"A: {found.a.title}, B: {found.b.title} (simulation, {basis(found.a)})"
+    sheet = Sheet(title, columns)
+    for name in units.means_first(found.differences):
+        each = found.differences[name]
+        scale = units.Scale.of(each.unit or "", each.a, each.b)
+        sheet.add(scale.name(name), *_difference_cells(each, scale))
+    for device, each in found.utilization_differences.items():
+        sheet.add(f"utilization {device}", *_difference_cells(each, units.SHARE))
+    return sheet
+
+
+def versus_warnings(found: Comparison) -> list[str]:
+    """Return the warnings of each side, and of both together."""
+    sentences = []
+    for label, side in (("A", found.a), ("B", found.b)):
+        if not side.lossless:
+            sentences.append(f"{label} is {NOT_LOSSLESS}")
+        sentences += [f"warning, {label}: {warning}" for warning in side.warnings]
+    return sentences + [f"warning: {warning}" for warning in found.warnings]
+
+
+def _difference_cells(each: Difference, scale: units.Scale) -> tuple[str, ...]:
+    """Return a difference's cells, ending with the share of its variance that pairing removes."""
+    apart, reduction = each.difference.mean / scale.size, each.variance_reduction
+    return (
+        units.number(each.a / scale.size),
+        units.number(each.b / scale.size),
+        f"{'+' if apart >= 0 else ''}{units.number(apart)}",
+        units.ends(each.difference, scale, digits=3),
+        scale.unit,
+        "" if each.relative is None else f"{each.relative.mean:+.1%}",
+        "" if reduction is None else f"{reduction:.0%}",
+    )

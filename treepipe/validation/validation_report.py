@@ -8,9 +8,9 @@ from typing import Any
 
 from treepipe.files.outputs import Failures
 from treepipe.results.sheet import Sheet, columns
-from treepipe.results.show import Scale
 from treepipe.results.timeline import draw_timelines
 from treepipe.results.trace import write_chrome_trace
+from treepipe.results.units import Scale
 from treepipe.validation.judgement import METRIC, Row
 from treepipe.validation.plain import Agreement
 

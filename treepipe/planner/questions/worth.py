@@ -28,8 +28,7 @@ def resting(found: Depths) -> list[str]:
     """Say before any figure that acceptance counts as exact, unless its uncertainty is given."""
     if Estimated("acceptance") in found.inputs:
         return []
-    acceptance = found.scenario.acceptance
-    beta = getattr(acceptance, "beta", None)
+    beta = getattr(found.scenario.acceptance, "beta", None)
     value = "as given" if beta is None else f"beta = {beta:g}"
     return [
         f"What follows takes the acceptance ({value}) as exact, and rests on it: state "
