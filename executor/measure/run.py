@@ -39,8 +39,8 @@ def calibrate_run(asked: RunRequest, say: Progress) -> list[Path]:
     scenario = Scenario.load(asked.scenario)
     files = _profile_files(scenario, asked)
     target = scenario_target(asked.scenario_out, scenario, asked.force)
-    ask_all(scenario.workers, scenario.key_file)
     with claimed([*files.values()], asked.force):
+        ask_all(scenario.workers, scenario.key_file)
         from treepipe.executor.measure.in_place import HostSession
 
         # What sampling costs is the device's, so factors on its times are those of greedy texts.

@@ -107,6 +107,8 @@ def test_a_config_alone_is_measured_with_random_weights(
     terminal.refuses("--force overwrites it", "calibrate", "--model", "config.json", *few)
     mixture = ("--model", "qwen-3-30b-a3b", "--out", "other.toml")
     terminal.refuses("is a mixture of experts; give", "calibrate", *mixture)
+    hybrid = ("--model", "qwen-3.5-4b", "--out", "other.toml")
+    terminal.refuses("has several kinds of layers; give", "calibrate", *hybrid)
     terminal.succeeds("calibrate", "--model", "config.json", *few, "--force")
     assert {path.name for path in terminal.folder.iterdir()} == {"config.json", "device.toml"}
     profile = _loaded(Path("device.toml"))
@@ -127,14 +129,17 @@ def test_random_weights_have_the_shapes_of_real_ones(architecture: str, tmp_path
     load_layer(made, 1, torch.float32, "cpu")
 
 
-DENSE = [
+ALIKE = [
     name
     for name in profile_names("models")
-    if "eagle" not in name and find_model(name, "test").experts is None
+    if "eagle" not in name
+    and find_model(name, "test").experts is None
+    and not find_model(name, "test").kinds
 ]
+"""Models whose layers are alike and dense; any other has to come with its config.json."""
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", ALIKE)
 def test_a_model_profile_is_enough_to_build_its_layers(name: str) -> None:
     model = find_model(name, "test")
     made = RandomCheckpoint.from_shape(name, model)

@@ -216,16 +216,26 @@ def test_it_imports_while_its_parent_does(monkeypatch: pytest.MonkeyPatch) -> No
     assert started == ["fork server"]
 
 
-STOPPED_CHILD = """
-import os, signal, sys, time
-from treepipe.executor.fork_server import end_with_fork_server, fork_server, start
+CHILDREN = """
+import os, signal
+from treepipe.executor.fork_server import end_with_fork_server
 
-def child():
+def stopped():
     end_with_fork_server()
     os.kill(os.getpid(), signal.SIGSTOP)
 
+def waiting():
+    end_with_fork_server()
+    signal.pause()
+"""
+"""A module of its own, as workers do not import a script."""
+STOPPED_CHILD = """
+import time
+from children import stopped
+from treepipe.executor.fork_server import fork_server, start
+
 if __name__ == "__main__":
-    process = fork_server([]).Process(target=child)
+    process = fork_server([]).Process(target=stopped)
     start(process)
     print(process.pid, flush=True)
     time.sleep(60)
@@ -235,6 +245,7 @@ if __name__ == "__main__":
 def _script(folder: Path, text: str, *arguments: str) -> subprocess.Popen[str]:
     file = folder / "script.py"
     file.write_text(text)
+    (folder / "children.py").write_text(CHILDREN)
     environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": f"{ROOT}:{folder}"}
     return subprocess.Popen(
         [sys.executable, str(file), *arguments],
@@ -271,9 +282,10 @@ def test_nothing_is_left_of_a_killed_controller_with_a_stopped_child(
 FAILING_SERVER = """
 import gc, os, signal, sys
 from multiprocessing import forkserver
+from children import waiting
 from treepipe.core.errors import RunError
 from treepipe.executor import fork_server as module
-from treepipe.executor.fork_server import end_process, end_with_fork_server, fork_server, start
+from treepipe.executor.fork_server import end_process, fork_server, start
 
 def descriptors():
     return len(os.listdir("/proc/self/fd"))
@@ -281,13 +293,9 @@ def descriptors():
 def stop():
     os.kill(forkserver._forkserver._forkserver_pid, signal.SIGSTOP)
 
-def child():
-    end_with_fork_server()
-    signal.pause()
-
 def refused(context):
     try:
-        start(context.Process(target=child, name="draft0"))
+        start(context.Process(target=waiting, name="draft0"))
     except RunError as error:
         return error
 
@@ -299,7 +307,7 @@ if __name__ == "__main__" and sys.argv[1] == "killed":
 elif __name__ == "__main__":
     context = fork_server([])
     before = descriptors()
-    processes = [context.Process(target=child) for _ in range(3)]
+    processes = [context.Process(target=waiting) for _ in range(3)]
     for each in processes:
         start(each)
     module.START_S = module.KILLED_S = 0.3

@@ -28,7 +28,7 @@ def keys_of(result: StudyResult) -> dict[str, float]:
 
 
 def test_specpipe_is_faster_than_a_static_tree_and_that_than_none() -> None:
-    settings = specpipe_width.Settings(Effort(2, 24), (8, 64, 80), (4,), (1, 2), 8, LEVELS)
+    settings = specpipe_width.Settings(Effort(3, 24), (8, 64, 80), (4,), (1, 2), 8, LEVELS)
     result = specpipe_width.study(settings, say)
     found = keys_of(result)
     for server in ("one-server", "two-server"):

@@ -92,9 +92,10 @@ def _serve(address: str, key_file: Path | None, models: Path | None) -> None:
     key = None if key_file is None else KeyPair.load(key_file)
     logging.basicConfig(format="%(asctime)s %(message)s")
     logging.getLogger("treepipe.worker").setLevel(logging.INFO)
-    with Daemon(host, port, key, None if models is None else models.resolve()) as daemon:
+    folder = None if models is None else models.resolve()
+    # A signal is its usual end, from when it says that it listens.
+    with contextlib.suppress(KeyboardInterrupt), Daemon(host, port, key, folder) as daemon:
         guarded = "who holds the key" if key is not None else "anybody on this host"
         listening = f"listening on {daemon.address} for {guarded}"
         Console(stderr=True, markup=False).print(listening, highlight=False)
-        with contextlib.suppress(KeyboardInterrupt):  # its usual end
-            daemon.serve()
+        daemon.serve()
