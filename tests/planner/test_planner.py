@@ -62,10 +62,10 @@ schedule.layers_per_step = [1]
 """
 EQUAL = (
     'search.schedules=["pp","chain","starsd"]',
-    "schedule={gamma=3,adaptive_depth=false}",
+    'schedule={gamma=3,adaptive_depth=false,ends="draft"}',
     "search.grid={schedule={branching=[[1,1,1]],tree_size=[3],tree_depth=[2],top_k=[1]}}",
 )
-"""StarSD's trees, all of them the same chain."""
+"""StarSD's trees, all of them the same chain; with its ends at the pipeline its target emits."""
 FEW = 'search.schedules=["pp","specinfer"]'
 WITHOUT_SEARCH = CLUSTER.split("[search]")[0]
 EXAMPLE = Path(__file__).parents[2] / "studies" / "clusters" / "five-jetsons.toml"

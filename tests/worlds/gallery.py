@@ -232,7 +232,7 @@ MUTANTS = (
         f"{CORE}.scratch:Scratch.along",
         "node.parent is above and ",
         "",
-        examples=160,
+        examples=80,
     ),
     Mutant(
         "root_not_read_again",
@@ -503,7 +503,7 @@ MUTANTS = (
         f"{CORE}.decoding.pending_pass:PendingPass.answered",
         "event.expect(order.asked if order.top_k else 0)",
         "pass",
-        examples=80,
+        examples=300,
     ),
     Mutant(
         "told_while_lost",
@@ -514,7 +514,7 @@ MUTANTS = (
         f"{CORE}.draft_desk:DraftDesk.lose",
         "orders.messages.clear()",
         "pass",
-        examples=80,
+        examples=300,
     ),
     Mutant(
         "shared_counter",

@@ -194,8 +194,8 @@ def simulate(asked: SimulateOptions) -> None:
         else:
             found = library.compare(a, b, changed=asked.versus_settings or (), say=say)
     if b is None:
-        formula = [] if asked.silent else [partial(_show_closed_form, a)]
-        asked.emit(*asked.outputs(result), *formula)
+        described = a.schedule.system.closed_form is not None and not asked.silent
+        asked.emit(*asked.outputs(result), partial(_show_closed_form, a) if described else None)
     else:
         sides = {"A": found.a, "B": found.b}
         first = [(f"{label}: {side.scenario}", side.traces[0]) for label, side in sides.items()]

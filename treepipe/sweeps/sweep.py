@@ -178,10 +178,9 @@ class Sweep:
             raise UserError(f"{path}: has no table [sweep], which says what is varied")
         whole = validated(_Whole, {"sweep": base.pop("sweep")}, path)
         found = cls(path, base, whole.sweep)
-        size = found._combinations * (whole.sweep.samples or 1)
-        if size > MOST_SCENARIOS:
-            factors = {f"grid.{key}": len(values) for key, values in whole.sweep.grid.items()}
-            factors["samples"] = whole.sweep.samples or 1
+        factors = {f"grid.{key}": len(values) for key, values in whole.sweep.grid.items()}
+        factors["samples"] = whole.sweep.samples or 1
+        if (size := math.prod(factors.values())) > MOST_SCENARIOS:
             key = max(factors, key=lambda each: factors[each])
             raise UserError(
                 f"{path}: table [sweep] asks for {counted(size)} scenarios, of which a sweep "
