@@ -114,7 +114,6 @@ def test_a_config_alone_is_measured_with_random_weights(
     profile = _loaded(Path("device.toml"))
     assert not profile.draft
     assert profile.call_overhead_ms == 0.0  # one layer alone does not tell it
-    assert profile.request_ms < 1.0  # a cache's part of a pass, not another pass
     assert "random weights" in profile.origin.note
 
 
