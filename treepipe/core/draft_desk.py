@@ -22,9 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import compress
 from math import inf
-from operator import not_
 from typing import Any
 
 from treepipe.core.cache_room import DRAFT, CacheBook, CacheRoom
@@ -326,9 +324,9 @@ class DraftDesk:
         """Keep segments back: drafts of one turn may differ in length, and a request that is ready
         waits for those that have not fed yet, so that those that came back together leave so."""
         if self._batch > 1:
-            fed = [isinstance(message, Flight) for _, message in orders.messages]
-            self._held += compress(orders.messages, fed)
-            orders.messages = [*compress(orders.messages, map(not_, fed))]
+            messages, orders.messages = orders.messages, []
+            for each in messages:
+                (self._held if isinstance(each[1], Flight) else orders.messages).append(each)
 
     def _together(self, orders: Orders) -> Orders:
         """Add what was held back, if nothing is awaited any more."""
