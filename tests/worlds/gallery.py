@@ -480,7 +480,7 @@ MUTANTS = (
         SEEDED,
         "pp",
         ("rooms",),
-        f"{CORE}.cache_room:CacheBook.grow",
+        f"{CORE}.cache_room:CacheBook.take",
         "holding.length += len(tokens)",
         "pass",
     ),
