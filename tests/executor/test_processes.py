@@ -46,7 +46,7 @@ if THOROUGH:
 def controller(pair: tuple[Path, Path], request: pytest.FixtureRequest) -> Iterator[Controller]:
     """Workers of either placement of the target's ends."""
     deployment = small_deployment("pp", ends=request.param)
-    with controller_of(pair, deployment, check_causality=True) as running:
+    with controller_of(pair, deployment) as running:
         yield running
 
 
@@ -76,7 +76,7 @@ def test_run_is_lossless_and_replays_step_by_step(
 def test_a_run_that_preempts_is_lossless_and_can_be_replayed(pair: tuple[Path, Path]) -> None:
     """Spans have the requests' own numbers. (``test_local_runs.py`` tries every system.)"""
     deployment = crowded("flowspec", batch=4)
-    with controller_of(pair, deployment, check_causality=True) as running:
+    with controller_of(pair, deployment) as running:
         trace, recording = running.run(deployment)
         assert trace.paged
         assert sum(request.preemptions for request in trace.requests) > 0
@@ -101,7 +101,7 @@ def test_a_step_in_phases_sends_what_pruning_has_left(
         groups=(1, 3),
         overlapped_pruning=not in_phases,
     )
-    trace, recording = run_once(pair, deployment, check_causality=True)
+    trace, recording = run_once(pair, deployment)
     assert_greedy(trace, deployment, pair[0])
     replay = simulate(deployment, ReplaySource(recording))
     assert [r.rounds for r in replay.requests] == [r.rounds for r in trace.requests]

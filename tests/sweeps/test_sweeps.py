@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import treepipe
 from tests.worlds.command_line import Terminal
+from tests.worlds.profile_files import model_file
 from tests.worlds.written_studies import say
 from treepipe.core.errors import UserError
 from treepipe.planner.cluster import Cluster
@@ -38,7 +39,7 @@ PAGE = ROOT / "docs" / "sweeps.md"
 BASE: dict[str, Any] = {
     "name": "small",
     "seed": 3,
-    "target": {"layers": 4, "layer_mib": 1.0, "kv_kib": 4.0},
+    "target": {"profile": model_file(4, 1.0, 4.0)},
     "drafts": [{"device": {"draft_ms": {"1": 3.0}}}],
     "pipelines": [{"stages": [{"device": {"stage_ms": {"1": 20.0}}, "count": 2}]}],
     "schedule": {"name": "chain"},
