@@ -21,12 +21,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from treepipe.planner.analysis import Finding
-    from treepipe.planner.break_even import BreakEven, Regions
     from treepipe.planner.capacity import Capacity
     from treepipe.planner.cluster import Cluster
     from treepipe.planner.halving import SearchResult
     from treepipe.planner.robustness import StressCase
-    from treepipe.planner.sensitivity import Sensitivity
+    from treepipe.planner.sensitivity import BreakEven, Sensitivity
     from treepipe.results.trace import Trace
     from treepipe.results.versus import Comparison
     from treepipe.sim.engine import Backend
@@ -347,39 +346,24 @@ class Plan:
         finding.check(self.found.cluster, given)
         return finding.run(self.found, say, given)
 
-    def sensitivity(self, say: Progress = silent) -> list[Sensitivity]:
-        """Compute the effect of 10 % less and more of each input on the best plan's goal, largest
-        first; empty if no plan keeps the limits.
+    def sensitivity(self, *keys: str, say: Progress = silent) -> list[Sensitivity]:
+        """Compute the effect of 10 % less and more of each input on the best plan's goal, and the
+        value at which another schedule becomes the best; largest effect first, empty if no plan
+        keeps the limits.
 
-        Raises ``UserError``: an input cannot be that much larger.
+        Args: ``keys``: ``KEY`` or ``KEY=LOW:HIGH``, as for ``--break-even``; default: all inputs.
+
+        Raises ``UserError``: a key does not exist, or a value is refused.
         """
         from treepipe.planner.sensitivity import sensitivities
 
-        return sensitivities(self.found, say)
+        return sensitivities(self.found, say, keys)
 
     def break_even(self, key: str, say: Progress = silent) -> BreakEven | None:
         """Find where another schedule becomes the best as one input changes; None if no plan keeps
-        the limits.
-
-        Args: ``key``: ``KEY`` or ``KEY=LOW:HIGH``, as for ``--break-even``.
-
-        Raises ``UserError``: the key does not exist, or a value is refused.
-        """
-        from treepipe.planner.break_even import BreakEvens
-
-        return BreakEvens.run(self.found, say, [key]).even
-
-    def break_even_map(self, x: str, y: str, say: Progress = silent) -> Regions | None:
-        """Find the best schedule at values of two inputs; None if no plan keeps the limits.
-
-        Args: ``x``, ``y``: two different inputs, each as for ``break_even``.
-
-        Raises ``UserError``: a key does not exist, both are the same, or a value is refused.
-        """
-        from treepipe.planner.break_even import axes_of, regions
-
-        across, up = axes_of((x, y), self.found.cluster)
-        return regions(self.found, across, up, say) if self.feasible else None
+        the limits. ``key`` and errors as for ``sensitivity``."""
+        rows = self.sensitivity(key, say=say)
+        return rows[0].break_even if rows else None
 
     def capacity(self, say: Progress = silent) -> list[Capacity]:
         """Find the largest arrival rate that the best plan of each schedule serves within the
@@ -481,8 +465,6 @@ def plan(cluster: Cluster | Path | str, say: Progress = silent) -> Plan:
     ('pp', True)
     >>> found.sensitivity()[0].key, found.break_even("scale.latency").matters
     ('scale.stages', True)
-    >>> found.break_even_map("scale.latency=1:2", "scale.drafts=1:2").best[0][0]
-    'pp'
     >>> [each.worker for each in found.robustness() if each.case == "a device 1.5 times as slow"]
     ['pipeline0.stage1']
     """

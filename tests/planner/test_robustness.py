@@ -12,7 +12,6 @@ from tests.worlds.written_studies import say
 from treepipe.core.errors import UserError
 from treepipe.core.losses import noticed_after_ms
 from treepipe.library import Plan
-from treepipe.planner.break_even import axis_of, break_even
 from treepipe.planner.halving import SearchResult
 from treepipe.planner.report import write_best
 from treepipe.planner.robustness import StressCase, StressCases, stress_cases
@@ -108,6 +107,6 @@ def test_a_plan_of_the_library_is_asked_the_same() -> None:
     with pytest.raises(UserError, match=r"examine\('robustly'\): there are sensitivity"):
         plan.examine("robustly")
     assert plan.sensitivity() == sensitivities(each, say)
-    assert plan.break_even(key) == break_even(each, axis_of(key, each.cluster), say)
+    assert [plan.break_even(key)] == [row.break_even for row in plan.sensitivity(key)]
     with pytest.raises(UserError, match="--capacity needs"):
         plan.capacity()

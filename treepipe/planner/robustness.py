@@ -4,14 +4,14 @@ a time, on the ranking's runs and texts."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import ceil
 from typing import Any, TypeAlias
 
 from treepipe.planner.analysis import Finding
 from treepipe.planner.gaps import Runs, relative_change, shown, shown_interval
 from treepipe.planner.halving import SearchResult
-from treepipe.planner.sensitivity import RATE, without_fixed
+from treepipe.planner.sensitivity import RATE
 from treepipe.profiles.library import resolve_link
 from treepipe.progress import Progress
 from treepipe.results.metrics import metric
@@ -62,7 +62,8 @@ class StressCases(Finding):
         return cls(stress_cases(result, say))
 
     def as_dict(self) -> dict[str, Any]:
-        return {"robustness": [without_fixed(each) for each in self.cases]}
+        rows = [asdict(each) for each in self.cases]
+        return {"robustness": [{k: v for k, v in row.items() if k != "fixed"} for row in rows]}
 
     def tables(self, result: SearchResult) -> list[Sheet]:
         if not self.cases:
