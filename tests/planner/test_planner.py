@@ -23,7 +23,8 @@ from treepipe.files.toml_file import toml_text
 from treepipe.planner.candidates import count_combinations, find_candidates
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.gaps import Runs, may_be_equal, relative_gap
-from treepipe.planner.halving import SearchResult, search
+from treepipe.planner.halving import SearchResult
+from treepipe.planner.plan import search
 from treepipe.planner.report import plan_content, ranking_table, verdict
 from treepipe.planner.robustness import StressCases
 from treepipe.planner.sensitivity import BreakEven, Input, Sensitivities, Sensitivity
@@ -149,8 +150,8 @@ def test_the_best_is_that_of_an_exhaustive_search(settings: tuple[str, ...]) -> 
         metrics, _ = observe(predict(each.scenario)).intervals
         values[each.label] = metrics[METRIC].mean
     best = min(values, key=lambda label: values[label])
-    assert halved.best.candidate.label == best
-    assert halved.best.outcome.metrics[METRIC].mean == pytest.approx(values[best])
+    assert halved.winner.candidate.label == best
+    assert halved.winner.outcome.metrics[METRIC].mean == pytest.approx(values[best])
     assert {each.candidate.schedule for each in halved.ranking} == {"pp", "chain", "specpipe"}
 
 
@@ -197,7 +198,7 @@ def test_a_rung_keeps_one_of_candidates_that_are_the_same() -> None:
     grid = "search.grid={schedule={gamma=[1,2,3],prefill_chunk=[64,128,256]}}"
     ranked = found('search.schedules=["chain"]', grid, text=WITHOUT_SEARCH)
     assert [(rung.candidates, rung.runs) for rung in ranked.rungs] == [(9, 2), (1, 6)]
-    kept = ranked.best.candidate
+    kept = ranked.winner.candidate
     assert [each.settings["schedule.gamma"] for each in kept.same] == [
         kept.settings["schedule.gamma"]
     ] * 2

@@ -11,7 +11,7 @@ from tests.worlds.written_studies import say
 from treepipe.core.errors import UserError
 from treepipe.planner.analysis import ANALYSES
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.halving import search
+from treepipe.planner.plan import search
 from treepipe.planner.sensitivity import sensitivities
 
 SEARCHED = {"search.schedules": ["pp", "chain", "specpipe"]}

@@ -47,8 +47,8 @@ def multiplied(factor: float) -> dict[str, dict[str, Any]]:
 def test_factors_are_those_of_other_inputs_by_brute_force(schedule: dict[str, Any]) -> None:
     """A plan of a cluster whose own numbers are a tenth other, on the same texts."""
     each = found(**schedule)
-    rows, plan = by_key(each), each.best.candidate.scenario.with_(runs=3)
-    stated = each.best.outcome.metrics[METRIC].mean
+    rows, plan = by_key(each), each.winner.candidate.scenario.with_(runs=3)
+    stated = each.winner.outcome.metrics[METRIC].mean
     for side, factor in (("up", 1.1), ("down", 0.9)):
         points = [Point(key, plan.with_(**each)) for key, each in multiplied(factor).items()]
         for key, outcome in simulate_points(points, say).items():
@@ -161,7 +161,7 @@ def test_of_a_third_schedule_in_between_the_end_next_to_the_stated_value_is_told
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By hand: pp (v) is the least up to 2/3, chain (0.5 + 0.25 v) up to 0.7, eagle (0.64 + 0.05 v)
-    from there on, so at the end next to the stated 1; the values tried first see only pp and eagle."""
+    from there on, so at the end next to the stated 1; the first values see only pp and eagle."""
 
     def costs(points: list[Point], *more: object) -> dict[str, Outcome]:
         lines = {"pp": (0.0, 1.0), "chain": (0.5, 0.25), "eagle": (0.64, 0.05)}

@@ -89,10 +89,10 @@ def plan(asked: PlanOptions) -> None:
 
     Ctrl-C shows and writes the best so far, and ends with exit code 130.
     """
-    from treepipe import library
     from treepipe.planner.candidates import search_warnings
     from treepipe.planner.cluster import Cluster
     from treepipe.planner.halving import SearchInterrupted
+    from treepipe.planner.plan import search
     from treepipe.planner.report import (
         check_feasible,
         default_out,
@@ -124,7 +124,7 @@ def plan(asked: PlanOptions) -> None:
     with engine(asked.backend, asked.jobs, asked.address):
         try:
             with ProgressBars(asked.quiet) as say:
-                found = library.plan(loaded, say).found
+                found: SearchResult = search(loaded, say)
         except SearchInterrupted as cut:
             found = cut.found
         stopped = found.interrupted
@@ -133,7 +133,7 @@ def plan(asked: PlanOptions) -> None:
         try:
             for name, given in {} if stopped else asked.analyses.items():
                 with ProgressBars(asked.quiet) as say:  # closed before anything is printed
-                    done[name] = library.Plan(found).examine(name, *given, say=say)
+                    done[name] = ANALYSES[name].finding.run(found, say, given)
                 if shown is not None:
                     show_finding(found, done[name], shown)
         except KeyboardInterrupt:

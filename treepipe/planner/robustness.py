@@ -68,7 +68,7 @@ class StressCases(Finding):
     def tables(self, result: SearchResult) -> list[Sheet]:
         if not self.cases:
             return []
-        goal, plan = result.goal.in_words, result.best.candidate.label
+        goal, plan = result.goal.in_words, result.winner.candidate.label
         title = f"{plan}: {goal} where things go wrong ({result.runs} paired runs)"
         sheet = Sheet(title, [*words("what", "worst at"), *figures("change", "95 % interval")])
         for each in self.cases:
@@ -88,7 +88,7 @@ def stress_cases(result: SearchResult, say: Progress) -> list[StressCase]:
     """
     if not result.feasible:
         return []
-    search, best = result.cluster.search, result.best
+    search, best = result.cluster.search, result.winner
     cases, worst = list(_cases(best.candidate.scenario, result)), dict[str, tuple[float, Case]]()
     for case, outcome in zip(cases, _simulated(cases, search.first_runs, say), strict=True):
         cost = metric(search.goal).cost(outcome.metrics[search.goal].mean)
@@ -151,4 +151,4 @@ def _halfway_ms(plan: Scenario, result: SearchResult) -> float:
     if (rate := plan.number_at(RATE)) is not None:
         return 500.0 * workload.requests / rate
     rounds = ceil(workload.requests / workload.concurrency)
-    return rounds * result.best.outcome.metrics["request_latency_ms"].mean / 2
+    return rounds * result.winner.outcome.metrics["request_latency_ms"].mean / 2

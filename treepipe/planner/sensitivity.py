@@ -263,7 +263,7 @@ class Sensitivities(Finding):
 
 
 def _title(result: SearchResult) -> str:
-    goal, plan = result.goal.in_words, result.best.candidate.label
+    goal, plan = result.goal.in_words, result.winner.candidate.label
     return f"{plan}: {goal} as one input changes ({result.runs} paired runs)"
 
 
@@ -282,7 +282,7 @@ LABELS = {
 
 def inputs_of(result: SearchResult) -> list[Input]:
     """List the inputs of the best plan; arrivals of a trace are not changed."""
-    plan = result.best.candidate.scenario
+    plan = result.winner.candidate.scenario
     devices = named_devices(plan)
     keys = {
         "scale.stages": True,
@@ -292,7 +292,7 @@ def inputs_of(result: SearchResult) -> list[Input]:
         "scale.bandwidth": True,
         MISSES: plan.acceptance is not None,
         RATE: plan.number_at(RATE) is not None,
-        "scale.rows": Estimated("rows") in result.best.outcome.estimates,
+        "scale.rows": Estimated("rows") in result.winner.outcome.estimates,
     }
     found = (_by_default(key, plan) for key, there in keys.items() if there)
     return [each for each in found if each is not None]
@@ -392,7 +392,7 @@ def sensitivities(
     Sensitivities.check(result.cluster, given)
     if not result.feasible:
         return []
-    plan = result.best.candidate.scenario
+    plan = result.winner.candidate.scenario
     own = {each.key: each for each in (input_of(text, plan) for text in given if text != ALL)}
     if ALL in given or not given:
         own = {**{each.key: each for each in inputs_of(result)}, **own}
@@ -429,11 +429,11 @@ def side_by_side(searches: Mapping[str, Search[T]], say: Progress, title: str) -
 
 def _examined(result: SearchResult, own: Input) -> Search[Sensitivity]:
     """Examine one input."""
-    goal, plan, stated = result.goal.name, result.best.candidate.scenario, own.stated
+    goal, plan, stated = result.goal.name, result.winner.candidate.scenario, own.stated
     sides = [] if own.whole or stated is None else [stated * (1 - STEP), stated * (1 + STEP)]
     inside = [value for value in sides if own.low <= value <= own.high]
     outcomes = yield [own.changed(plan, value, result.runs) for value in inside]
-    runs = Runs.of(result.best.outcome, goal)
+    runs = Runs.of(result.winner.outcome, goal)
     changes = {
         value: relative_change(runs, Runs.of(each, goal))
         for value, each in zip(inside, outcomes, strict=True)
