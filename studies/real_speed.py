@@ -24,7 +24,7 @@ from treepipe.executor.controller import Controller
 from treepipe.executor.launch import Launch, prepare
 from treepipe.files.toml_file import read_toml
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.halving import search
+from treepipe.planner.plan import search
 from treepipe.progress import Progress
 from treepipe.results.sheet import Sheet, columns
 from treepipe.scenario.computing import ONE_CORE, Compute

@@ -19,8 +19,6 @@ from treepipe.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from treepipe.library import (
-        Plan,
-        Validation,
         calibrate,
         compare,
         plan,
@@ -29,9 +27,11 @@ if TYPE_CHECKING:
         sweep,
         validate,
     )
+    from treepipe.planner.plan import Plan
     from treepipe.results.result import MetricValue, Result
     from treepipe.results.versus import Comparison
     from treepipe.scenario.scenario import Scenario
+    from treepipe.validation.validation_report import Validation
 
 __all__ = [
     "Comparison",
@@ -52,8 +52,10 @@ __all__ = [
 _ELSEWHERE = {
     "Comparison": "treepipe.results.versus",
     "MetricValue": "treepipe.results.result",
+    "Plan": "treepipe.planner.plan",
     "Result": "treepipe.results.result",
     "Scenario": "treepipe.scenario.scenario",
+    "Validation": "treepipe.validation.validation_report",
 }
 """Modules of the names that are not in ``library.py``."""
 

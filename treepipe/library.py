@@ -7,31 +7,23 @@ use, and returns its result. ``docs/api.md`` lists the names; ``docs/tutorial.md
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from treepipe.core.errors import UserError
 from treepipe.extras import need_executor
 from treepipe.progress import Progress, silent
-from treepipe.results.result import Result, data_frame
+from treepipe.results.result import Result
 from treepipe.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from treepipe.planner.analysis import Finding
-    from treepipe.planner.break_even import BreakEven, Regions
-    from treepipe.planner.capacity import Capacity
     from treepipe.planner.cluster import Cluster
-    from treepipe.planner.halving import SearchResult
-    from treepipe.planner.robustness import StressCase
-    from treepipe.planner.sensitivity import Sensitivity
+    from treepipe.planner.plan import Plan
     from treepipe.results.trace import Trace
     from treepipe.results.versus import Comparison
     from treepipe.sweeps.sweep import Sweep, SweepResult
-    from treepipe.validation.judgement import Row
-    from treepipe.validation.validation import BusyShares, MetricErrors
+    from treepipe.validation.validation_report import Validation
 
 
 def simulate(
@@ -166,75 +158,6 @@ def compare(
     return make_comparison(Side(a, first), Side(b, second))
 
 
-@dataclass(frozen=True)
-class Validation:
-    """Predictions, runs and their relative errors; ``validate`` makes one.
-
-    >>> from treepipe import Validation
-    >>> Validation((), {"schema": "treepipe.validation/1", "scenarios": []}, ()).warnings
-    ()
-    """
-
-    rows: tuple[Row, ...]
-    content: dict[str, Any]
-    scenarios: tuple[Scenario, ...]
-
-    @property
-    def metrics(self) -> dict[str, MetricErrors]:
-        """Predicted, replayed and measured figures of the first scenario, with errors."""
-        from treepipe.validation.validation import metric_errors
-
-        return metric_errors(self.rows[0])
-
-    @property
-    def utilization(self) -> dict[str, BusyShares]:
-        """The first scenario's busy shares, predicted, replayed and measured, by device."""
-        from treepipe.validation.validation import busy_shares
-
-        return busy_shares(self.rows[0])
-
-    @property
-    def lossless(self) -> bool | None:
-        """Whether all texts equal plain greedy decoding; None where texts are sampled."""
-        found = [row.lossless for row in self.rows]
-        return None if None in found else all(found)
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        return tuple(warning for row in self.rows for warning in row.warnings)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the content of the file ``treepipe.validation/1``."""
-        return self.content
-
-    def to_pandas(self) -> Any:
-        """Return a ``pandas.DataFrame`` of the first scenario's metrics; needs pandas."""
-        return data_frame(self._table())
-
-    def plot(self) -> Figure:
-        """Draw the first scenario's timelines, simulated with the run's acceptance and executed."""
-        from treepipe.results.timeline import timelines_figure
-
-        row = self.rows[0]
-        return timelines_figure([("simulated", row.replay), ("executed", row.execution)], row.label)
-
-    def __repr__(self) -> str:
-        return "\n".join(
-            f"{row.label}: {row.predicted.mean:.4g} ms between tokens predicted, "
-            f"{row.measured:.4g} ms measured ({row.error:+.1%})"
-            for row in self.rows
-        )
-
-    def _repr_html_(self) -> str:
-        from treepipe.results.sheet import notebook
-        from treepipe.validation.validation_report import metrics_sheet
-
-        return notebook([metrics_sheet(self.content["scenarios"][0])], self.warnings)
-
-    def _table(self) -> list[dict[str, Any]]:
-        return [{"name": name, **asdict(each)} for name, each in self.metrics.items()]
-
-
 def validate(
     scenario: Scenario, calibrate_on: str | None = None, say: Progress = silent
 ) -> Validation:
@@ -266,194 +189,9 @@ def validate(
     ask_all(scenario.workers, scenario.key_file)
     from treepipe.validation.comparison import Case
     from treepipe.validation.comparison import compare as predict_and_run
-    from treepipe.validation.validation import entry, validation
+    from treepipe.validation.validation_report import Validation
 
-    rows = tuple(predict_and_run([Case(scenario.name, scenario, calibrate_on)], say))
-    return Validation(rows, validation([entry(row) for row in rows]), (scenario,))
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The result of a search: the ranking and the refused candidates.
-
-    >>> from treepipe import plan
-    >>> from treepipe.planner.cluster import Cluster
-    >>> found = plan(Cluster.of({
-    ...     "name": "two stages",
-    ...     "runs": 2,
-    ...     "target": {"layers": 4},
-    ...     "pipelines": [{"stages": [{"device": {"stage_ms": {1: 20.0}}, "count": 2}]}],
-    ...     "workload": {"new_tokens": 4},
-    ...     "search": {"schedules": ["pp"]},
-    ... }))
-    >>> found.rows[0]["name"], found.metrics["time_between_tokens_ms"].mean > 40
-    ('pp', True)
-    """
-
-    found: SearchResult
-
-    @property
-    def best(self) -> Scenario:
-        """The best plan as a scenario; if no plan keeps the limits, the one nearest to them."""
-        return self.found.best.candidate.scenario
-
-    @property
-    def feasible(self) -> bool:
-        """Whether a plan keeps the limits."""
-        return self.found.feasible
-
-    @property
-    def metrics(self) -> dict[str, Any]:
-        """The best plan's figures with intervals, by name."""
-        return dict(self.found.best.outcome.metrics)
-
-    @property
-    def utilization(self) -> dict[str, Any]:
-        """The busy shares of the best plan's devices."""
-        return dict(self.found.best.outcome.utilization)
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """The best plan's warnings."""
-        return self.found.best.outcome.warnings
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """The ranking, best first: each plan's name and goal."""
-        goal = self.found.cluster.search.goal
-        return [
-            {"name": each.candidate.label, **each.outcome.metrics[goal].as_dict()}
-            for each in self.found.ranking
-            if goal in each.outcome.metrics
-        ]
-
-    def examine(self, name: str, *given: str, say: Progress = silent) -> Finding:
-        """Run an analysis by its name.
-
-        The methods below return the results as lists and values.
-
-        Args:
-            given: values of the analysis's option of ``treepipe plan``.
-
-        Raises:
-            UserError: the analysis does not exist or is not possible.
-        """
-        from treepipe.planner.analysis import ANALYSES
-
-        if name not in ANALYSES:
-            raise UserError(f"examine({name!r}): there are {', '.join(ANALYSES)}")
-        finding = ANALYSES[name].finding
-        finding.check(self.found.cluster, given)
-        return finding.run(self.found, say, given)
-
-    def sensitivity(self, say: Progress = silent) -> list[Sensitivity]:
-        """Compute the effect of 10 % less and more of each input on the best plan's goal, largest
-        first; empty if no plan keeps the limits.
-
-        Raises ``UserError``: an input cannot be that much larger.
-        """
-        from treepipe.planner.sensitivity import sensitivities
-
-        return sensitivities(self.found, say)
-
-    def break_even(self, key: str, say: Progress = silent) -> BreakEven | None:
-        """Find where another schedule becomes the best as one input changes; None if no plan keeps
-        the limits.
-
-        Args: ``key``: ``KEY`` or ``KEY=LOW:HIGH``, as for ``--break-even``.
-
-        Raises ``UserError``: the key does not exist, or a value is refused.
-        """
-        from treepipe.planner.break_even import BreakEvens
-
-        return BreakEvens.run(self.found, say, [key]).even
-
-    def break_even_map(self, x: str, y: str, say: Progress = silent) -> Regions | None:
-        """Find the best schedule at values of two inputs; None if no plan keeps the limits.
-
-        Args: ``x``, ``y``: two different inputs, each as for ``break_even``.
-
-        Raises ``UserError``: a key does not exist, both are the same, or a value is refused.
-        """
-        from treepipe.planner.break_even import axes_of, regions
-
-        across, up = axes_of((x, y), self.found.cluster)
-        return regions(self.found, across, up, say) if self.feasible else None
-
-    def capacity(self, say: Progress = silent) -> list[Capacity]:
-        """Find the largest arrival rate that the best plan of each schedule serves within the
-        limits, largest first.
-
-        Raises ``UserError``: the cluster has no arrival rate, or no limit that depends on load.
-        """
-        from treepipe.planner.capacity import capacities
-
-        return capacities(self.found, say)
-
-    def robustness(self, say: Progress = silent) -> list[StressCase]:
-        """Evaluate the best plan's goal with one thing wrong: jitter, a burst, a slow or a lost
-        device; empty if no plan keeps the limits.
-
-        Raises ``UserError``: a case is refused.
-        """
-        from treepipe.planner.robustness import stress_cases
-
-        return stress_cases(self.found, say)
-
-    def plot(self) -> Figure:
-        """Draw the Pareto front: every plan by the goal and each other goal.
-
-        Raises ``UserError``: no plan keeps the limits.
-        """
-        from treepipe.planner.front_plot import search_figure
-
-        if not self.feasible:
-            raise UserError(f"{self.found.cluster.path}: no plan keeps the limits; none is drawn")
-        return search_figure(self.found)
-
-    def report(self, folder: Path | str) -> Path:
-        """Write the page of ``treepipe plan --report``, and return its path.
-
-        Raises ``UserError``: such a page exists already, or it cannot be written there.
-        """
-        from treepipe.files.outputs import REPORT, REPORT_PAGE, check_outputs
-        from treepipe.planner.page import plan_report
-        from treepipe.report.page import write_report
-
-        check_outputs({REPORT: folder}, keep=(REPORT,))
-        write_report(lambda: plan_report(self.found), Path(folder))
-        return Path(folder) / REPORT_PAGE
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the content of the file ``treepipe.plan/1``."""
-        from treepipe.planner.report import plan_content
-
-        return plan_content(self.found)
-
-    def to_pandas(self) -> Any:
-        """Return a ``pandas.DataFrame`` of the ranking; ``UserError`` without pandas."""
-        return data_frame(self.rows)
-
-    def __repr__(self) -> str:
-        from treepipe.planner.report import verdict
-
-        return "\n".join(verdict(self.found))
-
-    def _repr_html_(self) -> str:
-        from treepipe.planner.report import (
-            all_taken_as_exact,
-            binding,
-            equal_plans,
-            plan_warnings,
-            short_table,
-            verdict,
-        )
-        from treepipe.results.sheet import notebook
-        from treepipe.results.units import taken_as_exact
-
-        found, first = self.found, taken_as_exact(all_taken_as_exact(self.found))
-        said = [*equal_plans(found), *verdict(found), *binding(found), *plan_warnings(found)]
-        return notebook([short_table(found)], said, first)
+    return Validation(tuple(predict_and_run([Case(scenario.name, scenario, calibrate_on)], say)))
 
 
 def plan(cluster: Cluster | Path | str, say: Progress = silent) -> Plan:
@@ -480,15 +218,13 @@ def plan(cluster: Cluster | Path | str, say: Progress = silent) -> Plan:
     ('pp', True)
     >>> found.sensitivity()[0].key, found.break_even("scale.latency").matters
     ('scale.stages', True)
-    >>> found.break_even_map("scale.latency=1:2", "scale.drafts=1:2").best[0][0]
-    'pp'
     >>> [each.worker for each in found.robustness() if each.case == "a device 1.5 times as slow"]
     ['pipeline0.stage1']
     """
     from treepipe.planner.cluster import Cluster
-    from treepipe.planner.halving import search
+    from treepipe.planner.plan import search
 
-    return Plan(search(cluster if isinstance(cluster, Cluster) else Cluster.load(cluster), say))
+    return search(cluster if isinstance(cluster, Cluster) else Cluster.load(cluster), say)
 
 
 def sweep(

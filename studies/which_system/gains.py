@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from treepipe.planner.halving import SearchResult
+from treepipe.planner.plan import Plan
 from treepipe.progress import Progress
 from treepipe.results.statistics import Interval, ratio_observations
 from treepipe.scenario.schema import ScheduleName
@@ -13,7 +13,7 @@ from treepipe.sim.points import Point, simulate_points
 from treepipe.studies.which_system import places
 from treepipe.studies.which_system.places import Goal, Place
 
-Results: TypeAlias = dict[tuple[Place, Goal], SearchResult]
+Results: TypeAlias = dict[tuple[Place, Goal], Plan]
 Needs: TypeAlias = Mapping[ScheduleName, Mapping[str, Interval]]
 """A new system's gain over the best of the five, as stated and with each better draft."""
 NeedsOf: TypeAlias = Mapping[tuple[Place, Goal], Needs]
@@ -26,9 +26,7 @@ BETTER: Mapping[str, Mapping[str, float]] = {
 STATED = "as stated"
 
 
-def gain(
-    found: SearchResult, schedule: ScheduleName, over: ScheduleName = places.PLAIN
-) -> Interval:
+def gain(found: Plan, schedule: ScheduleName, over: ScheduleName = places.PLAIN) -> Interval:
     """Return the ratio of a system's best plan to another's, on the same runs; its interval
     includes the inputs' uncertainty."""
     best, goal = found.best_of_each, found.goal.name
@@ -40,17 +38,17 @@ def gain(
     return found.cases.ratio_widened(above, below, sampled)
 
 
-def _ratio(found: SearchResult, own: Sequence[float], others: Sequence[float]) -> Interval:
+def _ratio(found: Plan, own: Sequence[float], others: Sequence[float]) -> Interval:
     """Return how many times as good as ``others`` the goal of the same runs is."""
     pair = (others, own) if found.goal.less_is_better else (own, others)
     return Interval.over(ratio_observations(*pair))
 
 
-def winner(found: SearchResult) -> ScheduleName:
-    return found.best.candidate.schedule
+def winner(found: Plan) -> ScheduleName:
+    return found.winner.candidate.schedule
 
 
-def rivals(found: SearchResult) -> list[str]:
+def rivals(found: Plan) -> list[str]:
     """Return other systems indistinguishable from the best, by runs or inputs' uncertainty."""
     best, names = winner(found), []
     for name, ranked in found.best_of_each.items():
@@ -70,12 +68,12 @@ def shares_of(found: Results, schedule: ScheduleName, goal: Goal) -> list[float]
     ]
 
 
-def best_of_five(found: SearchResult) -> ScheduleName | None:
+def best_of_five(found: Plan) -> ScheduleName | None:
     """Return the best of the papers' five systems; None if the search had none of them."""
     return next((name for name in found.best_of_each if name in places.FIVE), None)
 
 
-def needs(found: SearchResult, say: Progress) -> Needs:
+def needs(found: Plan, say: Progress) -> Needs:
     """Compare each new system's best plan with that of the best of the five; then give the new one
     a better draft, on the same texts. Its parameters are not searched again.
 

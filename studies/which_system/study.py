@@ -12,7 +12,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from treepipe.planner.halving import Ranked, SearchResult, search
+from treepipe.planner.plan import Plan, Ranked, search
 from treepipe.progress import Progress
 from treepipe.results.metrics import metric
 from treepipe.results.sheet import CellValue, Sheet, columns
@@ -82,7 +82,7 @@ def _verdict(settings: Settings, found: Results, goal: Goal) -> dict[str, Any]:
 # --- entries, tables, fields and the plot --------------------------------------------------------
 
 
-def _entries(place: Place, goal: Goal, found: SearchResult) -> list[Entry]:
+def _entries(place: Place, goal: Goal, found: Plan) -> list[Entry]:
     name, key, entries = METRICS[goal], f"{place.name}/{goal}", []
     for schedule, ranked in found.best_of_each.items():
         value, over = ranked.outcome.metrics[name], gain(found, schedule)
@@ -105,7 +105,7 @@ _GAIN = columns(
 )
 
 
-def _gain_cells(found: SearchResult, ranked: Ranked, goal: Goal) -> list[CellValue]:
+def _gain_cells(found: Plan, ranked: Ranked, goal: Goal) -> list[CellValue]:
     values = ranked.outcome.metrics[METRICS[goal]], gain(found, ranked.candidate.schedule)
     return [cell for value in values for cell in (value.mean, value.low, value.high)]
 
@@ -116,7 +116,7 @@ def _winners(found: Results) -> Sheet:
     title = "Who wins where: every system with its best parameters, against plain decoding (pp)"
     sheet = Sheet(title, [*heads, *columns("not distinguishable from it (95 %)")], name=NAME)
     for (place, goal), each in found.items():
-        plan, over = each.best.candidate, gain(each, winner(each)).mean
+        plan, over = each.winner.candidate, gain(each, winner(each)).mean
         told = ", ".join(rivals(each)) or "-"
         sheet.add(place.name, goal, plan.label, over, told)
     return sheet

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from treepipe.planner.candidates import find_candidates
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.halving import search
 from treepipe.planner.limits import misses
+from treepipe.planner.plan import search
 from treepipe.results.metrics import metric
 from treepipe.sim.points import Point, simulate_points
 from treepipe.studies.workshop.simulator_speed import Figure, figure
@@ -54,7 +54,7 @@ def regret(cluster: Cluster, say: Callable[[str, int], None]) -> Regret:
     outcomes = simulate_points(points, say, f"all {len(points)} plans").values()
     kept = [each for each in outcomes if not misses(each, cluster.search.limits)]
     values = [each.metrics[goal].mean for each in kept]
-    chosen = found.best.outcome.metrics[goal].mean
+    chosen = found.winner.outcome.metrics[goal].mean
     share = chosen / min(values) - 1 if metric(goal).less_is_better else max(values) / chosen - 1
     searched = sum(rung.candidates * rung.runs for rung in found.rungs)
     return Regret(share, searched / (len(points) * cluster.runs))

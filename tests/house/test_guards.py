@@ -28,7 +28,7 @@ ROOMS = (
 )
 STUDIED = {
     *("core.errors", "core.schedules", "physics.timing", "sim.points", "sim.theory"),
-    *("planner.cluster", "planner.halving"),
+    *("planner.cluster", "planner.plan"),
     *("validation.comparison", "validation.judgement", "validation.validation"),
 }
 """What studies use of the rooms with the machinery: the list may become shorter."""

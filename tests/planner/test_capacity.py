@@ -11,7 +11,7 @@ import pytest
 from tests.worlds.written_studies import say
 from treepipe.planner.capacity import DOUBLINGS, Capacities, capacities
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.halving import search
+from treepipe.planner.plan import search
 from treepipe.planner.report import plan_content
 from treepipe.scenario.workload import draw_requests, run_seeds
 
@@ -93,7 +93,7 @@ def test_goodput_counts_the_requests_that_get_what_they_are_promised() -> None:
     first = [each - SERVICE_MS + PASS_MS for each in latencies(rate)]
     kept = np.mean(np.concatenate(first) <= 25.0)
     assert 0.3 < kept < 0.95
-    metrics = found.best.outcome.metrics
+    metrics = found.winner.outcome.metrics
     assert metrics["slo_attainment"].mean == pytest.approx(kept)
     p95 = np.percentile(np.concatenate(first), 95)
     assert metrics["p95_time_to_first_token_ms"].mean == pytest.approx(p95)

@@ -17,7 +17,8 @@ from tests.worlds.written_studies import say
 from treepipe import Scenario
 from treepipe.files.toml_file import toml_text
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.halving import SearchResult, search
+from treepipe.planner.halving import SearchResult
+from treepipe.planner.plan import search
 from treepipe.planner.report import in_two_sentences, plan_content, show_plan, verdict
 from treepipe.sim.predict import predict
 

@@ -21,9 +21,9 @@ from treepipe.planner.cluster import Cluster
 from treepipe.planner.front import Front, pareto_front
 from treepipe.planner.front_plot import front_figure
 from treepipe.planner.gaps import Simulated
-from treepipe.planner.halving import search
 from treepipe.planner.layouts import layouts
 from treepipe.planner.page import plan_report
+from treepipe.planner.plan import search
 from treepipe.planner.report import plan_content, prices
 from treepipe.report.page import report_html
 from treepipe.results.statistics import Interval
@@ -138,7 +138,7 @@ def test_what_is_bought_by_hand() -> None:
     """A stage takes 20 or 10 ms whatever it holds: each kind alone is on the front, and two stages
     are slower and dearer than one. The cheapest plan, not the best by time, survives the rungs."""
     found = search(cluster(keep=5).with_(runs=4), say)
-    scenario = found.best.candidate.scenario
+    scenario = found.winner.candidate.scenario
     assert scenario.pipelines[0].stages[0].host == scenario.drafts[0].host == "machine0"
     assert "search" not in scenario.content
     content = plan_content(found)

@@ -14,7 +14,7 @@ from tests.worlds.written_studies import say
 from treepipe.core.layers import StageCost, deal
 from treepipe.planner.candidates import find_candidates
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.halving import search
+from treepipe.planner.plan import search
 from treepipe.planner.report import verdict
 
 UNEQUAL = """
@@ -79,7 +79,7 @@ def test_unequal_devices_are_dealt_layers_by_their_speed(tmp_path: Path) -> None
     assert 0 <= slow - same <= 1
     assert fast > 4 * slow
     found = search(cluster, say)
-    assert found.best.candidate.partition == "fastest_first", "one token visits every stage"
+    assert found.winner.candidate.partition == "fastest_first", "one token visits every stage"
     assert "its layers per stage: 1 1 30" in verdict(found)
 
 

@@ -21,14 +21,14 @@ from treepipe import compare
 from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
 from treepipe.files.toml_file import toml_text
-from treepipe.planner.break_even import BreakEvens
 from treepipe.planner.candidates import count_combinations, find_candidates
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.gaps import Runs, may_be_equal, relative_gap
-from treepipe.planner.halving import SearchResult, search
+from treepipe.planner.halving import SearchResult
+from treepipe.planner.plan import search
 from treepipe.planner.report import plan_content, ranking_table, verdict
 from treepipe.planner.robustness import StressCases
-from treepipe.planner.sensitivity import Sensitivity
+from treepipe.planner.sensitivity import BreakEven, Input, Sensitivities, Sensitivity
 from treepipe.results.estimates import observe
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.points import Point, simulate_points
@@ -151,8 +151,8 @@ def test_the_best_is_that_of_an_exhaustive_search(settings: tuple[str, ...]) -> 
         metrics, _ = observe(predict(each.scenario)).intervals
         values[each.label] = metrics[METRIC].mean
     best = min(values, key=lambda label: values[label])
-    assert halved.best.candidate.label == best
-    assert halved.best.outcome.metrics[METRIC].mean == pytest.approx(values[best])
+    assert halved.winner.candidate.label == best
+    assert halved.winner.outcome.metrics[METRIC].mean == pytest.approx(values[best])
     assert {each.candidate.schedule for each in halved.ranking} == {"pp", "chain", "specpipe"}
 
 
@@ -199,7 +199,7 @@ def test_a_rung_keeps_one_of_candidates_that_are_the_same() -> None:
     grid = "search.grid={schedule={gamma=[1,2,3],prefill_chunk=[64,128,256]}}"
     ranked = found('search.schedules=["chain"]', grid, text=WITHOUT_SEARCH)
     assert [(rung.candidates, rung.runs) for rung in ranked.rungs] == [(9, 2), (1, 6)]
-    kept = ranked.best.candidate
+    kept = ranked.winner.candidate
     assert [each.settings["schedule.gamma"] for each in kept.same] == [
         kept.settings["schedule.gamma"]
     ] * 2
@@ -401,27 +401,25 @@ def test_analyses_are_printed_written_drawn_and_reported(path: Path, terminal: T
     both = {"schedules": ["pp", "chain"], "grid": {"schedule.gamma": [3]}}
     path.write_text(toml_text({**SEARCHED, "search": both}, []))
     keys = ("scale.drafts=1:32", "workload.concurrency=1:2")
-    asked = ["--robust", "--plot", "map.png", "--json", "p.json", "--report", "page"]
+    asked = ["--robust", "--plot", "tornado.png", "--json", "p.json", "--report", "page"]
     asked += [part for key in keys for part in ("--break-even", key)]
     told = terminal.succeeds("plan", path, *asked)
     content = json.loads(Path("p.json").read_text())
     assert "a device 1.5 times as slow" in told
-    assert "break-even: scale.drafts = " in told
-    assert Path("map.png").stat().st_size > 5_000
+    assert "pp above " in told
+    assert Path("tornado.png").stat().st_size > 5_000
     assert "a device 1.5 times as slow" in Path("page", "index.html").read_text()
     each = search(Cluster.load(path), say)
     assert content["robustness"] == StressCases.run(each, say).as_dict()["robustness"]
-    assert content["break_even"] == BreakEvens.run(each, say, keys).as_dict()["break_even"]
-    assert content["break_even_map"]["x"]["key"] == "scale.drafts"
+    assert content["sensitivity"] == Sensitivities.run(each, say, keys).as_dict()["sensitivity"]
+    assert {row["key"] for row in content["sensitivity"]} == {key.partition("=")[0] for key in keys}
 
 
 def test_options_that_contradict_each_other_are_refused(path: Path, terminal: Terminal) -> None:
-    two = ("--sensitivity", "--break-even", "a", "--break-even", "b", "--plot", "x.png")
     for options, sentence in (
         (["--sensitivity"], "--sensitivity --quiet shows nothing; add --json or --plot"),
         (["--robust"], "--robust --quiet shows nothing; add --json"),
-        (["--break-even", "a"], "--break-even --quiet shows nothing; add --json"),
-        (two, "--plot draws one picture: leave out --sensitivity or --break-even"),
+        (["--break-even", "a"], "--sensitivity --quiet shows nothing; add --json or --plot"),
     ):
         terminal.refuses(sentence, "plan", path, *options, "--quiet")
 
@@ -443,7 +441,8 @@ def test_the_ranking_is_shown_before_its_analyses(
 
     def begun(*_: object) -> list[Sensitivity]:
         shown.append(terminal.capsys.readouterr().out)
-        return [Sensitivity("scale.stages", -0.1, 0.1, None, None)]
+        even = BreakEven(None, None, None, "pp", "pp")
+        return [Sensitivity(Input("scale.stages", 1.0, 0.1, 10.0), -0.1, 0.1, None, None, even)]
 
     monkeypatch.setattr("treepipe.planner.sensitivity.sensitivities", begun)
     few = ("--set", 'search.schedules=["pp"]', "--set", "search.grid={}", "--runs", 2)

@@ -11,7 +11,7 @@ from tests.worlds.written_studies import say
 from treepipe.core.errors import UserError
 from treepipe.planner.analysis import ANALYSES
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.halving import search
+from treepipe.planner.plan import search
 from treepipe.planner.sensitivity import sensitivities
 
 SEARCHED = {"search.schedules": ["pp", "chain", "specpipe"]}
@@ -84,10 +84,15 @@ def test_a_wrong_cluster_is_one_sentence(
     assert "\n" not in str(refused.value)
 
 
-def test_an_input_that_cannot_be_larger_is_a_sentence() -> None:
+def test_an_input_that_cannot_be_larger_has_a_range_that_ends_there() -> None:
+    """Of 95 % misses there are no 10 % more, and of a tenth of them the tenth is the end."""
     unlikely = Cluster.of(CLUSTER).with_(**{"search.schedules": ["chain"], "acceptance.beta": 0.05})
-    with pytest.raises(UserError, match=r"leaves no room .* \(--sensitivity takes each input 10%"):
-        sensitivities(search(unlikely, say), say)
+    rows = {row.key: row for row in sensitivities(search(unlikely, say), say)}
+    misses = rows["scale.misses"]
+    assert (misses.input.low, misses.input.high) == (0.1, 1.0)
+    assert misses.up is None
+    assert misses.down < 0
+    assert rows["scale.stages"].up > 0
 
 
 LOADED: dict[str, Any] = {
@@ -95,18 +100,32 @@ LOADED: dict[str, Any] = {
     "workload.arrivals": {"process": "poisson", "rate_per_s": 5.0},
 }
 NO_ANALYSIS: list[tuple[str, tuple[str, ...], dict[str, Any], str]] = [
-    ("break_even", ("schedule.gamma",), {}, "--break-even schedule.gamma: needs an input, e.g. sc"),
-    ("break_even", ("scale.latency=3",), {}, "a range looks like scale.latency=0.5:20"),
-    ("break_even", ("scale.latency=3:1",), {}, "a range goes from a positive number to a larger"),
-    ("break_even", ("workload.concurrency=1.2:1.8",), {}, "there are no two whole numbers in this"),
+    (
+        "sensitivity",
+        ("schedule.gamma",),
+        {},
+        "--break-even schedule.gamma: needs an input, e.g. sc",
+    ),
+    ("sensitivity", ("scale.latency=3",), {}, "a range looks like scale.latency=0.5:20"),
+    ("sensitivity", ("scale.latency=3:1",), {}, "a range goes from a positive number to a larger"),
+    ("sensitivity", ("workload.concurrency=1.2:1.8",), {}, "there are no two numbers in this"),
     # A range helps only where the key takes numbers at all.
-    ("break_even", ("links.default.jitter_ms",), {}, "give a range, links.default.jitter_ms=LOW:H"),
-    ("break_even", ("acceptance.beta=0.5:2",), {}, "tries such values; acceptance.beta=LOW:HIGH b"),
-    ("break_even", ("emulate=1:2",), {}, "must be true or false (--break-even emulate=1:2 tries"),
-    ("break_even", ("workload.prompts",), {}, "a valid string (--break-even workload.prompts"),
-    ("break_even", ("scale.bogus=1:2",), {}, "(--break-even scale.bogus=1:2 tries such values)"),
-    ("break_even", ("scale.latency", "scale.latency=1:2"), {}, "a map is over two different inp"),
-    ("break_even", 3 * ("scale.latency",), {}, "takes one input, or two for a map"),
+    (
+        "sensitivity",
+        ("links.default.jitter_ms",),
+        {},
+        "give a range, links.default.jitter_ms=LOW:H",
+    ),
+    (
+        "sensitivity",
+        ("acceptance.beta=0.5:2",),
+        {},
+        "tries such values; acceptance.beta=LOW:HIGH b",
+    ),
+    ("sensitivity", ("emulate=1:2",), {}, "must be true or false (--break-even emulate=1:2 tries"),
+    ("sensitivity", ("workload.prompts",), {}, "a valid string (--break-even workload.prompts"),
+    ("sensitivity", ("scale.bogus=1:2",), {}, "(--break-even scale.bogus=1:2 tries such values)"),
+    ("sensitivity", ("scale.latency", "scale.latency=1:2"), {}, "an input is given twice"),
     ("capacity", (), {"search.limits": {"throughput_tokens_s": 5.0}}, "is no limit that more load"),
     ("capacity", (), {"search.limits": {}}, "--capacity needs a limit to keep"),
     ("capacity", (), {"workload.arrivals": None}, "--capacity needs workload.arrivals.rate_per_s"),

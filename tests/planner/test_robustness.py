@@ -11,8 +11,6 @@ from tests.worlds.searches import METRIC, found
 from tests.worlds.written_studies import say
 from treepipe.core.errors import UserError
 from treepipe.core.losses import noticed_after_ms
-from treepipe.library import Plan
-from treepipe.planner.break_even import axis_of, break_even
 from treepipe.planner.halving import SearchResult
 from treepipe.planner.report import write_best
 from treepipe.planner.robustness import StressCase, StressCases, stress_cases
@@ -56,7 +54,7 @@ def test_a_loss_by_hand() -> None:
     """It costs one of the requests what passes until it is noticed, the restart, and feeding its
     text again."""
     each = found(faults={"restart_ms": 700, "timeout_ms": 1000})
-    token_ms = each.best.outcome.metrics[METRIC].mean
+    token_ms = each.winner.outcome.metrics[METRIC].mean
     rows = by_case(each)
     assert rows.keys() == {JITTER, SLOW, LOST}
     down_ms = noticed_after_ms("cut", 1000) + 700
@@ -78,12 +76,12 @@ def test_a_case_is_the_worst_of_clusters_that_are_so(
     searched: dict[str, Any], case: str, changed: dict[str | None, dict[str, Any]]
 ) -> None:
     each = found(**searched)
-    goal, plan = each.goal.name, each.best.candidate.scenario.with_(runs=3)
+    goal, plan = each.goal.name, each.winner.candidate.scenario.with_(runs=3)
     worse = {}
     for worker, changes in changed.items():
         metrics, _ = observe(predict(plan.with_(**changes))).intervals
         worse[worker] = metrics[goal].mean
-    row, stated = by_case(each)[case], each.best.outcome.metrics[goal].mean
+    row, stated = by_case(each)[case], each.winner.outcome.metrics[goal].mean
     assert row.change == pytest.approx(max(worse.values()) / stated - 1)
     assert row.worker == max(worse, key=lambda worker: worse[worker])
 
@@ -102,12 +100,12 @@ def test_the_written_plan_keeps_the_clusters_faults(tmp_path: Path) -> None:
 
 def test_a_plan_of_the_library_is_asked_the_same() -> None:
     each = found()
-    plan, key = Plan(each), "links.default.latency_ms=1:9"
+    plan, key = each, "links.default.latency_ms=1:9"
     assert plan.robustness() == stress_cases(each, say)
     assert plan.examine("robust") == StressCases(plan.robustness())
     with pytest.raises(UserError, match=r"examine\('robustly'\): there are sensitivity"):
         plan.examine("robustly")
     assert plan.sensitivity() == sensitivities(each, say)
-    assert plan.break_even(key) == break_even(each, axis_of(key, each.cluster), say)
+    assert [plan.break_even(key)] == [row.break_even for row in plan.sensitivity(key)]
     with pytest.raises(UserError, match="--capacity needs"):
         plan.capacity()

@@ -15,7 +15,8 @@ from treepipe.files.toml_file import toml_text
 from treepipe.planner.candidates import Candidate
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.gaps import Simulated
-from treepipe.planner.halving import SearchInterrupted, _survivors, rank, search
+from treepipe.planner.halving import SearchInterrupted, _survivors, rank
+from treepipe.planner.plan import search
 from treepipe.planner.report import plan_content, verdict
 from treepipe.results.show import ProgressBars
 from treepipe.results.statistics import Interval
@@ -47,7 +48,7 @@ def test_the_best_so_far_is_told_and_gets_better() -> None:
     first = told[: told.index(min(told)) + 1]
     assert press.told[0].startswith("best so far: pp, ")
     assert first == sorted(first, reverse=True)
-    assert told[-1] == pytest.approx(result.best.outcome.metrics[METRIC].mean, rel=1e-3)
+    assert told[-1] == pytest.approx(result.winner.outcome.metrics[METRIC].mean, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ def test_an_interrupted_search_has_the_best_until_then(
     assert [(each.candidates, each.runs) for each in result.rungs] == rungs
     points = [Point(each.label, each.candidate.scenario.with_(runs=2)) for each in result.ranking]
     means = {k: o.metrics[METRIC].mean for k, o in simulate_points(points, say).items()}
-    assert result.best.label == min(means, key=lambda label: means[label])
+    assert result.winner.label == min(means, key=lambda label: means[label])
     assert "interrupted: " in verdict(result)[1]
     assert plan_content(result)["interrupted"] is True
     with pytest.raises(KeyboardInterrupt) as nothing:
@@ -101,7 +102,7 @@ def _made(candidate: Candidate, *values: float) -> Simulated:
 def test_plans_far_behind_are_given_up_unless_they_are_their_schedules_best() -> None:
     """Beyond 10 % where paired gaps have no spread; none where they have a large one."""
     cluster = Cluster.of(CLUSTER).with_(**CHAINS, **{"search.keep": 2})
-    first = rank(cluster, say).best.candidate
+    first = rank(cluster, say).winner.candidate
     made = [replace(first, schedule="chain", settings={"gamma": n}) for n in range(8)]
     slow = replace(made[0], schedule="pp")
     steady = [(10, 10), (10.9, 10.9), (15, 15), (16, 16), *[(20.0 + n,) * 2 for n in range(4)]]

@@ -1,4 +1,4 @@
-"""What a tenth of each input does to the best plan: against searches of other inputs."""
+"""What would change the answer: against simulations of other inputs, and by hand."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ import pytest
 
 from tests.worlds.searches import METRIC, found
 from tests.worlds.written_studies import say
+from treepipe.core.errors import UserError
 from treepipe.planner.halving import SearchResult
 from treepipe.planner.report import plan_content
 from treepipe.planner.robustness import stress_cases
-from treepipe.planner.sensitivity import RATE, Sensitivity, sensitivities
+from treepipe.planner.sensitivity import (
+    RATE,
+    BreakEven,
+    Sensitivity,
+    input_of,
+    sensitivities,
+)
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import bernoulli_pool, hit_ratio_pool
-from treepipe.sim.points import Point, simulate_points
+from treepipe.sim.points import Outcome, Point, simulate_points
 
 CHAIN = {"search.schedules": ["chain"], "search.grid": {"schedule.gamma": [3]}}
 
@@ -40,8 +47,8 @@ def multiplied(factor: float) -> dict[str, dict[str, Any]]:
 def test_factors_are_those_of_other_inputs_by_brute_force(schedule: dict[str, Any]) -> None:
     """A plan of a cluster whose own numbers are a tenth other, on the same texts."""
     each = found(**schedule)
-    rows, plan = by_key(each), each.best.candidate.scenario.with_(runs=3)
-    stated = each.best.outcome.metrics[METRIC].mean
+    rows, plan = by_key(each), each.winner.candidate.scenario.with_(runs=3)
+    stated = each.winner.outcome.metrics[METRIC].mean
     for side, factor in (("up", 1.1), ("down", 0.9)):
         points = [Point(key, plan.with_(**each)) for key, each in multiplied(factor).items()]
         for key, outcome in simulate_points(points, say).items():
@@ -93,4 +100,97 @@ def test_where_no_plan_keeps_the_limits_nothing_is_analysed() -> None:
     each = found(**{"search.limits": {METRIC: 1.0}})
     assert sensitivities(each, say) == stress_cases(each, say) == []
     content = plan_content(each)
-    assert (content["sensitivity"], content["break_even"]) == ([], None)
+    assert content["sensitivity"] == []
+
+
+TWO = {"search.schedules": ["pp", "chain"], "search.grid": {"schedule.gamma": [3]}}
+ALWAYS = {
+    **TWO,
+    "acceptance.beta": 1.0,
+    "links.default": {"latency_ms": 3.0},
+    "workload.new_tokens": 13,
+    "pipelines.0.stages.0.device.stage_ms": {1: 20.0},
+}
+
+
+def along(key: str, each: SearchResult) -> BreakEven:
+    (row,) = sensitivities(each, say, [key])
+    return row.break_even
+
+
+def test_a_draft_that_is_never_wrong_is_worth_its_time_up_to_a_value_by_hand() -> None:
+    """A round of plain decoding is 2 x 20 + 3 x 3 = 49 ms and gives a token; a round of a chain
+    is as long and 3 draft passes of 5 ms, and gives 4. These are equal at passes 147 / 15 times
+    as long, in each run."""
+    even = along("scale.drafts=1:32", found(**ALWAYS))
+    assert (even.before, even.after) == ("chain", "pp")
+    assert even.value == pytest.approx(147 / 15, rel=1e-3)
+    assert even.low == pytest.approx(147 / 15, rel=1e-3)
+    assert even.high == pytest.approx(147 / 15, rel=1e-3)
+
+
+def test_a_key_that_changes_nothing_is_said_to() -> None:
+    each = found(**TWO)
+    assert not along("drafts.0.ngram=1:3", each).matters
+    same = along("scale.latency=1:1.00001", each)
+    assert (same.value, same.matters) == (None, True)
+    (row,) = sensitivities(each, say, ["scale.latency=1:1.00001"])
+    assert row.turn == "none from 1 to 1.00001", "however narrow it is"
+    alone = along("scale.stages", found())
+    assert (alone.value, alone.before, alone.after) == (None, "pp", "pp")
+
+
+def test_an_input_of_zero_is_looked_at_where_a_range_is_given() -> None:
+    """A round of either schedule waits for as many messages, and a chain's gives more tokens."""
+    even = along("links.default.jitter_ms=0.5:4", found(**ALWAYS))
+    assert (even.before, even.value) == ("chain", None)
+
+
+def test_the_best_schedule_changes_at_the_value_and_surely_beyond_the_interval() -> None:
+    each = found(**TWO, runs=6)
+    even = along("scale.drafts", each)
+    assert even.low < even.value < even.high
+    plans = {name: ranked.candidate.scenario for name, ranked in each.best_of_each.items()}
+    for value, best in ((0.98 * even.value, even.before), (1.02 * even.value, even.after)):
+        points = [Point(n, s.with_(runs=6, **{"scale.drafts": value})) for n, s in plans.items()]
+        outcomes = simulate_points(points, say)
+        assert best == min(plans, key=lambda name: outcomes[name].metrics[METRIC].mean)
+
+
+def test_of_a_third_schedule_in_between_the_end_next_to_the_stated_value_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By hand: pp (v) is the least up to 2/3, chain (0.5 + 0.25 v) up to 0.7, eagle (0.64 + 0.05 v)
+    from there on, so at the end next to the stated 1; the first values see only pp and eagle."""
+
+    def costs(points: list[Point], *more: object) -> dict[str, Outcome]:
+        lines = {"pp": (0.0, 1.0), "chain": (0.5, 0.25), "eagle": (0.64, 0.05)}
+        told = {}
+        for point in points:
+            at_0, slope = lines[point.scenario.schedule.name]
+            value = at_0 + slope * (point.scenario.number_at("scale.latency") or 1.0)
+            told[point.label] = Outcome({}, {}, observations={METRIC: (value,) * 4})
+        return told
+
+    each = found(**{**TWO, "search.schedules": ["pp", "chain", "eagle"]})
+    monkeypatch.setattr("treepipe.planner.sensitivity.simulate_points", costs)
+    even = along("scale.latency=0.1:0.95", each)
+    assert (even.before, even.after) == ("chain", "eagle")
+    assert even.value == pytest.approx(0.7, rel=1e-3)
+
+
+def test_clients_are_whole_numbers() -> None:
+    """The more clients there are, the less a draft that is asked in vain is worth."""
+    goal = {"search.goal": "throughput_tokens_s", "workload.requests": 6}
+    each = found(**TWO, **goal, **{"scale.drafts": 2.5, "search.cases": 0})
+    key = "workload.concurrency=1:3"
+    assert input_of(key, each.cluster).values == [1, 2, 3]
+    even = along(key, each)
+    assert (even.before, even.after, even.value) == ("chain", "pp", 2)
+
+
+def test_a_value_that_a_plan_refuses_names_the_option() -> None:
+    """The cluster takes it, but a tree of so many drafted tokens does not fit into the device."""
+    each = found(**TWO)
+    with pytest.raises(UserError, match=r"\(--break-even KEY=LOW:HIGH bounds the values of KEY"):
+        along("pipelines.0.stages.0.count=1:40", each)

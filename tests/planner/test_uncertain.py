@@ -10,7 +10,8 @@ from scipy import stats
 
 from tests.worlds.written_studies import say
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.halving import SearchResult, search
+from treepipe.planner.halving import SearchResult
+from treepipe.planner.plan import search
 from treepipe.planner.report import plan_content, verdict
 from treepipe.planner.uncertain import RUNS, drawn_factors
 from treepipe.scenario.scale import Estimated

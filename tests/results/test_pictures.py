@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 
 from tests.worlds.greys import alike, grey
 from treepipe.core.requests import RequestTrace
-from treepipe.planner.regions_plot import STYLES
 from treepipe.results import plots, where
 from treepipe.results.timeline import COLORS, PLACES, USUAL, timelines_figure
 from treepipe.results.trace import Span, Trace
@@ -71,8 +70,7 @@ def test_what_a_worker_is_at_differs_in_grey_or_in_hatching() -> None:
     assert alike(figure) == []
 
 
-def test_schedules_of_a_map_differ_in_hatching_and_lines_in_their_marks() -> None:
-    assert len({hatch for _, hatch in STYLES}) == len(STYLES)
+def test_lines_differ_in_their_marks() -> None:
     assert len({*plots.MARKS.values()}) == len(plots.MARKS)
 
 

@@ -13,7 +13,7 @@ from tests.worlds.made_runs import say
 from treepipe.core.errors import UserError
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.depths import Depths
-from treepipe.planner.halving import search
+from treepipe.planner.plan import search
 from treepipe.planner.sensitivity import sensitivities
 from treepipe.scenario.rows import GROWTH
 from treepipe.scenario.scale import Estimated

@@ -21,7 +21,7 @@ from treepipe.core.errors import RunError
 from treepipe.files.toml_file import toml_text
 from treepipe.planner.capacity import capacities
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.halving import search
+from treepipe.planner.plan import search
 from treepipe.sim.engine import engine, run_jobs
 from treepipe.sweeps.sweep import Sweep, carry_out
 

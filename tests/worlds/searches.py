@@ -7,7 +7,8 @@ from typing import Any
 from tests.worlds.profile_files import model_file
 from tests.worlds.written_studies import say
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.halving import SearchResult, search
+from treepipe.planner.halving import SearchResult
+from treepipe.planner.plan import search
 
 CLUSTER: dict[str, Any] = {
     "name": "hangs on",

@@ -13,7 +13,7 @@ import typer
 from treepipe.cli.options import Changes, Distributed, Force, Output, command, command_line
 from treepipe.core.errors import UserError
 from treepipe.files.reading import visible
-from treepipe.planner.analysis import ANALYSES
+from treepipe.planner.analysis import ALL, ANALYSES, option_of
 
 if TYPE_CHECKING:
     from treepipe.planner.analysis import Finding
@@ -34,7 +34,7 @@ class PlanOptions(Output, Distributed, Changes):
         typer.Option(
             "--plot",
             metavar="FILE.png",
-            help="Draw the sensitivity (a tornado), the map, or else the Pareto front here.",
+            help="Draw the sensitivity (a tornado), or else the Pareto front here.",
         ),
     ] = None
     report: Annotated[
@@ -57,9 +57,13 @@ class PlanOptions(Output, Distributed, Changes):
 
     @property
     def analyses(self) -> dict[str, Sequence[str]]:
-        """The values given to the option of each requested analysis; empty for a flag."""
-        asked = {name: getattr(self, name) for name in ANALYSES}
-        return {n: given if isinstance(given, list) else () for n, given in asked.items() if given}
+        """The values given to each requested analysis: ``ALL`` for its flag, and its other ones."""
+        asked = {
+            each.name: [ALL] * getattr(self, each.name)
+            + list(getattr(self, each.also) or () if each.also else ())
+            for each in ANALYSES.values()
+        }
+        return {name: given for name, given in asked.items() if given}
 
     def kept(self, *options: str) -> tuple[str, ...]:
         """Those of the options whose file must not exist yet."""
@@ -67,14 +71,13 @@ class PlanOptions(Output, Distributed, Changes):
 
 
 def _analysis_options() -> list[tuple[str, Any, Any]]:
-    """Return an option for each analysis: name, type with its help, default."""
+    """Return the options of each analysis: name, type with its help, default."""
     found: list[tuple[str, Any, Any]] = []
     for name, each in ANALYSES.items():
-        if each.takes:
-            option = typer.Option(each.option, metavar=each.takes, help=each.help)
-            found.append((name, Annotated[list[str] | None, option], None))
-        else:
-            found.append((name, Annotated[bool, typer.Option(each.option, help=each.help)], False))
+        found.append((name, Annotated[bool, typer.Option(each.option, help=each.help)], False))
+        if each.also:
+            also = typer.Option(option_of(each.also), metavar=each.takes, help=each.also_help)
+            found.append((each.also, Annotated[list[str] | None, also], None))
     return found
 
 
@@ -86,10 +89,10 @@ def plan(asked: PlanOptions) -> None:
 
     Ctrl-C shows and writes the best so far, and ends with exit code 130.
     """
-    from treepipe import library
     from treepipe.planner.candidates import search_warnings
     from treepipe.planner.cluster import Cluster
     from treepipe.planner.halving import SearchInterrupted
+    from treepipe.planner.plan import search
     from treepipe.planner.report import (
         check_feasible,
         default_out,
@@ -121,7 +124,7 @@ def plan(asked: PlanOptions) -> None:
     with engine(asked.backend, asked.jobs):
         try:
             with ProgressBars(asked.quiet) as say:
-                found = library.plan(loaded, say).found
+                found: SearchResult = search(loaded, say)
         except SearchInterrupted as cut:
             found = cut.found
         stopped = found.interrupted
@@ -130,7 +133,7 @@ def plan(asked: PlanOptions) -> None:
         try:
             for name, given in {} if stopped else asked.analyses.items():
                 with ProgressBars(asked.quiet) as say:  # closed before anything is printed
-                    done[name] = library.Plan(found).examine(name, *given, say=say)
+                    done[name] = ANALYSES[name].finding.run(found, say, given)
                 if shown is not None:
                     show_finding(found, done[name], shown)
         except KeyboardInterrupt:
@@ -201,15 +204,9 @@ def _check(asked: PlanOptions) -> None:
         idle += [ANALYSES[name].option for name in asked.analyses]
         if idle:
             raise UserError(f"{idle[0]} has no effect with --question, which does not search")
-    silent = asked.quiet and asked.json is None and asked.report is None
-    drawn = []
-    for name, given in asked.analyses.items():
-        each = ANALYSES[name]
-        if each.finding.draws(given):
-            drawn.append(each.option)
-            if silent and asked.plot is None:
+    if asked.quiet and asked.json is None and asked.report is None:
+        for each in (ANALYSES[name] for name in asked.analyses):
+            if not each.finding.draws:
+                raise UserError(f"{each.option} --quiet shows nothing; add --json")
+            if asked.plot is None:
                 raise UserError(f"{each.option} --quiet shows nothing; add --json or --plot")
-        elif silent:
-            raise UserError(f"{each.option} --quiet shows nothing; add --json")
-    if asked.plot is not None and len(drawn) > 1:
-        raise UserError(f"--plot draws one picture: leave out {' or '.join(drawn)}")

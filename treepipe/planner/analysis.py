@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -30,18 +30,22 @@ class Analysis:
         help: description of the option, in a sentence.
         heading: heading of its chapter in a report.
         finds: import path MODULE:CLASS of its ``Finding``.
-        takes: placeholder for the option's value; None for a flag.
+        also: name of a second option, which may be repeated, with what the analysis is to look at.
+        takes: placeholder for that option's value.
+        also_help: its description.
     """
 
     name: str
     help: str
     heading: str
     finds: str
+    also: str = ""
     takes: str = ""
+    also_help: str = ""
 
     @property
     def option(self) -> str:
-        return f"--{self.name.replace('_', '-')}"
+        return option_of(self.name)
 
     @property
     def finding(self) -> type[Finding]:
@@ -49,21 +53,26 @@ class Analysis:
         return cast("type[Finding]", resolve_name(self.finds))
 
 
+def option_of(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 class Finding:
-    """The result of an analysis; made without arguments, an empty result."""
+    """The result of an analysis; made without arguments, an empty result.
+
+    Attributes:
+        draws: whether the result includes a picture.
+    """
+
+    draws: ClassVar[bool] = False
 
     @classmethod
     def check(cls, cluster: Cluster, given: Sequence[str]) -> None:
         """Raise ``UserError`` if the analysis is impossible, before a search that may take minutes.
 
         Args:
-            given: the option's values, as in ``run`` and ``draws``.
+            given: ``ALL`` for the flag, and the second option's values, as in ``run``.
         """
-
-    @classmethod
-    def draws(cls, given: Sequence[str]) -> bool:
-        """Return whether the result includes a picture."""
-        return False
 
     @classmethod
     def run(cls, result: SearchResult, say: Progress, given: Sequence[str] = ()) -> Self:
@@ -89,19 +98,17 @@ class Finding:
         return []
 
 
+ALL = "all"
+"""What a flag gives its analysis."""
 _TABLE = (
     Analysis(
         "sensitivity",
-        "Show what 10 % of each input does to the best plan.",
+        "Show what 10 % of each input does, and where another schedule becomes the best.",
         "What the answer hangs on",
         "treepipe.planner.sensitivity:Sensitivities",
-    ),
-    Analysis(
-        "break_even",
-        "Find where another schedule becomes the best; twice: a map over both.",
-        "Where another schedule is better",
-        "treepipe.planner.break_even:BreakEvens",
+        also="break_even",
         takes="KEY[=LOW:HIGH]",
+        also_help="The same of any input, e.g. workload.concurrency=1:64.",
     ),
     Analysis(
         "capacity",

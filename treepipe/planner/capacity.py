@@ -8,24 +8,24 @@ All plans are searched side by side.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from treepipe.core.errors import UserError
 from treepipe.planner.analysis import Finding
-from treepipe.planner.break_even import zero_between
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import SearchResult
-from treepipe.planner.sensitivity import RATE
+from treepipe.planner.sensitivity import RATE, Lead, Search, side_by_side, zero_between
 from treepipe.progress import Progress
 from treepipe.results.load import OVERLOADED
 from treepipe.results.metrics import in_words, metric
 from treepipe.results.sheet import Sheet, figures, words
 from treepipe.results.units import number
+from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ScheduleName
-from treepipe.sim.points import Outcome, Point, simulate_points
+from treepipe.sim.points import Outcome
 
 DOUBLINGS = 8
 """Largest number of doublings or halvings of the stated rate."""
@@ -33,9 +33,6 @@ FARTHER = 4
 """Number of further rates, each half or twice the last, for finding an end of the interval."""
 HALVINGS = 5
 """Bisections of the interval in which the limits begin to be broken (in logarithms)."""
-Slack: TypeAlias = tuple[float, float, float]
-"""Margin to the limits (logarithm of a factor): low end, mean and high end; unknown ends are
-infinite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,34 +114,21 @@ def capacities(result: SearchResult, say: Progress) -> list[Capacity]:
     Capacities.check(result.cluster, ())
     best, bounds = result.best_of_each, result.cluster.search.limits.of_metrics
     plans = {name: each.candidate.scenario.with_(runs=result.runs) for name, each in best.items()}
-    stated = {name: plan.number_at(RATE) or 0.0 for name, plan in plans.items()}
-    searches = {name: _Search(name, bounds).steps(rate) for name, rate in stated.items()}
-    rates = {name: next(steps) for name, steps in searches.items()}
-    capacities = []
-    while rates:
-        points = [Point(name, plans[name].with_(**{RATE: rate})) for name, rate in rates.items()]
-        outcomes = simulate_points(points, say, f"capacity: a rate for {len(points)} plans")
-        for name, outcome in outcomes.items():
-            try:
-                rates[name] = searches[name].send(outcome)
-            except StopIteration as over:
-                capacities.append(over.value)
-                del rates[name]
-    order = {name: place for place, name in enumerate(plans)}
-    return sorted(capacities, key=lambda each: (-(each.rate_per_s or 0.0), order[each.schedule]))
+    searches = {name: _Search(name, plan, bounds).steps() for name, plan in plans.items()}
+    found = side_by_side(searches, say, "capacity").values()
+    return sorted(found, key=lambda each: -(each.rate_per_s or 0.0))
 
 
 class _Search:
-    """The search for one plan's capacity: the rates tried, and the margin to the limits at each.
-    Its generators yield the rate to simulate next, and receive the outcome."""
+    """The search for one plan's capacity: the rates tried, and the margin to the limits at each."""
 
-    def __init__(self, name: ScheduleName, bounds: Mapping[str, float]) -> None:
-        self._name, self._bounds = name, bounds
-        self._slack, self._outcomes = dict[float, Slack](), dict[float, Outcome]()
+    def __init__(self, name: ScheduleName, plan: Scenario, bounds: Mapping[str, float]) -> None:
+        self._name, self._plan, self._bounds = name, plan, bounds
+        self._slack, self._outcomes = dict[float, Lead](), dict[float, Outcome]()
 
-    def steps(self, stated: float) -> Generator[float, Outcome, Capacity]:
-        """Find the capacity, beginning at the rate ``stated``."""
-        ends = yield from self._bracket(stated)
+    def steps(self) -> Search[Capacity]:
+        """Find the capacity, beginning at the stated rate."""
+        ends = yield from self._bracket(self._plan.number_at(RATE) or 0.0)
         if ends is None:
             limit = self._limit(min(self._slack))
             if self._slack[min(self._slack)][1] < 0:
@@ -162,7 +146,7 @@ class _Search:
         lowest, highest = (yield from self._end(0)), (yield from self._end(2))
         return Capacity(self._name, rate, lowest, highest, limit, over)
 
-    def _bracket(self, rate: float) -> Generator[float, Outcome, tuple[float, float] | None]:
+    def _bracket(self, rate: float) -> Search[tuple[float, float] | None]:
         """Return a rate that keeps the limits and twice that rate, which does not; None if no such
         pair is near ``rate``, as the farthest rate tells first."""
         up = yield from self._kept(rate)
@@ -176,16 +160,17 @@ class _Search:
                 return min(before, rate), max(before, rate)
         return None
 
-    def _kept(self, rate: float) -> Generator[float, Outcome, bool]:
+    def _kept(self, rate: float) -> Search[bool]:
         """Simulate the rate, unless it is known, and return whether the means keep the limits."""
         if rate not in self._slack:
-            outcome = self._outcomes[rate] = yield rate
+            (outcome,) = yield [self._plan.with_(**{RATE: rate})]
+            self._outcomes[rate] = outcome
             each = [_slack(name, bound, outcome) for name, bound in self._bounds.items()]
             low, mean, high = (min(column) for column in zip(*each, strict=True))
             self._slack[rate] = low, mean, high
         return self._slack[rate][1] >= 0
 
-    def _end(self, which: Literal[0, 2]) -> Generator[float, Outcome, float | None]:
+    def _end(self, which: Literal[0, 2]) -> Search[float | None]:
         """Return the first rate at which the low end of the margin reaches 0 (``which`` is 0), or
         the last one at which the high end does (2); simulate further rates to find it."""
         for _ in range(FARTHER):
@@ -211,7 +196,7 @@ class _Search:
         return any(OVERLOADED in warning for warning in self._outcomes[rate].warnings)
 
 
-def _slack(name: str, bound: float, outcome: Outcome) -> Slack:
+def _slack(name: str, bound: float, outcome: Outcome) -> Lead:
     """Return the margin to a limit; raises ``UserError`` if the plan has no such figure."""
     value = outcome.metrics.get(name)
     if value is None:

@@ -20,7 +20,7 @@ from treepipe.planner.cluster import Cluster
 from treepipe.planner.front import Front, front_members, pareto_front
 from treepipe.planner.gaps import Simulated, far_behind, may_be_equal, relative_gap
 from treepipe.planner.limits import Miss, misses
-from treepipe.planner.uncertain import Cases, in_cases
+from treepipe.planner.uncertain import Cases
 from treepipe.progress import Progress
 from treepipe.results.critical_path import CriticalPath
 from treepipe.results.metric import Metric
@@ -120,7 +120,7 @@ class SearchResult:
     @property
     def feasible(self) -> bool:
         """Whether a plan keeps the limits."""
-        return not self.best.misses
+        return not self.winner.misses
 
     @property
     def runs(self) -> int:
@@ -133,7 +133,8 @@ class SearchResult:
         return comb(len(self.ranking), 2) if self.feasible else 0
 
     @property
-    def best(self) -> Ranked:
+    def winner(self) -> Ranked:
+        """The best plan; if none keeps the limits, the one nearest to them."""
         return self.ranking[0]
 
     @property
@@ -152,22 +153,6 @@ class SearchInterrupted(KeyboardInterrupt):
     def __init__(self, found: SearchResult) -> None:
         super().__init__()
         self.found = replace(found, interrupted=True)
-
-
-def search(cluster: Cluster, say: Progress) -> SearchResult:
-    """Find the best plans for a cluster, and vary its uncertain inputs.
-
-    Raises:
-        UserError, RunError: see ``rank`` and ``in_cases``.
-        SearchInterrupted: Ctrl-C, once there is a best plan.
-    """
-    result = rank(cluster, say)
-    if not result.feasible:
-        return result
-    try:
-        return replace(result, cases=in_cases(result.best_of_each, result.cluster, say))
-    except KeyboardInterrupt:
-        raise SearchInterrupted(result) from None
 
 
 def rank(cluster: Cluster, say: Progress) -> SearchResult:

@@ -96,7 +96,7 @@ def _front(result: SearchResult) -> Chapter:
 
 def _timeline(result: SearchResult) -> Chapter:
     """Show each device's work over time in one simulated run of the best plan."""
-    candidate = result.best.candidate
+    candidate = result.winner.candidate
     trace, _ = predict(candidate.scenario.with_(runs=2))  # a single run would not resample texts
     figure = timelines_figure([(candidate.label, trace)])
     which = "best" if result.feasible else "nearest"

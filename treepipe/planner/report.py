@@ -124,7 +124,7 @@ def plan_warnings(result: SearchResult) -> list[str]:
     scenarios = [each.candidate.scenario for each in result.ranking]
     of_all = dict.fromkeys(sentence for each in scenarios for sentence in share_warnings(each))
     which = "best" if result.feasible else "nearest"
-    own = [each for each in result.best.outcome.warnings if each not in of_all]
+    own = [each for each in result.winner.outcome.warnings if each not in of_all]
     return [*(f"all plans: {each}" for each in of_all), *(f"{which} plan: {each}" for each in own)]
 
 
@@ -155,7 +155,7 @@ def show_finding(result: SearchResult, finding: Finding, console: Console) -> No
 def headline(result: SearchResult) -> str:
     """Return the first sentence: the best plan's figure, how much better it is than plain decoding,
     and which simpler schedule is as good. Requires a feasible plan."""
-    best = result.best.candidate
+    best = result.winner.candidate
     system = systems()[best.schedule]
     known = system.summary.lower() == system.name
     called = system.name if known else f"{system.name} ({system.summary})"
@@ -170,7 +170,7 @@ def headline(result: SearchResult) -> str:
 
 def _figure(result: SearchResult) -> str:
     """Format the goal with its interval; the time between tokens also as a rate."""
-    goal, workload, value = result.goal, result.cluster.workload, result.value(result.best)
+    goal, workload, value = result.goal, result.cluster.workload, result.value(result.winner)
     mean = number(value.mean, DIGITS)
     if goal.name != METRIC or not value.mean:
         return f"{goal.in_words} {mean} {goal.unit}{_in_brackets(value)}"
@@ -210,7 +210,7 @@ def _in_brackets(interval: Interval, text: Callable[[float], str] = _digits) -> 
 
 def in_two_sentences(result: SearchResult) -> list[str]:
     """Return the winner's figure, and its plan with the certainty of the choice."""
-    best = result.best
+    best = result.winner
     if not result.feasible:
         return ["No plan keeps the limits.", f"The nearest one is {best.label}: {best.missed}."]
     known = CUT if result.interrupted else "its inputs state no uncertainty"
@@ -223,7 +223,7 @@ def in_two_sentences(result: SearchResult) -> list[str]:
 def verdict(result: SearchResult) -> list[str]:
     """Describe the winner and its certainty, or the plan nearest to the limits."""
     if not result.feasible:
-        return [f"no plan keeps the limits; the nearest one: {result.best.label}"]
+        return [f"no plan keeps the limits; the nearest one: {result.winner.label}"]
     return [f"best: {headline(result)}", *ranking_notes(result), *by_inputs(result)]
 
 
@@ -231,7 +231,7 @@ def ranking_notes(result: SearchResult) -> list[str]:
     """Return the sentences of the verdict beyond the winner."""
     if not result.feasible:
         return []
-    best, others = result.best.candidate, result.ranking[1:]
+    best, others = result.winner.candidate, result.ranking[1:]
     sentences = [CUT] if result.interrupted else []
     sentences.append(f"its plan: {best.label}")
     sentences += [f"{key} makes no difference to it on these texts" for key in _idle_keys(best)]
@@ -279,10 +279,10 @@ def _apart(result: SearchResult) -> list[str]:
 
 def by_inputs(result: SearchResult) -> list[str]:
     """Say how the uncertain inputs change the verdict."""
-    cases, winner = result.cases, result.best.candidate.schedule
+    cases, winner = result.cases, result.winner.candidate.schedule
     if cases is None:
         return []
-    wide, shares = cases.widened(winner, result.value(result.best)), cases.best_in(result.goal)
+    wide, shares = cases.widened(winner, result.value(result.winner)), cases.best_in(result.goal)
     others = {name: share for name, share in shares.items() if share and name != winner}
     winners = [f"{winner} is the best schedule in {_share(shares[winner], cases)}"]
     winners += [
@@ -335,7 +335,7 @@ def prices(result: SearchResult) -> list[str]:
 
 def binding(result: SearchResult) -> list[str]:
     """Name the parts of a token's time in the best plan and its bottleneck, if time passes."""
-    best, goal = result.best, result.goal
+    best, goal = result.winner, result.goal
     name, busy = best.binds(goal.name), best.outcome.utilization
     if name is None or name == best.path.binds:
         return best.path.sentences
@@ -348,7 +348,7 @@ def check_feasible(result: SearchResult) -> None:
     if not result.feasible:
         raise RunError(
             f"{result.cluster.path}: no plan keeps the limits; of the nearest one, "
-            f"{result.best.label}, {result.best.missed}"
+            f"{result.winner.label}, {result.winner.missed}"
         )
 
 
@@ -490,8 +490,8 @@ def write_best(result: SearchResult, out: Path) -> None:
     """
     if not result.feasible:
         return
-    cluster, plan, goal = result.cluster, result.best.candidate, result.goal
-    mean = number(result.value(result.best).mean)
+    cluster, plan, goal = result.cluster, result.winner.candidate, result.goal
+    mean = number(result.value(result.winner).mean)
     comment = [
         f"{FOUND_BY} {cluster.path.name}: the best of {result.rungs[0].candidates} "
         f"plans for {goal.in_words}.",

@@ -4,14 +4,14 @@ a time, on the ranking's runs and texts."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import ceil
 from typing import Any, TypeAlias
 
 from treepipe.planner.analysis import Finding
 from treepipe.planner.gaps import Runs, relative_change, shown, shown_interval
 from treepipe.planner.halving import SearchResult
-from treepipe.planner.sensitivity import RATE, without_fixed
+from treepipe.planner.sensitivity import RATE
 from treepipe.profiles.library import resolve_link
 from treepipe.progress import Progress
 from treepipe.results.metrics import metric
@@ -62,12 +62,13 @@ class StressCases(Finding):
         return cls(stress_cases(result, say))
 
     def as_dict(self) -> dict[str, Any]:
-        return {"robustness": [without_fixed(each) for each in self.cases]}
+        rows = [asdict(each) for each in self.cases]
+        return {"robustness": [{k: v for k, v in row.items() if k != "fixed"} for row in rows]}
 
     def tables(self, result: SearchResult) -> list[Sheet]:
         if not self.cases:
             return []
-        goal, plan = result.goal.in_words, result.best.candidate.label
+        goal, plan = result.goal.in_words, result.winner.candidate.label
         title = f"{plan}: {goal} where things go wrong ({result.runs} paired runs)"
         sheet = Sheet(title, [*words("what", "worst at"), *figures("change", "95 % interval")])
         for each in self.cases:
@@ -87,7 +88,7 @@ def stress_cases(result: SearchResult, say: Progress) -> list[StressCase]:
     """
     if not result.feasible:
         return []
-    search, best = result.cluster.search, result.best
+    search, best = result.cluster.search, result.winner
     cases, worst = list(_cases(best.candidate.scenario, result)), dict[str, tuple[float, Case]]()
     for case, outcome in zip(cases, _simulated(cases, search.first_runs, say), strict=True):
         cost = metric(search.goal).cost(outcome.metrics[search.goal].mean)
@@ -150,4 +151,4 @@ def _halfway_ms(plan: Scenario, result: SearchResult) -> float:
     if (rate := plan.number_at(RATE)) is not None:
         return 500.0 * workload.requests / rate
     rounds = ceil(workload.requests / workload.concurrency)
-    return rounds * result.best.outcome.metrics["request_latency_ms"].mean / 2
+    return rounds * result.winner.outcome.metrics["request_latency_ms"].mean / 2

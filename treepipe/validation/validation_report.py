@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treepipe.files.outputs import Failures
-from treepipe.results.sheet import Sheet, columns
-from treepipe.results.timeline import draw_timelines
+from treepipe.results.result import data_frame
+from treepipe.results.sheet import Sheet, columns, notebook
+from treepipe.results.timeline import draw_timelines, timelines_figure
 from treepipe.results.trace import write_chrome_trace
 from treepipe.results.units import Scale
 from treepipe.validation.judgement import METRIC, Row
 from treepipe.validation.plain import Agreement
+from treepipe.validation.validation import (
+    BusyShares,
+    MetricErrors,
+    busy_shares,
+    entry,
+    metric_errors,
+    validation,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FITS = 0.02
 """Relative difference below which the mean time of work matches its profile."""
@@ -32,6 +45,61 @@ def row_sheet(name: str, title: str, rows: Mapping[str, Row]) -> Sheet:
         found = value, half, row.measured, row.error, row.duration_error, row.tokens_per_round
         sheet.add(label, *found, *busy, row.lossless)
     return sheet
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Predictions, runs and their relative errors, of the first scenario unless all are meant.
+
+    >>> Validation(()).warnings
+    ()
+    """
+
+    rows: tuple[Row, ...]
+
+    @property
+    def metrics(self) -> dict[str, MetricErrors]:
+        """Predicted, replayed and measured figures, with errors."""
+        return metric_errors(self.rows[0])
+
+    @property
+    def utilization(self) -> dict[str, BusyShares]:
+        """Busy shares, predicted, replayed and measured, by device."""
+        return busy_shares(self.rows[0])
+
+    @property
+    def lossless(self) -> bool | None:
+        """Whether all texts equal plain greedy decoding; None where texts are sampled."""
+        found = [row.lossless for row in self.rows]
+        return None if None in found else all(found)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Those of all scenarios."""
+        return tuple(warning for row in self.rows for warning in row.warnings)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of the file ``treepipe.validation/1``, of all scenarios."""
+        return validation([entry(row) for row in self.rows])
+
+    def to_pandas(self) -> Any:
+        """Return a ``pandas.DataFrame`` of the metrics; ``UserError`` without pandas."""
+        return data_frame([{"name": name, **asdict(each)} for name, each in self.metrics.items()])
+
+    def plot(self) -> Figure:
+        """Draw the timelines, simulated with the run's acceptance and executed."""
+        row = self.rows[0]
+        return timelines_figure([("simulated", row.replay), ("executed", row.execution)], row.label)
+
+    def __repr__(self) -> str:
+        return "\n".join(
+            f"{row.label}: {row.predicted.mean:.4g} ms between tokens predicted, "
+            f"{row.measured:.4g} ms measured ({row.error:+.1%})"
+            for row in self.rows
+        )
+
+    def _repr_html_(self) -> str:
+        return notebook([metrics_sheet(entry(self.rows[0]))], self.warnings)
 
 
 # --- of entries of a validation file -------------------------------------------------------------
