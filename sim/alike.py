@@ -16,8 +16,9 @@ from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment
 from treepipe.sim.acceptance import AcceptanceSource
 from treepipe.sim.lane_results import LaneResults
-from treepipe.sim.lanes import Kept, LaneClock, NotAlikeError, Times
-from treepipe.sim.world import Simulation, simulate
+from treepipe.sim.lane_world import LaneSimulation
+from treepipe.sim.lanes import Kept, NotAlikeError, Times
+from treepipe.sim.world import simulate
 
 FEWEST = 3
 """Lanes that a simulation in lanes must answer for, or else the rest are simulated alone."""
@@ -148,16 +149,16 @@ def _in_lanes(
     if deployments[0].faults.injected:
         return [None] * len(deployments)
     kept = Kept(len(deployments))
-    clock = LaneClock(kept)
     try:
         try:
             together = merged(deployments, kept)
         except NotAlikeError:
             return _with_the_first(deployments, source)
-        trace = Simulation(together, source, record_spans=True, lanes=clock).run()
+        simulation = LaneSimulation(together, source, kept)
+        trace = simulation.run()
     except (NotAlikeError, RunError):  # its own simulation has the number, or tells the error
         return [None] * len(deployments)
-    results = LaneResults(trace, clock, deployments)
+    results = LaneResults(trace, simulation.clock, deployments)
     each = enumerate(kept.lanes.tolist())
     return [partial(results.trace, lane) if answered else None for lane, answered in each]
 

@@ -7,12 +7,13 @@ used: ``Environment``, its ``now`` and ``step``, ``Timeout`` and an event's ``ca
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import simpy
 
 from treepipe.results.trace import Kind
 
+Place = TypeVar("Place")
 Callback: TypeAlias = Callable[[Any], None]
 """A function of SimPy's event, which it ignores."""
 
@@ -44,16 +45,10 @@ class Clock(simpy.Environment):  # type: ignore[misc]
             self.events += 1
         latest.callbacks.append(callback)
 
-    # Reports of ``lanes.py``, which only ``LaneClock`` keeps.
-
-    in_lanes = False
-
-    def advance(self, *times_ms: float) -> None:
-        """Go on with the callback at the latest of these times, in lanes where that is to come."""
-
-    def touch(self, place: object, part: str | None = None) -> None:
-        """Report that the callback reads or changes a place; what it does commutes with what
-        touches another ``part``."""
+    def kind(self, place: type[Place]) -> type[Place]:
+        """Return the class of which to make a place (a role, a link, a machine): this one, or one
+        that another kind of clock needs instead (``lane_world.py``)."""
+        return place
 
     # Reports of causes, which only ``ListeningClock`` (``causes.py``) keeps.
 

@@ -112,7 +112,6 @@ class SharedMachine:
         self._waiting: deque[tuple[SharedPlace, float, Callback, float]] = deque()
 
     def ask(self, place: SharedPlace, duration_ms: float, done: Callback) -> None:
-        self._clock.touch(self)
         if self._busy < self._capacity:
             self._begin(place, duration_ms, done)
         else:
@@ -126,7 +125,6 @@ class SharedMachine:
 
     def _end(self, place: SharedPlace, done: Callback, event: object) -> None:
         """End a piece of work; a waiting role goes before the next work of the same role."""
-        self._clock.touch(self)
         self._busy -= 1
         self._ended_ms = self._clock.now
         done = self._clock.bound(done)
@@ -216,7 +214,6 @@ class SharedHost:
         self._plan()
 
     def _go_on(self) -> None:
-        self._clock.touch(self)
         passed = self._clock.now - self._looked_ms
         self._looked_ms = self._clock.now
         for process in self._working if passed else ():
@@ -256,7 +253,6 @@ class SharedHost:
         self._ready.append(process)
 
     def _look(self, plan: int, event: object) -> None:
-        self._clock.touch(self)
         if plan != self._plans:
             return
         self._go_on()
@@ -284,14 +280,14 @@ def places(
     found: dict[str, RolePlace] = {}
     for role, machine in machines.items():
         if machine.costs is not None:
-            host = hosts.setdefault(machine.name, SharedHost(clock, machine.costs))
+            host = hosts.setdefault(machine.name, clock.kind(SharedHost)(clock, machine.costs))
             found[role] = HostedPlace(clock, host, np.random.SeedSequence([seed, *role.encode()]))
             continue
         if not (machine.contended or machine.idle_factor):
             found[role] = RolePlace(clock)
             continue
         if machine.name not in shared:
-            shared[machine.name] = SharedMachine(clock, machine)
+            shared[machine.name] = clock.kind(SharedMachine)(clock, machine)
         fresh = role in always_fresh
         found[role] = SharedPlace(clock, role, shared[machine.name], always_fresh=fresh)
     return found

@@ -7,7 +7,7 @@ simulation, so its results are the same to the last bit. A lane is given up wher
 * a comparison of times turns out otherwise than in lane 0;
 * a *place* (a role, a port, a machine, a host, the front desk) would meet two steps in another
   order. If no place does, then the lane's own simulation takes the same steps: a step reads and
-  changes only places that it has touched (``Clock.touch``).
+  changes only places that it has touched (``touch``; ``lane_world.py`` says where).
 
 Steps due together run in the order of their requests; who asked first is found by the same rule.
 """
@@ -15,7 +15,7 @@ Steps due together run in the order of their requests; who asked first is found 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ import numpy.typing as npt
 import simpy
 
 from treepipe.results.trace import Span
-from treepipe.sim.clock import Callback, Clock
+from treepipe.sim.clock import Callback, Clock, Place
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -34,6 +34,9 @@ DEEPEST = 16
 """Requests of requests followed to tell which of two steps due together was asked for first."""
 REMEMBERED = 2048
 """Steps, at least, whose requests are remembered to tell the order of steps due together."""
+
+
+NO_KINDS: Mapping[type[Any], type[Any]] = {}
 
 
 class NotAlikeError(Exception):
@@ -152,11 +155,10 @@ class NotedSpans(list[Span]):
 class LaneClock(Clock):
     """A clock of ``Times``, which notes which places its steps touch, and gives up lanes."""
 
-    in_lanes = True
-
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: Kept, kinds: Mapping[type[Any], type[Any]] = NO_KINDS) -> None:
+        """Begin at 0. ``kinds``: of places that report themselves (``lane_world.py``)."""
         super().__init__()
-        self.kept = kept
+        self.kept, self._kinds = kept, kinds
         self._moment = Times(np.zeros(len(kept.lanes)), kept)
         self.acting: LaneStep | None = None
         self._last: dict[Any, dict[str | None, LaneStep]] = {}
@@ -191,7 +193,15 @@ class LaneClock(Clock):
         self._pending.discard(step)
         callback(event)
 
+    def kind(self, place: type[Place]) -> type[Place]:
+        return self._kinds.get(place, place)
+
+    def passed(self, time_ms: Any) -> bool:
+        """Whether a time has come; gives up the lanes that decide otherwise than lane 0."""
+        return bool(time_ms <= self._moment)
+
     def advance(self, *times_ms: Any) -> None:
+        """Go on with the callback at the latest of these times, where that is to come."""
         moment = self._moment
         for each in times_ms:
             if type(each) is Times and each is not moment and (each.of > moment.of).any():
@@ -203,6 +213,8 @@ class LaneClock(Clock):
             self._moment = moment
 
     def touch(self, place: object, part: str | None = None) -> None:
+        """Report that the callback reads or changes a place; what it does commutes with what
+        touches another ``part``."""
         step, last = self.acting, self._last.get(place)
         if step is None:
             return  # everything is requested by the start

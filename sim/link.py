@@ -33,7 +33,6 @@ class Traffic:
 
     def ask(self, held: Resources, link: str, begin: StartTransfer) -> None:
         """Begin as soon as all of ``held`` is free."""
-        self._clock.touch(self)
         self._begin(self._queue.ask(held, Pending(link, begin, self._clock.now)))
 
     def _begin(self, started: list[tuple[Resources, Pending]]) -> None:
@@ -47,7 +46,6 @@ class Traffic:
         self._clock.after(until - now, partial(self._end, held, asked.link, now))
 
     def _end(self, held: Resources, link: str, since_ms: float, _: object) -> None:
-        self._clock.touch(self)
         self._clock.spent(link, "transfer", since_ms)
         self._begin(self._queue.end(held))
 
@@ -102,7 +100,6 @@ class SimulatedLink(Generic[Item]):
     def _begin(self, item: Item, size_bytes: int) -> float:
         clock, wire = self._clock, self._wire
         now = clock.now
-        clock.touch(wire.port)
         begin, free, due = wire.transfer(now, size_bytes)
         self._under_way.append(item)
         load = wire.load(size_bytes)
@@ -116,7 +113,6 @@ class SimulatedLink(Generic[Item]):
         return due if self._claim is not None and self._claim.until_delivered else free
 
     def _receive(self, port: Port, item: Item, sent: float, load: PortLoad, _: object) -> None:
-        self._clock.touch(port)
         begin = port.take(self._clock.now, load)
         self._due(port, item, sent, begin, port.free_ms, port.free_ms)
 

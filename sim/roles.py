@@ -28,7 +28,7 @@ from treepipe.core.messages import (
 from treepipe.core.recovery import CommitReporter, Committed, OpenRequestState
 from treepipe.core.requests import OpenRequest, RequestTrace
 from treepipe.core.stage import Prune
-from treepipe.core.stage_desk import Send
+from treepipe.core.stage_desk import Send, StageWork
 from treepipe.physics.host import HostTimes
 from treepipe.physics.timing import later
 from treepipe.results.trace import Kind
@@ -72,10 +72,8 @@ class Role:
     def __init__(self, world: World, placed: Placed, place: RolePlace) -> None:
         self._world, self._placed, self._place = world, placed, place
         self._unread: deque[tuple[Message, int]] = deque()
-        self._records = world.records
+        self._clock, self._records = world.clock, world.records
         self._serving: Work | None = None  # None while idle
-        self._resumed = False  # whether it has been at work until now
-        self._idle_ms = 0.0
 
     @property
     def name(self) -> str:
@@ -88,7 +86,6 @@ class Role:
 
     def hear(self, sender: str, message: Message) -> None:
         """Take a message that has to be unpacked."""
-        self._world.clock.touch(self)
         self._unread.append((message, self._world.size(sender, message)))
         self._wake()
 
@@ -104,15 +101,14 @@ class Role:
         """Let an idle role go on; on a host with costs its process has to wake, whatever for."""
         if self._serving is not None:
             return
-        costs, now = self._place.costs, self._world.clock.now
+        costs, now = self._place.costs, self._clock.now
         if costs is None:
             self._begin(0.0, self._go_on)
         else:
             self._begin(costs.wake, partial(self._woken, now))
 
     def _begin(self, wake_ms: float, callback: Callback) -> None:
-        self._serving, self._resumed = self._serve(), False
-        clock = self._world.clock
+        self._serving, clock = self._serve(), self._clock
         still_ms = self._place.until_ms - clock.now if self._place.until_ms else 0.0
         clock.after(max(0.0, still_ms) + wake_ms, callback)
 
@@ -123,16 +119,11 @@ class Role:
     def _go_on(self, _: object) -> None:
         """Work until a piece of work takes time, or all is done."""
         assert self._serving is not None  # it was woken
-        self._touch()
         duration_ms = next(self._serving, None)
         if duration_ms is None:
-            self._serving, self._idle_ms = None, self._world.clock.now
+            self._serving = None
         else:
-            self._resumed = True
             self._place.work(duration_ms, self._go_on)
-
-    def _touch(self) -> None:
-        self._world.clock.touch(self)
 
     def _unpack(self) -> Work:
         """Unpack all received messages."""
@@ -189,13 +180,11 @@ class StageRole(Role):
         self._successor = stages[number].name if stages[number:] else None
         self._hands_on = deployment.service.feedback == "ring" and self._successor is not None
         self._by_parts = self._placed.times.stage.by_parts
-        self._alone = deployment.service.clients == 1 and not deployment.arrivals_ms
         self._verifies = deployment.roles.verifies(pipeline, number)
         self._sends_all = number < len(stages) or deployment.roles.reads_states
         self._accepted = (
             AcceptedRows() if self._verifies and deployment.roles.reads_states else None
         )
-        self._looks = world.clock.in_lanes and self._alone and type(place) is RolePlace
 
     @property
     def state(self) -> str:
@@ -203,8 +192,7 @@ class StageRole(Role):
 
     def deliver(self, message: Message) -> None:
         segments = message.segments if isinstance(message, Flight) else ()
-        self._world.clock.touch(self, self._inlet(message))
-        self._desk.receive(message, (self._world.clock.now,) * len(segments))
+        self._desk.receive(message, (self._clock.now,) * len(segments))
         if self._hands_on and isinstance(message, Beat):  # costs a host no time
             self._world.send(self.name, (self._successor or "",), message)
         if self._accepted is not None and isinstance(message, Close):
@@ -212,55 +200,21 @@ class StageRole(Role):
         if self._desk.has_work:
             self._wake()
 
-    def _inlet(self, message: Message) -> str | None:
-        """Return the queue that a message joins, where the order of queues is of no matter: of a
-        single request, at a stage that looks into each (``_look``) or is busy (the index law)."""
-        queue = self._desk.queue if self._looks else None
-        known = self._serving is not None if queue is None else queue[0] == message.session
-        if isinstance(message, Close) or not (known and self._alone):
-            return None
-        return "words" if isinstance(message, Beat) else "segments"
-
-    def _touch(self) -> None:
-        if not self._looks:
-            super()._touch()
-        elif self._verifies and self._resumed:  # else it looks at once
-            self._world.clock.touch(self, "work")
-
-    def _look(self) -> None:
-        """In lanes, let what follows happen when it does in each of them.
-
-        The desk acts upon words, and upon the first segment; later ones change nothing. Where no
-        word is due without a segment, it does nothing before the first one has come: so it acts at
-        the later one of this time and of the segment's arrival. A segment that wakes the stage may
-        have come while its last work lasted: then the stage acts when that ended. (If it came
-        before that work began, the tie of these two times gives up the lane.)
-        """
-        clock, queue = self._world.clock, self._desk.queue
-        if queue is None:
-            clock.touch(self)
-            return
-        _, word_is_due, since_ms = queue
-        if since_ms is not None and word_is_due:
-            _ = later(since_ms, self._idle_ms) <= clock.now  # gives up the other lanes
-        elif since_ms is not None:
-            clock.advance(since_ms, self._idle_ms)
-        clock.touch(self, "words")
+    def _next_action(self) -> StageWork | None:
+        return self._desk.next_action()
 
     def _serve(self) -> Work:
         while True:
             if self._unread:
                 yield from self._unpack()
-            if self._looks:
-                self._look()
-            action = self._desk.next_action()
+            action = self._next_action()
             if action is None:
                 return
             if isinstance(action, Prune):
                 yield from self._prune(action)
                 continue
             if action.payloads:  # times at which segments were ready
-                self._world.clock.waited(self.name, "compute", max(action.payloads))
+                self._clock.waited(self.name, "compute", max(action.payloads))
             if isinstance(action, Send):
                 yield from self._send(self._onwards(action.flight, action.flight))
             else:
@@ -273,7 +227,7 @@ class StageRole(Role):
             yield self._placed.times.prune
             self._spent("prune", action.session, len(action.keep))
         elif self._records:
-            now, kept = self._world.clock.now, len(action.keep)
+            now, kept = self._clock.now, len(action.keep)
             self._world.note(self.name, "prune", now, action.session, kept)
 
     def _compute(self, flight: Flight) -> Work:
@@ -289,7 +243,7 @@ class StageRole(Role):
         if tokens:
             answers = self._world.verified(flight)
             yield from self._verify(flight, flight.answered_rows, answers)
-            now = self._world.clock.now
+            now = self._clock.now
             verified = Verified(flight, answers, self._states(flight, answers), now)
         yield from self._send(self._onwards(flight, verified))
 
@@ -311,7 +265,7 @@ class StageRole(Role):
         report, letters = self._desk.through(flight), list[Letter]()
         if report is not None:
             letters.append(((self._drafts[flight.draft],), report))
-        if self._desk.computed(flight, (self._world.clock.now,) * len(flight.segments)):
+        if self._desk.computed(flight, (self._clock.now,) * len(flight.segments)):
             letters += self._onwards(flight, flight)
         return letters
 
@@ -362,32 +316,28 @@ class DraftServer(Role):
 
     def open(self, held: OpenRequestState) -> None:
         """Take a request into the queue."""
-        self._world.clock.touch(self)
         asked = self._deployment.requests[held.assignment.request].started
         stages = len(self._stages[held.assignment.pipeline])
-        self._book.open(held, asked, self._new_schedule, stages, self._world.clock.now)
+        self._book.open(held, asked, self._new_schedule, stages, self._clock.now)
         self._wake()
 
     def lose(self, pipeline: int, worker: str) -> None:
         """Note a lost pipeline, whose requests end at the end of the current work."""
-        self._world.clock.touch(self)
         self._losses.append((pipeline, worker))
         self._wake()
 
     def deliver(self, message: Message) -> None:
         """Take a message, which joins the queue later, with its time of arrival."""
         assert isinstance(message, Flight | Verified | Through)
-        self._world.clock.touch(self)
-        self._inbox.append((message, self._world.clock.now))
+        self._inbox.append((message, self._clock.now))
         self._wake()
 
     def answers(self, flight: Flight) -> Answers:
         """Return the target's tokens at a flight's rows; empty for requests that are over."""
-        self._world.clock.touch(self)
         return tuple([self._answers(segment) for segment in flight.segments])
 
     def _serve(self) -> Work:
-        desk, clock = self._desk, self._world.clock
+        desk, clock = self._desk, self._clock
         while True:
             if self._unread:
                 yield from self._unpack()
@@ -461,7 +411,7 @@ class DraftServer(Role):
             return self._decide(orders, rows, emitted_ms, self._place.costs)
         if not orders.nothing:
             self._send(orders.letters(self._stages, self._feedback))
-            self._book.carry_out(orders, self._world.clock.now, emitted_ms)
+            self._book.carry_out(orders, self._clock.now, emitted_ms)
         return ()
 
     def _decide(
@@ -469,7 +419,7 @@ class DraftServer(Role):
     ) -> Work:
         yield costs.desk(rows)
         self._spent("desk", 0, 0)
-        self._book.carry_out(orders, self._world.clock.now, emitted_ms)
+        self._book.carry_out(orders, self._clock.now, emitted_ms)
         yield from self._pack(orders.letters(self._stages, self._feedback), costs)
 
     def _set_alarm(self) -> None:
@@ -477,10 +427,9 @@ class DraftServer(Role):
         wake_ms = self._desk.wake_ms
         if wake_ms is not None and not self._alarm:
             self._alarm = True
-            clock = self._world.clock
+            clock = self._clock
             clock.after(later(wake_ms - clock.now, 0.0), self._ring)
 
     def _ring(self, _: object) -> None:
-        self._world.clock.touch(self)
         self._alarm = False
         self._wake()

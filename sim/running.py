@@ -59,11 +59,11 @@ class RunningSystem(World):
         self.stopped = {n: StoppedPlace(self.clock, at[n]) for n in passing & at.keys()}
         at |= self.stopped
         self.drafts = [
-            DraftServer(self, deployment, number, source, at[placed.name])
+            self.clock.kind(DraftServer)(self, deployment, number, source, at[placed.name])
             for number, placed in enumerate(deployment.roles.drafts)
         ]
         stages = [
-            StageRole(self, deployment, pipeline, number, at[placed.name])
+            self.clock.kind(StageRole)(self, deployment, pipeline, number, at[placed.name])
             for pipeline, stages in enumerate(deployment.roles.pipelines)
             for number, placed in enumerate(stages, start=1)
         ]
@@ -113,7 +113,7 @@ class RunningSystem(World):
         numbers, and a second one for messages that bypass a central scheduler."""
         pairs = self.deployment.roles.connections
         seeds = iter(np.random.SeedSequence(self.deployment.seed).spawn(2 * len(pairs)))
-        traffic = Traffic(self.clock)
+        traffic = self.clock.kind(Traffic)(self.clock)
         return {
             unscheduled: {
                 pair: self._link(pair, np.random.default_rng(next(seeds)), traffic, unscheduled)
@@ -133,7 +133,7 @@ class RunningSystem(World):
         held = deployment.held(*pair, unscheduled=unscheduled)
         until_delivered = deployment.wiring.central_transfers and not unscheduled
         ports = Ports(self._ports[sender].sender, self._ports[receiver].receiver)
-        return SimulatedLink(
+        return self.clock.kind(SimulatedLink)(
             self.clock,
             deployment.link_for(*pair, unscheduled=unscheduled),
             partial(role.hear, sender) if heard else role.deliver,

@@ -27,7 +27,6 @@ from treepipe.scenario.faults import Injected
 from treepipe.sim.acceptance import AcceptanceSource
 from treepipe.sim.causes import ListeningClock, critical_path
 from treepipe.sim.clock import Clock
-from treepipe.sim.lanes import LaneClock
 from treepipe.sim.running import RequestListener, RunningSystem
 
 NO_PATHS = "no critical path is told: what faults cut short has no cause that it could follow"
@@ -42,15 +41,17 @@ class Simulation(RequestListener):
         source: AcceptanceSource,
         record_spans: bool,
         record_paths: bool = False,
-        lanes: LaneClock | None = None,
+        *,
+        clock: Clock | None = None,
+        spans: list[Span] | None = None,
     ) -> None:
         # Work cut short by a fault released no other work, so no path crosses a fault.
         pathless = record_paths and bool(deployment.faults.injected)
-        clock = ListeningClock() if record_paths and not pathless else Clock()
-        self.clock = lanes or clock
+        own = ListeningClock() if record_paths and not pathless else Clock()
+        self.clock = own if clock is None else clock
         self._source, self._front = source, front_desk(deployment)
         self._failover = Failover(deployment, self._front, deployment.faults.all_spares)
-        self.spans = list[Span]() if lanes is None else lanes.spans
+        self.spans = [] if spans is None else spans
         self.trace = Trace(
             deployment.roles.devices,
             self.spans,
@@ -88,8 +89,6 @@ class Simulation(RequestListener):
             planned = self._failing
             self.trace.faults.append(Fault(planned.worker, planned.kind, planned.at_ms, None))
         self._keep_turns()
-        if isinstance(self.clock, LaneClock):
-            self._drain(self.clock)
         self.trace.requests.sort(key=lambda request: request.session)
         return self.trace
 
@@ -103,7 +102,6 @@ class Simulation(RequestListener):
         return self.clock.events
 
     def finished(self, request: RequestTrace) -> None:
-        self.clock.touch(self)
         if isinstance(self.clock, ListeningClock):
             self.trace.paths += critical_path(self.clock.cause, request.session, edges(request))
             left = [each for draft in self._running.drafts for each in draft.requests]
@@ -123,7 +121,6 @@ class Simulation(RequestListener):
             self.clock.after(later(at - now, 0.0), partial(self._arrive, now, at))
 
     def _arrive(self, since_ms: float, at_ms: float, _: object) -> None:
-        self.clock.touch(self)
         if at_ms != self._awaited_ms:
             return  # a turn of a session came before, and this one is awaited anew
         self.clock.spent(ARRIVALS, "wait", since_ms)
@@ -152,15 +149,6 @@ class Simulation(RequestListener):
         if self.records:
             turns = [turn for draft in self._running.drafts for turn in draft.turns]
             self.trace.turns = [*self.trace.turns, *turns]
-
-    def _drain(self, clock: LaneClock) -> None:
-        """Let the clock take the steps behind the end of lane 0, and keep their turns, too."""
-        clock.turns = len(self.trace.turns)
-        known = [len(draft.turns) for draft in self._running.drafts]
-        clock.drain()
-        behind = zip(self._running.drafts, known, strict=True)
-        more = [turn for draft, count in behind for turn in draft.turns[count:]]
-        self.trace.turns = [*self.trace.turns, *more]
 
     # --- faults ----------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """A stage in lanes, with the messages of real runs at other times: each lane is the stage alone.
 
-Words and segments come in any order of the two; whatever condition ``StageRole._look`` lacked
+Words and segments come in any order of the two; whatever condition ``LaneStage._look`` lacked
 would let a kept lane differ.
 """
 
@@ -26,6 +26,7 @@ from treepipe.scenario.resolve import deploy
 from treepipe.sim import roles
 from treepipe.sim.clock import Clock
 from treepipe.sim.device import RolePlace
+from treepipe.sim.lane_world import KINDS
 from treepipe.sim.lanes import Kept, LaneClock, Times
 from treepipe.sim.predict import predict
 
@@ -64,7 +65,7 @@ def delivered(
 
     def noted(self: roles.StageRole, message: Message) -> None:
         if self.name == f"pipeline0.stage{STAGE}":
-            found.append((self._world.clock.now, message))
+            found.append((self._clock.now, message))
         deliver(self, message)
 
     with pytest.MonkeyPatch.context() as patched:
@@ -76,7 +77,7 @@ def delivered(
 def played(clock: Clock, deployment: Deployment, messages: Any, times: Sequence[Any]) -> World:
     """Let the messages come to a stage at these times."""
     world = World(clock)
-    stage = roles.StageRole(world, deployment, 0, STAGE, RolePlace(clock))  # type: ignore[arg-type]
+    stage = clock.kind(roles.StageRole)(world, deployment, 0, STAGE, RolePlace(clock))  # type: ignore[arg-type]
     for at, message in zip(times, messages, strict=True):
         clock.after(at, lambda _, message=message: stage.deliver(message))  # type: ignore[misc]
     with suppress(EmptySchedule):
@@ -105,7 +106,7 @@ def test_a_stage_in_lanes_is_the_stage_of_each_lane(
         own = [isinstance(message, Flight) is part for message in messages]
         times[own] = np.maximum.accumulate(times[own], axis=0)
     kept = Kept(lanes)
-    clock = LaneClock(kept)
+    clock = LaneClock(kept, KINDS)
     try:
         world = played(clock, deployment, messages, [Times(each, kept) for each in times])
     except ProtocolError:
