@@ -7,6 +7,7 @@ them, a key, so that a message costs as much as in a run.
 from __future__ import annotations
 
 import itertools
+import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,6 @@ from treepipe.executor.fleet import Fleet
 from treepipe.executor.lines import ControlLines
 from treepipe.executor.mailbox import TOKEN_BYTES
 from treepipe.executor.measure.link import link_profile
-from treepipe.executor.measure.profile_file import beside
 from treepipe.profiles.schema import LinkProfile
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.scenario import Scenario
@@ -72,6 +72,11 @@ def host_pairs(deployment: Deployment) -> list[HostPair]:
             f"key worker of a draft or a stage names another host's worker"
         )
     return [HostPair(ends, tuple(roles[both].values())) for both, ends in hosts.items()]
+
+
+def beside(scenario: Path, file: Path) -> str:
+    """Return a profile's file relative to a scenario's file."""
+    return Path(os.path.relpath(file.resolve(), scenario.resolve().parent)).as_posix()
 
 
 def pair_sections(deployment: Deployment, files: Mapping[HostPair, Path]) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ from treepipe.executor.clock import now_ms
 from treepipe.executor.control import ANSWERS, LinkEnd, Measure
 from treepipe.executor.mailbox import TOKEN_BYTES, Outbox, Ping
 from treepipe.executor.measure import calibrate, link
+from treepipe.executor.measure.calibrate import write_profile
 from treepipe.executor.measure.link import link_profile, round_trips
 from treepipe.executor.measure.pairs import (
     HostPair,
@@ -36,7 +37,6 @@ from treepipe.executor.measure.pairs import (
     with_pairs,
 )
 from treepipe.executor.measure.peer import SIZES, WIDTH, End, serve
-from treepipe.executor.measure.profile_file import write_profile
 from treepipe.executor.transport import KeyPair, ZeroMQ
 from treepipe.files.toml_file import read_toml
 from treepipe.profiles.schema import LinkProfile, MeasuredOrigin
