@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from treepipe.core.errors import UserError
-from treepipe.executor.addresses import LOOPBACK, parse_address, route, tcp
+from treepipe.executor.addresses import parse_address
 from treepipe.executor.computing import DTYPES, gpu_fault
 from treepipe.executor.fleet import Fleet
 from treepipe.executor.measure.acceptance import acceptance_profile, open_pair
@@ -33,7 +33,6 @@ from treepipe.executor.measure.pairs import (
     summary,
     with_pairs,
 )
-from treepipe.executor.measure.peer import End, local_peer, numeric
 from treepipe.executor.measure.requests import (
     TEXTS,
     AcceptanceRequest,
@@ -95,34 +94,29 @@ def calibrate_links(asked: LinksRequest, say: Progress) -> list[Path]:
         if asked.scenario_out is not None:
             raise UserError("--scenario-out: is for a scenario's links, and no scenario is given")
         return [_one_link(asked.peer, asked, say)]
-    if asked.peer is not None:
-        raise UserError(f"--peer {asked.peer}: a scenario names the hosts itself; give one of both")
+    for option, given in (("peer", asked.peer), ("key", asked.key)):
+        if given is not None:
+            raise UserError(f"--{option} {given}: a scenario says it; give one of both")
     return _scenario_links(Scenario.load(asked.scenario), asked, say)
 
 
 def _one_link(peer: str | None, asked: LinksRequest, say: Progress) -> Path:
-    """Measure the link to a peer; without one, to another process of this host."""
-    out = Path(asked.out or "calibrated-link.toml")
+    """Measure the link to a peer's worker; without one, to another process of this host."""
+    out, name = Path(asked.out or "calibrated-link.toml"), peer or "another process of this host"
     claim(out, asked.force)
-    with contextlib.ExitStack() as stack:
-        if peer is None:
-            name, here = "another process of this host", LOOPBACK
-            address = stack.enter_context(local_peer())
-        else:
-            host, port = parse_address(peer, "--peer")
-            host = numeric(host, "--peer")
-            name, here, address = peer, route(host), tcp(host, port)
-        end = stack.enter_context(contextlib.closing(End(here, 0, "--peer")))
-        here, there = (each.removeprefix("tcp://") for each in (end.inbox.address, address))
-        hint = f"does 'treepipe calibrate peer' listen there, and can it reach {here}?"
-        session, start = LinkSession(end, address, f"--peer {there}", hint), time.perf_counter()
-        try:
-            session.run(Effort(asked.seconds, turns=TURNS), say)
-        finally:
-            spent, ends = time.perf_counter() - start, f"{platform.node()} to {name}"
-            profile = link_profile(session.samples, ends, spent, link_versions())
-            if profile is not None:
-                write_profile(profile, f"Link to {name}, by treepipe calibrate links.", out)
+    if peer is not None:
+        parse_address(peer, "--peer")
+    with contextlib.closing(Fleet([] if peer is None else [peer])) as fleet:
+        fleet.meet(asked.key)
+        with PairsSession(fleet).end_here(peer) as end:
+            session, start = LinkSession(end, f"link to {name}"), time.perf_counter()
+            try:
+                session.run(Effort(asked.seconds, turns=TURNS), say)
+            finally:
+                spent, ends = time.perf_counter() - start, f"{platform.node()} to {name}"
+                profile = link_profile(session.samples, ends, spent, link_versions())
+                if profile is not None:
+                    write_profile(profile, f"Link to {name}, by treepipe calibrate links.", out)
     return out
 
 

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from tests.worlds.command_line import Terminal
-from treepipe.cli.show_profiles import SIZES, curves_of, show_profile, unmeasured
+from treepipe.cli.show_profiles import curves_of, show_profile, unmeasured
 from treepipe.executor.measure.calibrate import write_profile
 from treepipe.physics.timing import JitterKind, LinkTimes
 from treepipe.physics.transfers import Wire

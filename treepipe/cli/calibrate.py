@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -57,21 +57,6 @@ def links(asked: LinksRequest, verbosity: Verbosity) -> None:
     from treepipe.executor.measure.calibrate import calibrate_links
 
     _measure(calibrate_links, asked, verbosity, _show if asked.scenario is None else _show_table)
-
-
-@app.command()
-def peer(
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="An address of this host.")],
-) -> None:
-    """Answer `treepipe calibrate links` of another host, until interrupted."""
-    need_executor("treepipe calibrate")
-    from treepipe.executor.addresses import parse_address
-
-    host, port = parse_address(listen, "--listen")  # before PyTorch, which takes seconds to load
-    from treepipe.executor.measure.peer import listen as listen_at
-    from treepipe.results.show import console
-
-    listen_at(host, port, lambda address: console().print(f"listening at {address}"))
 
 
 @app.command()
