@@ -102,7 +102,7 @@ class Become:
 
 @dataclass(frozen=True, slots=True)
 class LinkEnd:
-    """The worker has no role but is one end of a measured link (``measure/peer.py``).
+    """The worker has no role but is one end of a measured link (``measure/link.py``).
 
     ``peer`` names the other end, whose messages alone it admits; both hold ``token`` and ``key``.
     """

@@ -49,10 +49,10 @@ class Ping:
     """A message between the two ends of a measured link; never part of a run.
 
     The receiver answers "answer" with the same ping and hidden states; it does not answer "nothing"
-    (within a burst) and "leave" (at the end).
+    (within a burst).
     """
 
-    asks: Literal["nothing", "answer", "leave"]
+    asks: Literal["nothing", "answer"]
 
 
 Body: TypeAlias = Message | Ping

@@ -89,19 +89,18 @@ def _serve_role(role: RoleSettings, line: Frames, pulse: Pulse) -> NoReturn:
 
 def _serve_link(named: control.LinkEnd, line: Frames, pulse_pipe: Connection) -> None:
     """Answer the other end of a link, and time round trips to it on the controller's order."""
-    from treepipe.executor.measure.link import round_trips
-    from treepipe.executor.measure.peer import End, serve
+    from treepipe.executor.measure.link import End, round_trips, serve
 
     use(ONE_CORE)
     pulse, listen = Pulse(pulse_pipe, named.timeout_ms), _expect(line, control.Listen)
-    with contextlib.closing(End(listen.host, named.port, "key base_port", named)) as end:
+    with contextlib.closing(End(listen.host, named)) as end:
         end.inbox.watch(line.fileno())
         _say(line, control.Listening(end.inbox.address))
-        end.ways = _expect(line, control.Connect).addresses
+        end.connect(_expect(line, control.Connect).addresses[named.peer])
         pulse.idle = end.inbox.rests
         _say(line, control.Loaded())
         serve(end)
-        _say(line, round_trips(end, named.peer, _expect(line, control.Measure)))
+        _say(line, round_trips(end, _expect(line, control.Measure)))
         _next_order(line)  # raises when the line ends
 
 

@@ -22,9 +22,8 @@ import torch
 
 from treepipe.core.errors import RunError, UserError
 from treepipe.executor.clock import now_ms
-from treepipe.executor.control import Measure, RoundTrips
-from treepipe.executor.mailbox import Ping
-from treepipe.executor.measure.peer import SIZES, WIDTH, End
+from treepipe.executor.control import LinkEnd, Measure, RoundTrips
+from treepipe.executor.mailbox import Gate, Inbox, Outbox, Ping
 from treepipe.executor.measure.timing import (
     Effort,
     HostClock,
@@ -35,6 +34,7 @@ from treepipe.executor.measure.timing import (
     measured,
 )
 from treepipe.executor.processor import software
+from treepipe.executor.transport import ZeroMQ
 from treepipe.profiles.schema import LinkProfile, MeasuredOrigin
 from treepipe.progress import Progress, silent
 
@@ -43,6 +43,11 @@ Key: TypeAlias = tuple[Literal["trip", "burst", "train"], int]
 number of bytes, of which only an empty message at its end is answered."""
 Jitter: TypeAlias = Literal["half_normal", "exponential"]
 
+ANY_TIME = 0.0
+WIDTH = 256
+"""Width of hidden states: a row is 1 KiB."""
+SIZES = tuple(1024 * 4**power for power in range(7))
+"""Message sizes in bytes: 1 KiB to 4 MiB."""
 BURST = 32
 CAR = 64 * 1024
 """Bytes of each message of a train."""
@@ -61,14 +66,60 @@ FIRST_MS, ANSWER_MS = 5e3, 60e3
 QUANTILES = np.array((0.25, 0.5, 0.75, 0.95))
 
 
+class End:
+    """One end of a measured link, with the executor's inbox and outbox as a worker has them, since
+    encoding and decoding a message belongs to a link's time.
+
+    Messages are due at once (``ANY_TIME``), since two hosts' clocks differ.
+    """
+
+    def __init__(self, host: str, named: LinkEnd) -> None:
+        """Listen for messages of the other end. Raises ``UserError`` if it cannot listen there."""
+        self._transport, self._named = ZeroMQ(named.key), named
+        self._outbox: Outbox | None = None
+        try:
+            self.inbox = Inbox(
+                self._transport, named.port, "calibration", host, "key base_port", gate_of(named)
+            )
+        except UserError:
+            self._transport.close()
+            raise
+
+    def connect(self, way: str) -> None:
+        """Connect to the address of the other end's inbox."""
+        named = self._named
+        ends = named.name, named.peer
+        self._outbox = Outbox(self._transport, way, ends, None, named.token)
+
+    def send(self, message: Ping, hidden: torch.Tensor | None) -> None:
+        assert self._outbox is not None, "connected first"
+        self._outbox.send(message, ANY_TIME, 0, hidden)
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+def gate_of(named: LinkEnd) -> Gate:
+    """Make a gate for pings of the other end alone, up to the largest timed size."""
+    most_rows = SIZES[-1] // (4 * WIDTH)
+    ends = frozenset({named.peer}), frozenset({named.name})
+    return Gate(named.token, *ends, (Ping,), WIDTH, most_rows, waits=False)
+
+
+def serve(end: End) -> None:
+    """Answer pings that request it, until a watched descriptor becomes readable."""
+    while (received := end.inbox.get()) is not None:
+        if received.envelope.body == Ping("answer"):
+            end.send(Ping("answer"), received.hidden)
+
+
 @dataclass(slots=True)
 class LinkSession:
-    """Round trips with a peer, by name or address; ``samples`` grows while ``run`` works."""
+    """Round trips with the other end; ``samples`` grows while ``run`` works, and ``link`` names it
+    in errors."""
 
     end: End
-    peer: str
     link: str
-    hint: str
     clock: WorkTimer = field(default_factory=HostClock)
     samples: Samples[Key] = field(default_factory=dict)
     now_ms: Callable[[], float] = now_ms
@@ -78,17 +129,15 @@ class LinkSession:
 
     def run(self, effort: Effort, say: Progress) -> None:
         """Measure. Raises ``UserError`` without an answer, ``RunError`` if a later one is lost."""
-        try:
-            if not self._trip(1, None, FIRST_MS):
-                wait = f"{FIRST_MS / 1e3:g} s"
-                raise UserError(f"{self.link}: no answer within {wait}; {self.hint}")
-            probes = list(self._probes())
-            say("round trips", 100)
-            Sampler(self.clock, self.samples, lambda: self.now_ms() / 1e3).measure(
-                probes, effort, say
+        if not self._trip(1, None, FIRST_MS):
+            raise UserError(
+                f"{self.link}: no answer within {FIRST_MS / 1e3:g} s; can the two hosts reach each "
+                f"other's ports, as in a run?"
             )
-        finally:
-            self.end.send(self.peer, Ping("leave"), None)
+        probes = list(self._probes())
+        say("round trips", 100)
+        sampler = Sampler(self.clock, self.samples, lambda: self.now_ms() / 1e3)
+        sampler.measure(probes, effort, say)
 
     def _probes(self) -> Iterator[Probe[Key]]:
         yield Probe(("trip", 0), partial(self._exchange, 1, None))
@@ -127,7 +176,7 @@ class LinkSession:
     def _train(self, cars: int) -> None:
         hidden = torch.zeros(CAR // (4 * WIDTH), WIDTH)
         for _ in range(cars):
-            self.end.send(self.peer, Ping("nothing"), hidden)
+            self.end.send(Ping("nothing"), hidden)
         self._exchange(1, None)
 
     def _exchange(self, messages: int, hidden: torch.Tensor | None) -> None:
@@ -137,15 +186,14 @@ class LinkSession:
     def _trip(self, messages: int, hidden: torch.Tensor | None, wait_ms: float) -> bool:
         """Send messages of which the other end answers the last one; return whether it did."""
         for _ in range(messages - 1):
-            self.end.send(self.peer, Ping("nothing"), hidden)
-        self.end.send(self.peer, Ping("answer"), hidden)
+            self.end.send(Ping("nothing"), hidden)
+        self.end.send(Ping("answer"), hidden)
         return self.end.inbox.get(self.now_ms() + wait_ms) is not None
 
 
-def round_trips(end: End, peer: str, asked: Measure) -> RoundTrips:
+def round_trips(end: End, asked: Measure) -> RoundTrips:
     """Time the link to an end that the coordinator has started. Raises as ``LinkSession.run``."""
-    hint = "can the two hosts reach each other's ports, as in a run?"
-    session, start = LinkSession(end, peer, asked.link, hint), time.perf_counter()
+    session, start = LinkSession(end, asked.link), time.perf_counter()
     session.run(Effort(asked.seconds, turns=TURNS), silent)
     samples = tuple((kind, size, taken) for (kind, size), taken in session.samples.items())
     seconds = time.perf_counter() - start

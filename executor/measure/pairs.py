@@ -6,10 +6,13 @@ them, a key, so that a message costs as much as in a run.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +21,11 @@ from treepipe.executor import control
 from treepipe.executor.fleet import Fleet
 from treepipe.executor.lines import ControlLines
 from treepipe.executor.mailbox import TOKEN_BYTES
-from treepipe.executor.measure.link import link_profile
-from treepipe.executor.measure.profile_file import beside
+from treepipe.executor.measure.link import End, link_profile
+from treepipe.executor.transport import KeyPair
 from treepipe.profiles.schema import LinkProfile
 from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.faults import DEFAULT_TIMEOUT_MS
 from treepipe.scenario.scenario import Scenario
 
 
@@ -72,6 +76,11 @@ def host_pairs(deployment: Deployment) -> list[HostPair]:
             f"key worker of a draft or a stage names another host's worker"
         )
     return [HostPair(ends, tuple(roles[both].values())) for both, ends in hosts.items()]
+
+
+def beside(scenario: Path, file: Path) -> str:
+    """Return a profile's file relative to a scenario's file."""
+    return Path(os.path.relpath(file.resolve(), scenario.resolve().parent)).as_posix()
 
 
 def pair_sections(deployment: Deployment, files: Mapping[HostPair, Path]) -> list[dict[str, Any]]:
@@ -125,8 +134,13 @@ class PairsSession:
     """A measurement of links between hosts with which ``fleet`` has sessions."""
 
     fleet: Fleet
-    timeout_ms: float
-    base_port: int
+    timeout_ms: float = DEFAULT_TIMEOUT_MS
+    base_port: int = 0
+    token: bytes = field(default_factory=partial(secrets.token_bytes, TOKEN_BYTES))
+    key: KeyPair | None = None
+
+    def __post_init__(self) -> None:
+        self.key = self.fleet.new_key()
 
     def measure(self, pair: HostPair, seconds: float) -> LinkProfile:
         """Time a pair's link.
@@ -135,42 +149,51 @@ class PairsSession:
             UserError: the two hosts do not reach each other.
             RunError: a host is gone, or there were too few round trips.
         """
-        lines, ends = ControlLines(self.timeout_ms, {}), _processes(pair)
-        near = ends[0]
-        try:
-            self._start(ends, lines)
-            lines.order(near.name, control.Measure(f"link {pair}", seconds))
-            found = lines.answer(near.name, control.RoundTrips)
-        finally:
-            lines.end()
+        near, far = (".".join(ends) for ends in (pair.roles[0], pair.roles[0][::-1]))
+        ends = _Process(near, far, pair.hosts[0]), _Process(far, near, pair.hosts[1])
+        with self._started(ends, {}) as lines:
+            lines.order(near, control.Measure(f"link {pair}", seconds))
+            found = lines.answer(near, control.RoundTrips)
         samples = {(kind, size): taken for kind, size, taken in found.samples}
         profile = link_profile(samples, f"{found.node}, {pair}", found.seconds, found.versions)
         if profile is None:
             raise RunError(f"link {pair}: too few round trips in {found.seconds:.0f} s")
         return profile
 
-    def _start(self, processes: Sequence[_Process], lines: ControlLines) -> None:
-        """Start the ends of a link, and send each the address of its other end."""
-        token, key, fleet = secrets.token_bytes(TOKEN_BYTES), self.fleet.new_key(), self.fleet
-        addresses = dict[str, str]()
-        for number, each in enumerate(processes):
-            port = self.base_port + number if self.base_port else 0
-            fleet.start(each.host, each.name, lines)
-            lines.order(
-                each.name, control.LinkEnd(each.name, each.peer, port, self.timeout_ms, token, key)
-            )
-            lines.order(each.name, control.Listen(fleet.listens_on(each.host)))
-        for each in processes:
-            addresses[each.name] = lines.answer(each.name, control.Listening).address
-        for each in processes:
-            way = fleet.way(addresses[each.peer], each.host)
-            lines.order(each.name, control.Connect({each.peer: way}, {}))
-        for each in processes:
-            lines.answer(each.name, control.Loaded)
-            lines.watch.serves(each.name)
+    @contextlib.contextmanager
+    def end_here(self, host: str | None) -> Iterator[End]:
+        """Yield an end in this process; the other one is a process at ``host`` (None: here)."""
+        near = self._end(_Process("here", "there", None))
+        with contextlib.closing(End(self.fleet.listens_on(None), near)) as end:
+            addresses = {near.name: end.inbox.address}
+            with self._started([_Process("there", "here", host)], addresses):
+                end.connect(self.fleet.way(addresses["there"], None))
+                yield end
 
+    def _end(self, process: _Process, number: int = 0) -> control.LinkEnd:
+        port = self.base_port + number if self.base_port else 0
+        ends = process.name, process.peer
+        return control.LinkEnd(*ends, port, self.timeout_ms, self.token, self.key)
 
-def _processes(pair: HostPair) -> tuple[_Process, _Process]:
-    """Return the end that measures, and the end that answers."""
-    near, far = (".".join(ends) for ends in (pair.roles[0], pair.roles[0][::-1]))
-    return _Process(near, far, pair.hosts[0]), _Process(far, near, pair.hosts[1])
+    @contextlib.contextmanager
+    def _started(
+        self, processes: Sequence[_Process], addresses: dict[str, str]
+    ) -> Iterator[ControlLines]:
+        """Start the ends of a link, send each the address of its other end, and end them."""
+        lines, fleet = ControlLines(self.timeout_ms, {}), self.fleet
+        try:
+            for number, each in enumerate(processes):
+                fleet.start(each.host, each.name, lines)
+                lines.order(each.name, self._end(each, number))
+                lines.order(each.name, control.Listen(fleet.listens_on(each.host)))
+            for each in processes:
+                addresses[each.name] = lines.answer(each.name, control.Listening).address
+            for each in processes:
+                way = fleet.way(addresses[each.peer], each.host)
+                lines.order(each.name, control.Connect({each.peer: way}, {}))
+            for each in processes:
+                lines.answer(each.name, control.Loaded)
+                lines.watch.serves(each.name)
+            yield lines
+        finally:
+            lines.end()

@@ -70,8 +70,11 @@ class LinksRequest:
     peer: Annotated[
         str | None,
         typer.Option(
-            metavar="HOST:PORT", help="A `treepipe calibrate peer`; default one of this host."
+            metavar="HOST:PORT", help="A `treepipe worker`; default another process of this host."
         ),
+    ] = None
+    key: Annotated[
+        Path | None, typer.Option(help="The key that the peer holds; not needed on the loopback.")
     ] = None
     seconds: Annotated[
         float, typer.Option(min=1, max=LONGEST_S, help="Time to spend on each link at most.")

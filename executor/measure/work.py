@@ -1,4 +1,4 @@
-"""The timed work: peak figures, a block of layers, the model's two ends, and a draft.
+"""The timed work: peak figures, a block of layers, the model's two ends, a draft, and rules.
 
 Rows are those of a token tree, as in serving; a single row is a committed one (plain decoding).
 The context is random committed cache entries, since times do not depend on their values.
@@ -6,10 +6,10 @@ The context is random committed cache entries, since times do not depend on thei
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -17,14 +17,25 @@ from pydantic import Field, NonNegativeInt, field_validator
 
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
+from treepipe.core.verification import (
+    DRAWN,
+    Distribution,
+    Rule,
+    RuleName,
+    Sampling,
+    draw_without_replacement,
+    target_distribution,
+)
 from treepipe.executor.cache import TreeCache
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.computing import DTYPES
 from treepipe.executor.draft_model import LanguageModelDraft
 from treepipe.executor.measure.timing import Probe
 from treepipe.executor.stage_model import Part, StageModel, TargetEnds
+from treepipe.executor.verifier import distribution_of, new_rule
 from treepipe.files.section import Count, Section
 from treepipe.scenario.computing import Computed
+from treepipe.scenario.schema import SamplingSection
 
 WorkKind: TypeAlias = Literal[
     "block", "shared", "single", "head", "shared head", "embedding", "draft", "prune"
@@ -54,6 +65,19 @@ SHARING = 3
 """Number of requests of a pass that they share."""
 SINGLE_TOKENS = 16
 """Most rows of one layer alone, enough to separate a call's fixed cost."""
+SamplingPoint: TypeAlias = tuple[RuleName, bool, int]
+"""Rule, whether it truncates, and the candidates per row of a draft pass (0: the target's rows)."""
+
+SAMPLED_ROWS = 4
+"""Rows per timed piece of work, some of which a rule accepts and some not."""
+DRAWS = (1, 4)
+"""Candidates of the timed draft passes: a chain's and a tree's."""
+LOGITS, NOISE = 5.0, 2.0
+"""Standard deviations of the target's logits, and of the draft's difference from them. Nine tenths
+of the probability then lie on some 20 of 128,256 tokens, as of trained models, and a rule takes as
+long as with those: its time depends on the number of tokens, on whether top-k or top-p truncates,
+and, where the rule rejects children, on how often."""
+TOP_P = 0.9
 
 
 class Points(Section):
@@ -242,3 +266,41 @@ def _restore(cache: TreeCache, context: int) -> None:
     """Drop the entries that a pass has appended."""
     cache.prune((), 0)
     cache.truncate(context)
+
+
+# --- verification rules that sample -------------------------------------------------------------
+
+
+def sampling_probes(vocabulary: int, bench: Bench) -> Iterator[Probe[SamplingPoint]]:
+    """Yield a judgement of rows by each rule, and draws for the rules that need a draft."""
+    logits = torch.randn(SAMPLED_ROWS, vocabulary) * LOGITS
+    guessed = (logits + torch.randn(SAMPLED_ROWS, vocabulary) * NOISE).double().log_softmax(-1)
+    logits = logits.to(bench.device, bench.dtype)
+    for name in get_args(RuleName):
+        rule = new_rule(SamplingSection(rule=name, temperature=1.0), np.random.default_rng(0))
+        for truncated in (False, True):
+            sampling = Sampling(1.0, TOP_P if truncated else 1.0)
+            drafted = [distribution_of(row, sampling) for row in guessed]
+            judge = partial(_judge, rule, logits, sampling, drafted)
+            yield Probe((name, truncated, 0), judge)
+            if rule.needs_draft:
+                for candidates in DRAWS:
+                    drawn = candidates if name in DRAWN else 0
+                    yield Probe(
+                        (name, truncated, candidates), partial(_draw, guessed, sampling, drawn)
+                    )
+
+
+def _judge(
+    rule: Rule, logits: torch.Tensor, sampling: Sampling, drafted: Sequence[Distribution]
+) -> None:
+    """Judge each row with the draft's best token as its child."""
+    for row, q in zip(logits, drafted, strict=True):
+        rule.next_token(distribution_of(row, sampling), [int(q.argmax())], q)
+
+
+def _draw(log_probs: torch.Tensor, sampling: Sampling, candidates: int) -> None:
+    """Keep each row's distribution, and draw from it, as ``RememberingDraft`` does."""
+    rng = np.random.default_rng(0)
+    for row in log_probs.numpy():
+        draw_without_replacement(target_distribution(row, sampling), candidates, rng)

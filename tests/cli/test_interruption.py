@@ -160,7 +160,6 @@ AT_WORK = {
     "calibrate": ("", "calibrate"),
     "calibrate links": ("forkserver", "calibrate", "links"),
     "calibrate run": ("forkserver", "calibrate", "run", "hosts.toml"),
-    "calibrate peer": ("stdout", "calibrate", "peer", "--listen", "127.0.0.1:PORT"),
     "worker": ("stderr", "worker", "--listen", "127.0.0.1:PORT"),
     "check": ("", "check", "--executor", "ours"),
 }

@@ -12,11 +12,10 @@ import pytest
 from rich.console import Console
 
 from tests.worlds.command_line import Terminal
-from treepipe.cli.show_profiles import show_profile
-from treepipe.executor.measure.profile_file import write_profile
+from treepipe.cli.show_profiles import curves_of, show_profile, unmeasured
+from treepipe.executor.measure.calibrate import write_profile
 from treepipe.physics.timing import JitterKind, LinkTimes
 from treepipe.physics.transfers import Wire
-from treepipe.profiles.curves import SIZES, curves_of
 from treepipe.profiles.library import LIBRARY, load_any
 from treepipe.profiles.schema import DeviceProfile, LinkProfile
 
@@ -61,19 +60,19 @@ def test_times_beyond_the_measured_rows_are_marked(tmp_path: Path) -> None:
     assert [len(cells) for cells in rows["256"]] == [4, 4, 2]
     assert not any("~" in cell for cells in rows["256"] for cell in cells)
     assert all(cell.startswith("~") for cells in rows["2,048"] for cell in cells)
-    assert rows["end"] == [["~ not measured: extrapolated"]]
+    assert rows["end"] == [["~ extrapolated"]]
 
 
 def test_a_context_that_was_not_measured_is_marked() -> None:
     """Attention is added by the roofline, and it is said so."""
     kind, profile = load_any(LIBRARY / "devices" / "rtx-3090.toml")
-    shown = curves_of(profile, "rtx-3090")
-    layer, _, head = next(iter(shown.curves.values()))
+    curves, notes = curves_of(profile, "rtx-3090")
+    layer, _, head = next(iter(curves.values()))
     assert kind == "devices"
     assert not layer.measured(64)
     assert head.measured(64)
-    assert "from peak figures" in shown.unmeasured
-    assert any("added by the roofline" in note for note in shown.notes)
+    assert "from peak figures" in unmeasured(profile, curves)
+    assert any("added by the roofline" in note for note in notes)
 
 
 def test_a_link_shows_its_mean_jitter_and_where_measuring_ended(tmp_path: Path) -> None:
@@ -102,12 +101,11 @@ def test_the_mean_of_a_transfer_is_what_a_wire_takes(jitter: JitterKind) -> None
     assert np.mean(taken) == pytest.approx(times.mean_ms(10_000), abs=4 * error)
 
 
-def test_estimates_are_told_as_such() -> None:
-    _, profile = load_any(LIBRARY / "links" / "wifi.toml")
-    shown = curves_of(profile, "wifi")
-    assert shown.uncertainty == 1.0
-    assert shown.unmeasured == ""
-    assert all(curve.measured(size) for curve in shown.curves["wifi"] for size in SIZES)
+def test_estimates_are_told_as_such(terminal: Terminal) -> None:
+    """In every title, and as a whole, so that no time of it is marked."""
+    shown = terminal.succeeds("profiles", "wifi")
+    assert "wifi: milliseconds, an estimate, ± 100%" in shown
+    assert "~" not in shown
 
 
 def test_the_times_of_a_sampling_rule_are_shown(tmp_path: Path) -> None:

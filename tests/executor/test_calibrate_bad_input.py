@@ -12,7 +12,6 @@ from tests.worlds.command_line import SCENARIO, Terminal, call
 from tests.worlds.placed import A, B, C, scenario_at
 from treepipe import calibrate
 from treepipe.core.errors import UserError
-from treepipe.executor.measure import link
 from treepipe.executor.measure.in_place import prompts_from_anywhere
 from treepipe.executor.prompts import load_texts
 from treepipe.profiles.library import REFERENCE, load_device
@@ -63,14 +62,13 @@ REFUSED = [
     # One link:
     ("links --peer somewhere", "--peer somewhere: must be HOST:PORT"),
     ("links --peer somewhere:0", "--peer somewhere:0: must be HOST:PORT"),
-    ("links --peer no.such.host.invalid:5555", "there is no host of that name"),
-    ("links --peer 127.0.0.1:1", "--peer 127.0.0.1:1: no answer within 0.2 s"),
+    (f"links --peer {A}", f"worker '{A}' needs key run.key, the file of the key"),
+    (f"links --peer {A} --key none.key", "none.key"),
     ("links --out none/link.toml", "there is no folder none"),
     ("--out link.toml links", "--out: stands before 'links' and would not count"),
-    ("peer --listen 5555", "--listen 5555: must be HOST:PORT"),
-    ("peer --listen 192.0.2.1:5555", "192.0.2.1 is no address that calibration could"),
     # The links of a scenario:
-    (f"links hosts.toml --peer {A}", f"--peer {A}: a scenario names the hosts itself"),
+    (f"links hosts.toml --peer {A}", f"--peer {A}: a scenario says it"),
+    ("links hosts.toml --key k", "--key k: a scenario says it"),
     ("links --scenario-out x.toml", "--scenario-out: is for a scenario's links, and no scenario"),
     ("links one.toml", "one.toml: all roles are on one host, so that there is no link to measure"),
     ("links none.toml", "none.toml: there is no such file"),
@@ -119,7 +117,6 @@ def user(terminal: Terminal) -> Terminal:
     for folder, file in (("old", "links.toml"), ("bare", "config.json")):
         (terminal.folder / folder).mkdir()
         (terminal.folder / folder / file).write_text("{}")
-    terminal.monkeypatch.setattr(link, "FIRST_MS", 200.0)
     return terminal
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worlds.command_line import SCENARIO, Terminal
-from tests.worlds.hosts import free_port
+from tests.worlds.hosts import serving
 from treepipe.core.errors import RunError
 from treepipe.executor.mailbox import Ping
 from treepipe.executor.measure import link
@@ -30,6 +27,7 @@ from treepipe.executor.measure.link import (
 )
 from treepipe.executor.measure.requests import LinksRequest
 from treepipe.executor.measure.timing import Effort, Samples
+from treepipe.executor.remote import status
 from treepipe.physics.timing import LinkTimes
 from treepipe.physics.transfers import Wire
 from treepipe.profiles.check import check_file
@@ -57,31 +55,14 @@ def test_a_process_of_this_host_is_measured_and_simulates(terminal: Terminal) ->
     terminal.succeeds("simulate", path, "--quiet")
 
 
-def test_a_peer_that_listens_is_measured(terminal: Terminal) -> None:
-    """It goes on for whoever comes next, but two cannot listen at one address."""
-    port = free_port()
-    command = [sys.executable, "-m", "treepipe", "calibrate", "peer", "--listen"]
-    peer = subprocess.Popen(
-        [*command, f"127.0.0.1:{port}"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    try:
-        assert peer.stdout is not None
-        assert peer.stdout.readline().decode() == f"listening at tcp://127.0.0.1:{port}\n"
-        arguments = ("--peer", f"localhost:{port}", "--seconds", 1, "--quiet")
+def test_a_worker_of_another_host_is_a_peer(terminal: Terminal) -> None:
+    """It goes on for whoever comes next."""
+    with serving() as worker:
+        arguments = ("--peer", worker.address, "--seconds", 1, "--quiet")
         for name in ("1.toml", "2.toml"):
             terminal.succeeds("calibrate", "links", *arguments, "--out", name)
-            assert f"localhost:{port}" in load(terminal.folder / name).origin.hardware
-        taken = f"--listen 127.0.0.1:{port}: port {port}"
-        terminal.refuses(taken, "calibrate", "peer", "--listen", f"127.0.0.1:{port}")
-        peer.send_signal(signal.SIGINT)
-        _, error = peer.communicate(timeout=60)
-        assert (peer.returncode, b"Traceback" in error) == (130, False)
-    finally:
-        peer.kill()
-        peer.wait()
+            assert worker.address in load(terminal.folder / name).origin.hardware
+        assert status(worker.address, None).sessions == 2
 
 
 def test_an_interruption_keeps_what_is_measured(tmp_path: Path) -> None:
@@ -155,7 +136,7 @@ class SimulatedEnd:
         self._there, self._back = (Wire(times, np.random.default_rng(0)) for _ in range(2))
         self.inbox = self
 
-    def send(self, peer: str, message: Ping, hidden: torch.Tensor | None) -> None:
+    def send(self, message: Ping, hidden: torch.Tensor | None) -> None:
         size = 0 if hidden is None else hidden.nbytes
         _, _, due = self._there.transfer(self.now, size)
         if message == Ping("answer"):
@@ -176,7 +157,7 @@ class SimulatedEnd:
 
 def measured_link(times: LinkTimes) -> LinkProfile:
     end = SimulatedEnd(times)
-    session = LinkSession(end, "", "", "", end, {}, lambda: end.now, end.pause)  # type: ignore[arg-type]
+    session = LinkSession(end, "", end, {}, lambda: end.now, end.pause)  # type: ignore[arg-type]
     session.run(Effort(60.0, turns=3), silent)
     found = link_profile(session.samples, "here to there", 1.0, "software")
     assert found is not None

@@ -27,7 +27,15 @@ from treepipe.executor.clock import now_ms
 from treepipe.executor.control import ANSWERS, LinkEnd, Measure
 from treepipe.executor.mailbox import TOKEN_BYTES, Outbox, Ping
 from treepipe.executor.measure import calibrate, link
-from treepipe.executor.measure.link import link_profile, round_trips
+from treepipe.executor.measure.calibrate import write_profile
+from treepipe.executor.measure.link import (
+    SIZES,
+    WIDTH,
+    End,
+    link_profile,
+    round_trips,
+    serve,
+)
 from treepipe.executor.measure.pairs import (
     HostPair,
     PairsSession,
@@ -35,8 +43,6 @@ from treepipe.executor.measure.pairs import (
     pair_sections,
     with_pairs,
 )
-from treepipe.executor.measure.peer import SIZES, WIDTH, End, serve
-from treepipe.executor.measure.profile_file import write_profile
 from treepipe.executor.transport import KeyPair, ZeroMQ
 from treepipe.files.toml_file import read_toml
 from treepipe.profiles.schema import LinkProfile, MeasuredOrigin
@@ -173,15 +179,16 @@ def test_two_ends_with_a_key_time_every_size() -> None:
     near_end, far_end = ends(KeyPair.new())
     readable, writable = os.pipe()
     with (
-        closing(End(host, 0, "test", near_end)) as near,
-        closing(End(host, 0, "test", far_end)) as far,
+        closing(End(host, near_end)) as near,
+        closing(End(host, far_end)) as far,
     ):
-        near.ways, far.ways = {"far": far.inbox.address}, {"near": near.inbox.address}
+        near.connect(far.inbox.address)
+        far.connect(near.inbox.address)
         far.inbox.watch(readable)
         answering = threading.Thread(target=serve, args=(far,))
         answering.start()
         try:
-            found = round_trips(near, "far", Measure("link", 0.05))
+            found = round_trips(near, Measure("link", 0.05))
         finally:
             os.write(writable, b"!")
             answering.join()
@@ -206,7 +213,7 @@ def test_two_ends_with_a_key_time_every_size() -> None:
 def test_an_end_listens_to_the_other_one_alone() -> None:
     near_end, far_end = ends()
     ask, row = Ping("answer"), torch.zeros(1, WIDTH)
-    with closing(End(LOOPBACK, 0, "test", far_end)) as far:
+    with closing(End(LOOPBACK, far_end)) as far:
         transport, way = far._transport, far.inbox.address
         token, names = near_end.token, ("near", "far")
         messages = [
@@ -235,8 +242,8 @@ def test_an_end_listens_to_the_other_one_alone() -> None:
 def test_ends_that_do_not_hear_each_other_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "FIRST_MS", 100.0)
     near_end, _ = ends()
-    with closing(End(LOOPBACK, 0, "test", near_end)) as near:
-        near.ways = {"far": "tcp://127.0.0.1:1"}
+    with closing(End(LOOPBACK, near_end)) as near:
+        near.connect("tcp://127.0.0.1:1")
         sentence = rf"^link {A} to {B}: no answer within 0.1 s; can the two hosts reach each other"
         with pytest.raises(UserError, match=sentence):
-            round_trips(near, "far", Measure(f"link {A} to {B}", 1.0))
+            round_trips(near, Measure(f"link {A} to {B}", 1.0))

@@ -6,12 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from treepipe.executor.measure.budget import choose, guess_times, idle_seconds, thin
 from treepipe.executor.measure.device import (
     Measurements,
     call_overhead_ms,
+    choose,
+    guess_times,
     idle_factors,
+    idle_seconds,
     request_ms,
+    thin,
 )
 from treepipe.executor.measure.timing import Effort, HostClock, Probe, Sampler, measured
 from treepipe.executor.measure.work import CONTEXTS, TOKENS, WorkKind, WorkPoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -60,21 +60,6 @@ def links(asked: LinksRequest, verbosity: Verbosity) -> None:
 
 
 @app.command()
-def peer(
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="An address of this host.")],
-) -> None:
-    """Answer `treepipe calibrate links` of another host, until interrupted."""
-    need_executor("treepipe calibrate")
-    from treepipe.executor.addresses import parse_address
-
-    host, port = parse_address(listen, "--listen")  # before PyTorch, which takes seconds to load
-    from treepipe.executor.measure.peer import listen as listen_at
-    from treepipe.results.show import console
-
-    listen_at(host, port, lambda address: console().print(f"listening at {address}"))
-
-
-@app.command()
 @command(AcceptanceRequest, Verbosity)
 def acceptance(asked: AcceptanceRequest, verbosity: Verbosity) -> None:
     """Run target and draft over prompts: a recorded pool, and its profile."""
@@ -89,7 +74,7 @@ def acceptance(asked: AcceptanceRequest, verbosity: Verbosity) -> None:
 def run(asked: RunRequest, verbosity: Verbosity) -> None:
     """Run a scenario's own workers, not emulated: what hosts add to their devices' times."""
     need_executor("treepipe calibrate")
-    from treepipe.executor.measure.run import calibrate_run
+    from treepipe.executor.measure.calibrate import calibrate_run
 
     _measure(calibrate_run, asked, verbosity)
 
