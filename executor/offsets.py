@@ -36,7 +36,7 @@ from treepipe.executor.stage_model import StageModel, TargetEnds
 from treepipe.files.outputs import cache_folder
 from treepipe.files.toml_file import validated
 from treepipe.profiles.library import CALIBRATION
-from treepipe.scenario.computing import ONE_CORE
+from treepipe.scenario.deployment import ONE_CORE
 from treepipe.scenario.schema import SamplingSection, SourceSection
 
 PLACES, BEFORE = 64, 16

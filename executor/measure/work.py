@@ -22,7 +22,7 @@ from treepipe.executor.computing import DTYPES
 from treepipe.executor.draft_model import LanguageModelDraft
 from treepipe.executor.measure.timing import Probe
 from treepipe.executor.stage_model import Part, StageModel, TargetEnds
-from treepipe.scenario.computing import Computed
+from treepipe.scenario.deployment import Computed
 
 WorkKind: TypeAlias = Literal[
     "block", "shared", "single", "head", "shared head", "embedding", "draft", "prune"

@@ -41,9 +41,7 @@ from treepipe.profiles.schema import (
 )
 from treepipe.profiles.service import Remark, ServedModel, ServiceTimes, told
 from treepipe.profiles.shapes import BYTES, compute_dtype
-from treepipe.scenario.computing import FULL, Compute, computed_in
-from treepipe.scenario.deployment import Placed, Roles
-from treepipe.scenario.footprint import Footprint
+from treepipe.scenario.deployment import FULL, Compute, Footprint, Placed, Roles, computed_in
 from treepipe.scenario.machines import Home, make_machines
 from treepipe.scenario.scale import Estimated, device_factor, device_name, written_devices
 from treepipe.scenario.scenario import Scenario
