@@ -27,8 +27,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from treepipe.core.schedules import systems
-from treepipe.physics.host import Factor, HostTimes
-from treepipe.physics.timing import TimeTable
+from treepipe.physics.timing import Factor, HostTimes, TimeTable
 from treepipe.profiles.library import LIBRARY
 from treepipe.profiles.pool_file import PoolFile
 from treepipe.progress import Progress

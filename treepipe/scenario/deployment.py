@@ -1,4 +1,5 @@
-"""A scenario with every name resolved to numbers: the input of both worlds.
+"""A scenario with every name resolved to numbers, the input of both worlds: roles, their machines
+and models, links, rules of service and requests.
 
 Nothing here reads a file. ``resolve.py`` makes a deployment of a scenario; ``desks.py`` makes the
 desks of its roles.
@@ -21,11 +22,10 @@ from treepipe.core.protocol import Schedule, Started
 from treepipe.core.requests import Objectives
 from treepipe.core.stage_desk import Place
 from treepipe.core.system import Bounds, Ends
-from treepipe.physics.timing import DeviceTimes, LinkTimes
+from treepipe.physics.timing import DeviceTimes, HostTimes, LinkTimes
 from treepipe.physics.transfers import Resources
 from treepipe.profiles.shapes import BYTES, STATE_BYTES, DType, Shape, compute_dtype
 from treepipe.scenario.faults import Faults
-from treepipe.scenario.machines import Machine
 from treepipe.scenario.scale import Estimated
 
 SWITCH = "switch"
@@ -131,6 +131,37 @@ class Footprint:
             ),
             shape.state * STATE_BYTES,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A physical device; a value is None where it is unknown.
+
+    Attributes:
+        roles: names of the roles that work on it.
+        capacity: pieces of work that it does at once; more wait, first come first served.
+        idle_factor: (gap in ms, factor on the time of the next work), ascending; empty: no effect.
+        read_mib_s: rate at which its roles read their weights.
+        runtime_mib: memory that each role's process takes without any model.
+        costs: the host's additions to its devices' times in a run that is not emulated, if known.
+        power_w: power when idle, and with all of its capacity at work.
+    """
+
+    name: str
+    roles: tuple[str, ...]
+    capacity: int = 1
+    memory_mib: float | None = None
+    idle_factor: tuple[tuple[float, float], ...] = ()
+    power_w: tuple[float, float] | None = None
+    usd_per_hour: float | None = None
+    runtime_mib: float = 0.0
+    costs: HostTimes | None = None
+    read_mib_s: float | None = None
+
+    @property
+    def contended(self) -> bool:
+        """Whether its roles may have to wait for each other."""
+        return self.costs is None and len(self.roles) > self.capacity
 
 
 @dataclass(frozen=True, slots=True)

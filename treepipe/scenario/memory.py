@@ -20,9 +20,8 @@ from typing import Any
 
 from treepipe.core.cache_room import DRAFT
 from treepipe.core.errors import UserError
-from treepipe.scenario.deployment import MIB, Deployment, Footprint, Room
+from treepipe.scenario.deployment import MIB, Deployment, Footprint, Machine, Room
 from treepipe.scenario.desks import cache_room
-from treepipe.scenario.machines import Machine
 
 FLOAT_BYTES = 4
 """Bytes of a logit and of an entry of an attention mask."""

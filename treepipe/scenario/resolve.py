@@ -19,9 +19,8 @@ from treepipe.core.verification import DRAWN
 from treepipe.physics.timing import LinkTimes
 from treepipe.profiles.library import find_link, profile_name, resolve_link
 from treepipe.profiles.schema import AnyLink, HostProfile
-from treepipe.scenario.deployment import Computed, Deployment, Footprint, Service, Wiring
+from treepipe.scenario.deployment import Computed, Deployment, Footprint, Machine, Service, Wiring
 from treepipe.scenario.faults import START_MS, Faults, FaultsSection
-from treepipe.scenario.machines import Machine, running_warnings
 from treepipe.scenario.memory import fitted, weights_mib
 from treepipe.scenario.placement import READ, Placement, place
 from treepipe.scenario.scale import Estimated, check_scale, named_links, scaled_link
@@ -206,6 +205,19 @@ def input_warnings(scenario: Scenario, deployment: Deployment, *, run: bool = Fa
         *unread_warnings(scenario, deployment, run=run),
         *([] if run else lacking_warnings(scenario)),
     ]
+
+
+def running_warnings(machines: Sequence[Machine]) -> list[str]:
+    """Return warnings where energy or price is known for some machines only (no sum exists)."""
+    found = []
+    for metric, key, known in (
+        ("joules_per_token", "power", [m.power_w is not None for m in machines]),
+        ("usd_per_million_tokens", "price_usd_per_hour", [bool(m.usd_per_hour) for m in machines]),
+    ):
+        lacking = [m.name for m, each in zip(machines, known, strict=True) if not each]
+        if any(known) and lacking:
+            found.append(f"{metric} is left out: no key {key} for {', '.join(lacking)}")
+    return found
 
 
 def _acceptance_estimate(scenario: Scenario) -> dict[Estimated, float]:

@@ -56,7 +56,7 @@ def _label(name: str) -> str:
     if not name.strip():
         raise ValueError("a host's name is a label, e.g. 'orin'; leave the key out for none")
     if re.fullmatch(r"pipeline\d+\.stage\d+", name):
-        return name  # a role's name, which ``machines.py`` refuses in its own words
+        return name  # a role's name, which ``placement.py`` refuses in its own words
     address = ":" in name or re.fullmatch(r"(\S+@)?[\w-]+(\.[\w-]+)+\.?", name)
     try:
         ipaddress.ip_address(name)

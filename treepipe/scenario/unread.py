@@ -17,8 +17,7 @@ from typing import Any
 from treepipe.files.section import Beside, ReadIf, Section
 from treepipe.profiles.library import REFERENCE_SET, resolve_device, resolve_link
 from treepipe.profiles.schema import Hardware, Link, LinkKeys
-from treepipe.scenario.deployment import Deployment, Placed
-from treepipe.scenario.machines import Machine
+from treepipe.scenario.deployment import Deployment, Machine, Placed
 from treepipe.scenario.placement import host_profiles
 from treepipe.scenario.scale import written_devices
 from treepipe.scenario.scenario import Scenario
