@@ -8,7 +8,7 @@ import sys
 
 import torch
 
-from treepipe.scenario.computing import Compute, Computed
+from treepipe.scenario.deployment import Compute, Computed
 
 DTYPES: dict[Computed, torch.dtype] = {
     "float32": torch.float32,

@@ -13,7 +13,7 @@ import torch
 from treepipe.core.protocol import Drafted, DraftPass
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.computing import DTYPES
-from treepipe.scenario.computing import Compute
+from treepipe.scenario.deployment import Compute
 
 Passes: TypeAlias = Sequence[tuple[int, DraftPass]]
 """Session and order of each draft pass of a batch; at most one per session."""

@@ -17,11 +17,17 @@ from treepipe.executor.sources import SourceSettings, check_runs
 from treepipe.executor.station import RoleSettings, WorkerKind
 from treepipe.profiles.library import checkpoint_directory
 from treepipe.profiles.shapes import BYTES
-from treepipe.scenario.computing import COMPUTED, FULL, Computed, computed_in
-from treepipe.scenario.deployment import Deployment, Placed, RequestSpec
-from treepipe.scenario.fitting import fit_to_memory, with_batch, with_cache_room
-from treepipe.scenario.footprint import Footprint
-from treepipe.scenario.memory import cache_entries
+from treepipe.scenario.deployment import (
+    COMPUTED,
+    FULL,
+    Computed,
+    Deployment,
+    Footprint,
+    Placed,
+    RequestSpec,
+    computed_in,
+)
+from treepipe.scenario.memory import cache_entries, fitted
 from treepipe.scenario.resolve import OpenedTarget, resolve
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.workload import draw_requests, run_seeds
@@ -73,8 +79,7 @@ def prepare(scenario: Scenario) -> Launch:
     deployment = deployment.warned(*own)
     if deployment.wiring.central_transfers and scenario.emulate is not True:
         deployment = _without_scheduler(scenario, deployment)
-    deployment = with_cache_room(with_batch(deployment, asked), asked)
-    runs = tuple(fit_to_memory(deployment.asked(requests)) for requests in asked)
+    runs = tuple(fitted([deployment.asked(requests) for requests in asked]))
     _check_vocabulary(scenario, target)
     if scenario.emulate:
         _check_machines(deployment)

@@ -37,7 +37,7 @@ from treepipe.files.outputs import cache_folder
 from treepipe.files.section import Section
 from treepipe.files.toml_file import validated
 from treepipe.profiles.library import CALIBRATION
-from treepipe.scenario.computing import ONE_CORE
+from treepipe.scenario.deployment import ONE_CORE
 from treepipe.scenario.scenario import override_key
 from treepipe.scenario.schema import SamplingSection, SourceSection
 

@@ -15,7 +15,7 @@ from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_memory import RememberingDraft
 from treepipe.executor.draft_source import DraftSource, Opening
 from treepipe.files.reading import read_json
-from treepipe.scenario.computing import Compute
+from treepipe.scenario.deployment import Compute
 from treepipe.scenario.schema import SamplingSection, SourceSection
 
 

@@ -25,7 +25,7 @@ from treepipe.executor.fork_server import end_with_fork_server
 from treepipe.executor.frames import Frames
 from treepipe.executor.pulse import Pulse
 from treepipe.executor.station import RoleSettings, Station
-from treepipe.scenario.computing import ONE_CORE
+from treepipe.scenario.deployment import ONE_CORE
 
 SetUp = TypeVar("SetUp", control.Listen, control.Connect, control.Measure)
 

@@ -14,9 +14,8 @@ from math import inf
 
 import numpy as np
 
-from treepipe.physics.host import HostTimes
-from treepipe.physics.timing import IdleFactor, later
-from treepipe.scenario.machines import Machine
+from treepipe.physics.timing import HostTimes, IdleFactor, later
+from treepipe.scenario.deployment import Machine
 from treepipe.sim.clock import Callback, Clock
 
 ROUNDING_MS = 1e-9

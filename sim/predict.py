@@ -13,8 +13,7 @@ from treepipe.results.load import overload_warnings
 from treepipe.results.recording import Recording
 from treepipe.results.trace import Kind, Spans, Trace
 from treepipe.scenario.deployment import Deployment, RequestSpec
-from treepipe.scenario.fitting import fit_to_memory
-from treepipe.scenario.memory import cache_entries
+from treepipe.scenario.memory import cache_entries, fitted
 from treepipe.scenario.placement import Placement
 from treepipe.scenario.resolve import input_warnings, resolve
 from treepipe.scenario.rows import AskedRows, with_guessed_rows
@@ -196,20 +195,21 @@ def _asked_runs(
         raise UserError(f"{path}: key acceptance is missing; a prediction needs a source")
     deployment = resolve(scenario, placed=shared.placed)
     of_acceptance = acceptance_warnings(scenario)  # refused before the work
-    runs: list[tuple[Deployment, PoolSource | ReplaySource]] = []
+    runs: Sequence[tuple[Deployment, PoolSource | ReplaySource]]
     if isinstance(acceptance, Replay):
         recording = Recording.load(path.parent / acceptance.file)
-        deployment = fit_to_memory(deployment.asked(_recorded_requests(recording, scenario)))
-        runs.append((deployment, ReplaySource(recording)))
+        given = [deployment.asked(_recorded_requests(recording, scenario))]
+        runs = [(each, ReplaySource(recording)) for each in fitted(given)]
     else:
         if not shared.sources:
             shared.sources.update(_sources(scenario))
-        for seed, source in shared.sources.items():
+        given = []
+        for seed in shared.sources:
             said = seed, scenario.said({"workload": True})
             if said not in shared.requests:
                 shared.requests[said] = requests or draw_requests(scenario, seed)
-            deployment = fit_to_memory(deployment.asked(shared.requests[said], seed))
-            runs.append((deployment, source))
+            given.append(deployment.asked(shared.requests[said], seed))
+        runs = [*zip(fitted(given), shared.sources.values(), strict=True)]
     of_workload = [] if requests else trace_warnings(scenario)
     return _Asked(scenario, runs, of_acceptance, of_workload, requests is not None)
 
@@ -227,7 +227,7 @@ def _recorded_requests(recording: Recording, scenario: Scenario) -> tuple[Reques
     """Return requests of the recorded lengths, arriving as in the scenario's first run."""
     (seed,) = run_seeds(scenario.seed, 1)
     asked = draw_requests(scenario, seed)
-    arrive = scenario.workload.arriving is not None
+    arrive = scenario.workload.arriving
     if arrive and max(recording.requests, default=0) > len(asked):
         raise UserError(
             f"{scenario.path}: the recording has a request {max(recording.requests)}, but only "

@@ -29,8 +29,7 @@ from treepipe.core.recovery import CommitReporter, Committed, OpenRequestState
 from treepipe.core.requests import OpenRequest, RequestTrace
 from treepipe.core.stage import Prune
 from treepipe.core.stage_desk import Send, StageWork
-from treepipe.physics.host import HostTimes
-from treepipe.physics.timing import later
+from treepipe.physics.timing import HostTimes, later
 from treepipe.results.trace import Kind
 from treepipe.scenario.deployment import Deployment, Placed
 from treepipe.scenario.desks import draft_desk, stage_desk

@@ -27,8 +27,7 @@ from treepipe.planner.cluster import Cluster
 from treepipe.planner.plan import search
 from treepipe.progress import Progress
 from treepipe.results.sheet import Sheet, columns
-from treepipe.scenario.computing import ONE_CORE, Compute
-from treepipe.scenario.deployment import RequestSpec
+from treepipe.scenario.deployment import ONE_CORE, Compute, RequestSpec
 from treepipe.scenario.scenario import Scenario
 from treepipe.studies.study import Entry, counted
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from treepipe.files.sentences import sentences
+from treepipe.files.reading import sentences
 from treepipe.files.toml_file import read_toml
 from treepipe.profiles.library import find_device, find_model, shape_of
 from treepipe.profiles.schema import Hardware

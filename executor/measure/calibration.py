@@ -26,7 +26,7 @@ from treepipe.executor.measure.judging import CANDIDATES, DIGITS, Judge, candida
 from treepipe.executor.sources import SourceSettings, open_source
 from treepipe.executor.stage_model import StageModel, TargetEnds
 from treepipe.profiles.pool_file import Floats, PoolFile, Prompt, Table
-from treepipe.scenario.computing import ONE_CORE, Compute
+from treepipe.scenario.deployment import ONE_CORE, Compute
 from treepipe.scenario.making import provenance
 
 OFF_PATH_STEPS = 3

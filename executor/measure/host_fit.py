@@ -1,4 +1,4 @@
-"""Fit a host's terms (``physics/host.py``) to the traces of real runs.
+"""Fit a host's terms (``physics/timing.py``) to the traces of real runs.
 
 Each piece of work is split into the milliseconds during which 1, 2, ... roles of the host were
 busy. While more were busy than there are processors, it had one for its share of the time. Its time
@@ -25,8 +25,7 @@ from scipy import stats
 from scipy.optimize import least_squares
 
 from treepipe.core.messages import HEADER_BYTES, ROW_BYTES
-from treepipe.physics.host import Factor
-from treepipe.physics.timing import TimeTable
+from treepipe.physics.timing import Factor, TimeTable
 from treepipe.results.trace import Kind, Span, Trace, gauges_ms
 from treepipe.scenario.deployment import Deployment
 

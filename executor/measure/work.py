@@ -34,7 +34,7 @@ from treepipe.executor.measure.timing import Probe
 from treepipe.executor.stage_model import Part, StageModel, TargetEnds
 from treepipe.executor.verifier import distribution_of, new_rule
 from treepipe.files.section import Count, Section
-from treepipe.scenario.computing import Computed
+from treepipe.scenario.deployment import Computed
 from treepipe.scenario.schema import SamplingSection
 
 WorkKind: TypeAlias = Literal[

@@ -120,7 +120,7 @@ def _refusals(scenario: Scenario, deployment: Deployment) -> Iterator[tuple[str,
         yield "hosts", "it knows the times of devices, not what a host's profile adds to them"
     if any(placed.times.judge or placed.times.draw for placed in deployment.roles.placed):
         yield "sampling", "it leaves out what choosing tokens by this rule takes ([[sampling]])"
-    if workload.arriving is not None:
+    if workload.arriving:
         yield "workload.arrivals", "it is for requests of a closed loop"
     elif _form(scenario).targets:
         yield from _refused_targets(scenario, deployment)

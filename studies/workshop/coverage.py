@@ -27,8 +27,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from treepipe.core.schedules import systems
-from treepipe.physics.host import Factor, HostTimes
-from treepipe.physics.timing import TimeTable
+from treepipe.physics.timing import Factor, HostTimes, TimeTable
 from treepipe.profiles.library import LIBRARY
 from treepipe.profiles.pool_file import PoolFile
 from treepipe.progress import Progress
@@ -38,7 +37,7 @@ from treepipe.results.sheet import Sheet, columns
 from treepipe.results.show import ProgressBars
 from treepipe.results.statistics import CONFIDENCE, Interval
 from treepipe.scenario.deployment import Deployment
-from treepipe.scenario.fitting import fit_to_memory
+from treepipe.scenario.memory import fitted
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.schema import ScheduleName
 from treepipe.scenario.workload import draw_requests
@@ -172,7 +171,7 @@ def _replayed(cell: Cell, draft: str, group: int, size: Size, number: int) -> It
     (case,) = cases_of([cell], size)
     scenario = case.scenario.with_(seed=number)
     calibrated, others = _split(draft, size, group)
-    deployment = fit_to_memory(resolve(scenario).asked(draw_requests(scenario, number), number))
+    (deployment,) = fitted([resolve(scenario).asked(draw_requests(scenario, number), number)])
     predicted = predict_case(
         deployment, scenario, CalibratedAcceptance(calibrated), lambda *_: None, lambda trace: trace
     )

@@ -105,7 +105,7 @@ def test_a_run_takes_a_traces_times_and_lengths_but_its_own_prompts(
     told = result["warnings"]
     assert (
         "key workload.new_tokens has no effect: it is read only where requests are of no trace "
-        "(workload.trace, workload.arrivals)"
+        "(workload.trace)"
     ) in told
     assert (
         "prompts are those of workload.prompts, with their lengths; lengths and shared prefixes of "

@@ -24,7 +24,7 @@ from treepipe.executor.draft_source import Opening
 from treepipe.executor.offsets import head_settings, measure_offsets, refuse
 from treepipe.executor.stage_model import TargetEnds
 from treepipe.profiles.library import REFERENCE
-from treepipe.scenario.computing import ONE_CORE
+from treepipe.scenario.deployment import ONE_CORE
 
 TEXT = (3, 9, 27, 20, 60, 58, 52, 34, 11)
 Weights = Mapping[str, torch.Tensor]

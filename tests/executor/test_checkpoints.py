@@ -20,7 +20,7 @@ from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.eagle_head import load_head
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.executor.prompts import tokenize
-from treepipe.scenario.computing import Compute
+from treepipe.scenario.deployment import Compute
 from treepipe.testing.random_model import CONFIGS, save_random_checkpoint
 
 torch.set_num_threads(1)

@@ -19,7 +19,7 @@ from treepipe.executor.mailbox import Gate, Inbox, Outbox
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.executor.sources import SourceSettings, open_source
 from treepipe.executor.transport import ZeroMQ
-from treepipe.scenario.computing import COMPUTED, ONE_CORE, Compute, Computed
+from treepipe.scenario.deployment import COMPUTED, ONE_CORE, Compute, Computed
 from treepipe.scenario.schema import SamplingSection, SourceSection
 from treepipe.testing.random_model import save_random_checkpoint
 

@@ -12,8 +12,7 @@ from tests.worlds.theory_scenarios import Written
 from treepipe.core.messages import HEADER_BYTES
 from treepipe.executor.measure.host_fit import Concurrency, FittedHost, Observed, Piece
 from treepipe.executor.measure.in_place import RUNS
-from treepipe.physics.host import Factor
-from treepipe.physics.timing import TimeTable
+from treepipe.physics.timing import Factor, TimeTable
 from treepipe.results.trace import Kind, Span, Trace
 from treepipe.scenario.resolve import deploy
 

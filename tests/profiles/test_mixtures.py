@@ -15,7 +15,7 @@ from treepipe.profiles.mixtures import with_law
 from treepipe.profiles.schema import DeviceProfile
 from treepipe.profiles.service import Remark, ServedModel, ServiceTimes
 from treepipe.profiles.shapes import BYTES, Experts
-from treepipe.scenario.footprint import Footprint
+from treepipe.scenario.deployment import Footprint
 from treepipe.scenario.scenario import Scenario
 
 BOARD = "jetson-agx-orin-llama-cpp"

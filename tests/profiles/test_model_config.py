@@ -25,7 +25,7 @@ from treepipe.profiles.library import REFERENCE, find_model, load_model
 from treepipe.profiles.model_config import read_config
 from treepipe.profiles.schema import ModelProfile
 from treepipe.profiles.service import attention_work
-from treepipe.scenario.footprint import Footprint
+from treepipe.scenario.deployment import Footprint
 from treepipe.scenario.scenario import Scenario
 
 PUBLISHED = json.loads((Path(__file__).parents[1] / "data" / "model_configs.json").read_text())

@@ -100,7 +100,7 @@ def test_a_traces_rate_is_its_own(tmp_path: Path, arrival: float, count: int, wa
     lines = [f"{arrival * i},8,12" for i in range(count)]
     text = "arrival_s,prompt_tokens,new_tokens\n" + "\n".join(lines)
     (tmp_path / "a.csv").write_text(text)
-    written = Written("pp", 'workload.arrivals={process="trace",file="a.csv"}', folder=tmp_path)
+    written = Written("pp", 'workload.trace="a.csv"', folder=tmp_path)
     found = overload_warnings(written.scenario, deployment_of(written), written.simulated())
     assert bool(found) == warned, "all at once is no rate, nor is one gap"
 

@@ -15,7 +15,8 @@ from treepipe.results.metrics import run_metrics, utilization
 from treepipe.results.recording import Recording
 from treepipe.results.result import make_result
 from treepipe.results.trace import Span, Trace
-from treepipe.scenario.machines import Machine, running_warnings
+from treepipe.scenario.deployment import Machine
+from treepipe.scenario.resolve import running_warnings
 
 
 def _trace(speed: float = 1.0) -> Trace:

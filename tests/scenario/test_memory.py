@@ -9,9 +9,8 @@ from tests.worlds.demo import deployed
 from treepipe.core.captures import NORMED
 from treepipe.core.errors import UserError
 from treepipe.profiles.library import find_model
-from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.deployment import MIB, Deployment, Footprint
 from treepipe.scenario.desks import cache_room
-from treepipe.scenario.footprint import MIB, Footprint
 from treepipe.scenario.memory import memory_needs
 
 LLAMA = (

@@ -16,7 +16,7 @@ from treepipe.sim.predict import predict
 
 HEADER = "arrival_s,prompt_tokens,new_tokens\n"
 POISSON = 'workload.arrivals={process="poisson",rate_per_s=5}'
-TRACE = 'workload.arrivals={process="trace",file="arrivals.csv"}'
+TRACE = 'workload.trace="arrivals.csv"'
 LOGNORMAL = '={distribution="lognormal",mean=200,cv=0.8}'
 
 
@@ -137,7 +137,7 @@ BAD_TRACES = [
     (f"{HEADER}1,2,0\n", 'arrivals.csv:2: key new_tokens = "0": input should be greater'),
     (f"{HEADER}1,2\n", "arrivals.csv:2: has 2 values for 3 columns"),
     (f"{HEADER}1,2,3\n", "key workload.requests = 2, but arrivals.csv holds 1 requests"),
-    (None, "arrivals.csv: there is no such file (key workload.arrivals.file)"),
+    (None, "arrivals.csv: there is no such file (key workload.trace)"),
     ("\udcff", "arrivals.csv: cannot be read (key"),
 ]
 

@@ -12,7 +12,7 @@ from treepipe.core.verification import Block, Distribution, draw
 from treepipe.executor.measure.judging import rejection_rank
 from treepipe.profiles.pool_file import Made, PoolFile, Prompt, Table
 from treepipe.results.metrics import run_metrics
-from treepipe.scenario.fitting import fit_to_memory
+from treepipe.scenario.memory import fitted
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.workload import draw_requests
 from treepipe.sim.acceptance_pool import acceptance_pool
@@ -94,7 +94,7 @@ def test_a_prediction_keeps_as_many_tokens_as_the_rule(tmp_path: Path) -> None:
 def test_a_validation_predicts_what_a_simulation_does(tmp_path: Path) -> None:
     scenario = chain(tmp_path, "block").scenario
     requests = draw_requests(scenario, scenario.seed)
-    deployment = fit_to_memory(resolve(scenario).asked(requests, scenario.seed))
+    (deployment,) = fitted([resolve(scenario).asked(requests, scenario.seed)])
     acceptance = CalibratedAcceptance(*acceptance_pool(scenario))
     found = predict_case(deployment, scenario, acceptance, lambda *_: None, lambda trace: trace)
     expected, _ = predicted(tmp_path, "block", ratios=True)

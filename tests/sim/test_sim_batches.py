@@ -78,7 +78,7 @@ def test_new_requests_of_specpipe_db_are_prefilled_first(tmp_path: Path) -> None
     first_ms = {}
     for name, asked in rows.items():
         (tmp_path / name).write_text("arrival_s,prompt_tokens,new_tokens\n" + asked)
-        arrivals = f"workload={{arrivals={{process='trace',file='{tmp_path / name}'}}}}"
+        arrivals = f"workload={{trace='{tmp_path / name}'}}"
         trace = simulated(deploy(demo(arrivals, name="specpipe_db")))
         first_ms[name] = trace.requests[-1].emitted[0][0] - 1000.0
     late_ms, step_ms = first_ms["beside"] - first_ms["alone"], 25.0

@@ -29,13 +29,11 @@ from treepipe.core.errors import RunError
 from treepipe.core.failover import Spare
 from treepipe.core.losses import Fault, FaultKind
 from treepipe.core.recovery import TELL_MS
-from treepipe.physics.host import Factor, HostTimes
-from treepipe.physics.timing import LinkTimes, TimeTable
+from treepipe.physics.timing import Factor, HostTimes, LinkTimes, TimeTable
 from treepipe.results.result import make_result
 from treepipe.results.trace import Trace
-from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.deployment import Deployment, Machine
 from treepipe.scenario.faults import Faults, Injected
-from treepipe.scenario.machines import Machine
 from treepipe.scenario.resolve import resolve
 from treepipe.sim.predict import predict
 from treepipe.sim.replay import ReplaySource

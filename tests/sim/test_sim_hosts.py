@@ -18,13 +18,11 @@ from tests.worlds.timed_pipeline import STAGES, gaps, make_deployment, plain, st
 from treepipe.core.errors import UserError
 from treepipe.core.messages import HEADER_BYTES
 from treepipe.core.schedules import systems
-from treepipe.physics.host import Factor, HostTimes
-from treepipe.physics.timing import LinkTimes, TimeTable
+from treepipe.physics.timing import Factor, HostTimes, LinkTimes, TimeTable
 from treepipe.results.metrics import run_metrics, utilization
 from treepipe.results.trace import Trace
-from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.deployment import Deployment, Machine
 from treepipe.scenario.faults import START_MS
-from treepipe.scenario.machines import Machine
 from treepipe.scenario.resolve import deploy, input_warnings
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.clock import Clock

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from treepipe.files.sentences import sentences
+from treepipe.files.reading import sentences
 from treepipe.results.statistics import Interval
 from treepipe.studies.reproduction import (
     Reproduction,

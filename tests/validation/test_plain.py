@@ -7,8 +7,7 @@ import torch
 
 from treepipe.core.requests import RequestTrace
 from treepipe.results.trace import Trace
-from treepipe.scenario.computing import Computed
-from treepipe.scenario.deployment import RequestSpec
+from treepipe.scenario.deployment import Computed, RequestSpec
 from treepipe.validation.comparison import _plain_text
 from treepipe.validation.plain import TIE, Agreement, PlainText, RunnerUp, agreement
 

@@ -13,10 +13,9 @@ import pytest
 from tests.worlds.command_line import Terminal, run_with
 from tests.worlds.made_runs import judged, made_deployment
 from treepipe.core.errors import UserError
-from treepipe.physics.host import Factor, HostTimes
-from treepipe.physics.timing import TimeTable
+from treepipe.physics.timing import Factor, HostTimes, TimeTable
 from treepipe.results.trace import Span
-from treepipe.scenario.machines import Machine
+from treepipe.scenario.deployment import Machine
 from treepipe.validation.judgement import METRIC
 from treepipe.validation.validation import SCHEMA, against, entry, load_validation, validation
 from treepipe.validation.validation_report import changes, explain

@@ -195,3 +195,22 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{path}: must hold a JSON object")
     return content
+
+
+def sentences(text: str) -> dict[str, list[str]]:
+    """Return a template's list items by heading ("" before the first one).
+
+    >>> sentences("- one\\n  goes on\\n\\n## More\\n\\n- two\\n")
+    {'': ['one goes on'], 'More': ['two']}
+    """
+    found: dict[str, list[str]] = {"": []}
+    heading = ""
+    for line in text.splitlines():
+        if line.startswith("## "):
+            heading = line[3:]
+            found[heading] = []
+        elif line.startswith("- "):
+            found[heading].append(line[2:])
+        elif line.startswith("  "):
+            found[heading][-1] += " " + line.strip()
+    return found

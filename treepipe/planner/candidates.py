@@ -20,8 +20,7 @@ from treepipe.planner.cluster import Cluster
 from treepipe.planner.layouts import Layout, layouts, placements
 from treepipe.planner.limits import LimitError, check_limits, check_price, stated_prices
 from treepipe.planner.partition import uneven_partitions, with_layers
-from treepipe.scenario.fitting import with_cache_room
-from treepipe.scenario.memory import check_memory, memory_needs
+from treepipe.scenario.memory import fitted, memory_needs
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario, assign_key
 from treepipe.scenario.schema import ScheduleName
@@ -156,10 +155,8 @@ def find_candidates(cluster: Cluster) -> tuple[list[Candidate], list[Refused]]:
             try:
                 each = resolve_admission(each)
                 requests = draw_requests(each, each.seed)
-                deployment = with_cache_room(resolve(each).asked(requests), [requests])
-                needs = memory_needs(deployment)
-                check_memory(deployment, needs)
-                check_limits(deployment, needs, cluster.search)
+                (deployment,) = fitted([resolve(each).asked(requests)])
+                check_limits(deployment, memory_needs(deployment), cluster.search)
             except UserError as error:
                 reason = str(error).removeprefix(f"{cluster.path}: ")
                 excess = error.excess if isinstance(error, LimitError) else inf
@@ -241,7 +238,7 @@ def _batches(schedule: str, scenario: Scenario) -> dict[str, Sequence[Any]]:
     """Return values of ``serving.batch`` if the file sets none: 1, as in the papers, and the number
     that fills the stages, if requests can share a pass at all."""
     workload = scenario.workload
-    alone = workload.arriving is None and min(workload.concurrency, workload.requests) == 1
+    alone = not workload.arriving and min(workload.concurrency, workload.requests) == 1
     if alone or systems()[schedule].in_lock_step or "batch" in scenario.serving.model_fields_set:
         return {}
     return {"serving.batch": (1, "auto")}

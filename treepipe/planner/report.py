@@ -174,7 +174,7 @@ def _figure(result: SearchResult) -> str:
     mean = number(value.mean, DIGITS)
     if goal.name != METRIC or not value.mean:
         return f"{goal.in_words} {mean} {goal.unit}{_in_brackets(value)}"
-    alone = workload.arriving is None and min(workload.concurrency, workload.requests) == 1
+    alone = not workload.arriving and min(workload.concurrency, workload.requests) == 1
     rate, each = value.inverse(1e3), "" if alone else " for each request"
     per_second = f"{number(rate.mean, DIGITS)} tokens/s{each}{_in_brackets(rate)}"
     return f"{per_second}, a token every {mean} ms"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from treepipe.files.sentences import sentences
+from treepipe.files.reading import sentences
 from treepipe.files.toml_file import toml_text
 from treepipe.profiles.library import load_any, profile_name, profile_path
 from treepipe.profiles.schema import Origin

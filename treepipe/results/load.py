@@ -18,7 +18,6 @@ from treepipe.core.messages import HEADER_BYTES, ROW_BYTES
 from treepipe.core.requests import RequestTrace
 from treepipe.results.trace import BUSY, Trace
 from treepipe.scenario.deployment import Deployment
-from treepipe.scenario.distributions import ArrivalTrace
 from treepipe.scenario.scenario import Scenario
 
 OVERLOADED = "requests arrive faster than they are served"
@@ -83,11 +82,10 @@ def bottleneck(
 def _arrival_rate_s(scenario: Scenario, deployment: Deployment) -> float | None:
     """Return the rate of the process, or of a trace by the first turns of its sessions; None if
     these come all at once or are too few for a rate."""
-    arrivals = scenario.workload.arriving
-    if arrivals is None:
+    if scenario.workload.arrivals is not None:
+        return scenario.workload.arrivals.rate_per_s
+    if scenario.workload.trace is None:
         return None
-    if not isinstance(arrivals, ArrivalTrace):
-        return arrivals.rate_per_s
     asked = deployment.requests
     times = [each.arrival_ms or 0.0 for each in asked if each.after is None]
     gaps, span_ms = len(times) - 1, times[-1] - times[0]

@@ -19,7 +19,7 @@ from treepipe.core.draft_work import Turn
 from treepipe.core.requests import RequestTrace
 from treepipe.results.statistics import POSITIVE, Range
 from treepipe.results.trace import Numbers, Spans, Trace
-from treepipe.scenario.machines import Machine
+from treepipe.scenario.deployment import Machine
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ratio: TypeAlias = tuple[Floats, Floats]

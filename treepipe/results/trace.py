@@ -25,7 +25,7 @@ from treepipe.core.records import record
 from treepipe.core.requests import Objectives, RequestTrace
 from treepipe.files.outputs import write_file
 from treepipe.results.critical_path import PathPart
-from treepipe.scenario.machines import Machine
+from treepipe.scenario.deployment import Machine
 from treepipe.scenario.scale import Estimated
 
 Record = TypeVar("Record")

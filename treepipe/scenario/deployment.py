@@ -1,4 +1,5 @@
-"""A scenario with every name resolved to numbers: the input of both worlds.
+"""A scenario with every name resolved to numbers, the input of both worlds: roles, their machines
+and models, links, rules of service and requests.
 
 Nothing here reads a file. ``resolve.py`` makes a deployment of a scenario; ``desks.py`` makes the
 desks of its roles.
@@ -10,7 +11,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias, get_args
 
 from treepipe.core.barrier import Groups
 from treepipe.core.captures import carried
@@ -21,13 +22,10 @@ from treepipe.core.protocol import Schedule, Started
 from treepipe.core.requests import Objectives
 from treepipe.core.stage_desk import Place
 from treepipe.core.system import Bounds, Ends
-from treepipe.physics.timing import DeviceTimes, LinkTimes
+from treepipe.physics.timing import DeviceTimes, HostTimes, LinkTimes
 from treepipe.physics.transfers import Resources
-from treepipe.profiles.shapes import BYTES
-from treepipe.scenario.computing import FULL, ONE_CORE, Compute, Computed
+from treepipe.profiles.shapes import BYTES, STATE_BYTES, DType, Shape, compute_dtype
 from treepipe.scenario.faults import Faults
-from treepipe.scenario.footprint import Footprint
-from treepipe.scenario.machines import Machine
 from treepipe.scenario.scale import Estimated
 
 SWITCH = "switch"
@@ -35,6 +33,135 @@ SWITCH = "switch"
 
 AT_ONCE = LinkTimes(0.0)
 """A link that takes no time."""
+
+
+Computed: TypeAlias = Literal["float32", "float16", "bfloat16"]
+"""Types that a run can compute in."""
+COMPUTED: tuple[Computed, ...] = get_args(Computed)
+FULL: Computed = "float32"
+"""Type in which every schedule's greedy text equals plain decoding's, except for very rare ties."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Compute settings of a role.
+
+    Attributes:
+        kind, index: the processor; a CPU has no index.
+        threads: number of CPU threads.
+        dtype: type of weights, states, keys and values.
+    """
+
+    kind: Literal["cpu", "cuda"] = "cpu"
+    index: int = 0
+    threads: int = 1
+    dtype: Computed = FULL
+
+    @property
+    def device(self) -> str:
+        """The device's name in torch."""
+        return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
+
+
+ONE_CORE = Compute()
+"""Settings of a role whose device states nothing else."""
+
+
+def computed_in(dtype: DType | None) -> Computed:
+    """Return the type that a run computes in where a scenario states ``dtype`` of a model."""
+    return next((each for each in COMPUTED if each == dtype), FULL)
+
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes of a model, as far as they are known (``vocabulary`` counts logits).
+
+    Attributes:
+        layer_bytes: weights of a layer.
+        kv_bytes: keys and values of a token in a layer.
+        windows: (window, bytes) of those of ``kv_bytes`` that only the last tokens hold.
+        state_bytes: what a layer keeps of a request, whatever its length.
+        row_bytes: one row's hidden state.
+        ends_bytes: embedding and output projection, and the input part of an EAGLE head.
+        embedding_bytes: the embedding alone; the output projection has the same size.
+        tied: the output projection is the embedding, so that a role with both holds one matrix.
+        vocabulary: logits of a row.
+    """
+
+    layer_bytes: float
+    kv_bytes: float
+    row_bytes: float = 0.0
+    ends_bytes: float = 0.0
+    embedding_bytes: float = 0.0
+    tied: bool = False
+    vocabulary: int = 0
+    windows: tuple[tuple[int, float], ...] = ()
+    state_bytes: float = 0.0
+
+    def entry_bytes(self, entries: int) -> float:
+        """Return the bytes of one of a request's ``entries`` in a layer's cache, on average."""
+        number = max(1, entries)
+        spared = sum(own * max(0.0, 1 - window / number) for window, own in self.windows)
+        return self.kv_bytes - spared + self.state_bytes / number
+
+    def stage_ends_bytes(self, first: bool, last: bool) -> float:
+        """Return the bytes of the target's ends that a stage of the pipeline holds."""
+        return self.embedding_bytes * (1 if self.tied and first and last else first + last)
+
+    @classmethod
+    def of_shape(cls, shape: Shape, dtype: DType) -> Footprint:
+        """Return the footprint of a model whose sizes are known."""
+        # Quantized models keep what is around their layers in the type they compute in.
+        full = BYTES[compute_dtype(dtype)]
+        return cls(
+            shape.layer_bytes(dtype),
+            shape.kv_bytes(dtype),
+            shape.row_bytes(dtype),
+            shape.end_parameters * full,
+            shape.head_parameters * full,
+            shape.tied,
+            shape.vocabulary,
+            tuple(
+                (kind.window, full * kind.cached * kind.layers / shape.layers)
+                for kind in shape.kinds
+                if kind.window is not None
+            ),
+            shape.state * STATE_BYTES,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A physical device; a value is None where it is unknown.
+
+    Attributes:
+        roles: names of the roles that work on it.
+        capacity: pieces of work that it does at once; more wait, first come first served.
+        idle_factor: (gap in ms, factor on the time of the next work), ascending; empty: no effect.
+        read_mib_s: rate at which its roles read their weights.
+        runtime_mib: memory that each role's process takes without any model.
+        costs: the host's additions to its devices' times in a run that is not emulated, if known.
+        power_w: power when idle, and with all of its capacity at work.
+    """
+
+    name: str
+    roles: tuple[str, ...]
+    capacity: int = 1
+    memory_mib: float | None = None
+    idle_factor: tuple[tuple[float, float], ...] = ()
+    power_w: tuple[float, float] | None = None
+    usd_per_hour: float | None = None
+    runtime_mib: float = 0.0
+    costs: HostTimes | None = None
+    read_mib_s: float | None = None
+
+    @property
+    def contended(self) -> bool:
+        """Whether its roles may have to wait for each other."""
+        return self.costs is None and len(self.roles) > self.capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,12 +408,12 @@ class Service:
         clients: number of clients of the closed loop.
         limit: most requests that a pipeline serves at once.
         admission: requests beyond this number are refused.
-        batch: most requests in a stage's pass ("auto" until ``fitting.py`` has chosen).
+        batch: most requests in a stage's pass ("auto" until ``memory.py`` has chosen).
         prompts: the place of prompts in a stage's queue (``core/stage_desk.py``).
         cache: how requests share the room for keys and values (``core/cache_room.py``); None: there
             is room for all open requests.
         cache_tokens: size of that room; None: the rest of the devices' memory.
-        room: room for keys and values where requests share it, computed by ``fitting.py``.
+        room: room for keys and values where requests share it, computed by ``memory.py``.
         slo: limits promised to requests, for goodput only; scheduling ignores them.
     """
 

@@ -130,11 +130,4 @@ class Gamma(Section):
         return np.cumsum(rng.gamma(shape, 1e3 / self.rate_per_s / shape, count))
 
 
-class ArrivalTrace(Section):
-    """A file of requests with their times (``profiles/workloads.py``)."""
-
-    process: Literal["trace"]
-    file: str = Field(description="as workload.trace")
-
-
-Arrivals: TypeAlias = Annotated[Poisson | Gamma | ArrivalTrace, Field(discriminator="process")]
+Arrivals: TypeAlias = Annotated[Poisson | Gamma, Field(discriminator="process")]

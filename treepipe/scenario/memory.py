@@ -1,4 +1,4 @@
-"""Memory that a deployment needs on each machine, and the refusal of deployments that do not fit.
+"""Memory that a deployment needs on each machine: deployments are fitted to it, or refused.
 
 Each role needs: its runtime; weights, and the target's ends where it holds them; for each request
 that can be open at once, keys and values of the longest text and largest tree (as the executor
@@ -12,14 +12,16 @@ tokens; ``free_room`` computes how many tokens fit.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Any
 
+from treepipe.core.cache_room import DRAFT
 from treepipe.core.errors import UserError
-from treepipe.scenario.deployment import Deployment, Room
-from treepipe.scenario.footprint import MIB, Footprint
-from treepipe.scenario.machines import Machine
+from treepipe.scenario.deployment import MIB, Deployment, Footprint, Machine, Room
+from treepipe.scenario.desks import cache_room
 
 FLOAT_BYTES = 4
 """Bytes of a logit and of an entry of an attention mask."""
@@ -238,3 +240,119 @@ def unchecked_memory(deployment: Deployment, needs: Sequence[Need]) -> list[str]
     if not lacking:
         return []
     return [f"memory of {', '.join(lacking)} was not checked: nothing tells the model's size"]
+
+
+def fitted(runs: Sequence[Deployment]) -> list[Deployment]:
+    """Return the deployments of a scenario's runs, which differ in requests and seed alone, fitted
+    to the machines' memory: with a number of requests in a pass in place of "auto", and with the
+    room for keys and values where requests share it, each the least over the runs.
+
+    They gain warnings of that number, of that room, and of roles with unknown needs. Raises
+    ``UserError``: the roles do not fit, or the room is unknown or too small for a single request.
+    """
+    runs = _with_batch(runs)
+    needs = [memory_needs(each) for each in runs]
+    for each, own in zip(runs, needs, strict=True):
+        check_memory(each, own)
+    runs = _with_cache_room(runs, needs)
+    return [
+        each.warned(*unchecked_memory(each, own)) for each, own in zip(runs, needs, strict=True)
+    ]
+
+
+def _with_batch(runs: Sequence[Deployment]) -> Sequence[Deployment]:
+    """Put a number in place of "auto".
+
+    Every stage gets its share of all open requests of its pipeline, so that none is idle (a
+    micro-batch per stage; GPipe, section 2.2), and fewer where memory cannot hold the buffers of
+    such a pass. Among the remaining numbers, the choice is the one with the least time of the
+    slowest stage per request.
+    """
+    if runs[0].service.batch != "auto":
+        return runs
+    chosen, why = min(map(_choice, runs))
+    warning = f'key serving.batch = "auto" is {chosen} (requests in a pass): {why}'
+    return [_served(each.warned(warning), batch=chosen) for each in runs]
+
+
+def _with_cache_room(
+    runs: Sequence[Deployment], needs: Sequence[Sequence[Need]]
+) -> Sequence[Deployment]:
+    """Add the room that requests share."""
+    deployment = runs[0]
+    if deployment.service.cache is None:
+        return runs
+    rooms = [free_room(each, own) for each, own in zip(runs, needs, strict=True)]
+    room = Room(
+        tuple(map(min, zip(*[each.pipelines for each in rooms], strict=True))),
+        tuple(map(min, zip(*[each.drafts for each in rooms], strict=True))),
+    )
+    key = f"{deployment.path}: key serving.cache = {deployment.service.cache!r}"
+    if min(*room.pipelines, *room.drafts) == inf:
+        raise UserError(
+            f"{key} needs a room to share: serving.cache_tokens, or devices with memory_mib and "
+            f"models of known size"
+        )
+    for each in runs:
+        _check_alone(_served(each, room=room), key)
+    told = [_told(deployment, room)] if deployment.service.cache_tokens is None else []
+    return [_served(each.warned(*told), room=room) for each in runs]
+
+
+def _told(deployment: Deployment, room: Room) -> str:
+    pools = {f"pipeline{n}": tokens for n, tokens in enumerate(room.pipelines)}
+    pools |= {draft.name: n for draft, n in zip(deployment.roles.drafts, room.drafts, strict=True)}
+    found = ", ".join(f"{n:.0f} at {name}" for name, n in pools.items() if n < inf)
+    return f"key serving.cache = {deployment.service.cache!r} shares room for tokens: {found}"
+
+
+def _check_alone(deployment: Deployment, key: str) -> None:
+    """Raise ``UserError`` if a request could not end even if it were alone."""
+    longest, servers = cache_entries(deployment, 0), len(deployment.roles.drafts)
+    for number, draft in enumerate(deployment.roles.drafts):
+        room = cache_room(deployment, number)
+        pools = {f"pipeline{n}": n for n in range(len(room.pipelines))} | {draft.name: DRAFT}
+        for name, pool in pools.items():
+            most = room.held(pool, longest)
+            if most > room.of(pool):
+                share = f" for each of {servers} draft servers" * (servers > 1 and pool != DRAFT)
+                raise UserError(
+                    f"{key}: the longest request comes to hold {most} tokens at {name}, the nodes "
+                    f"of its tree included, but there is room for {room.of(pool):g}{share}"
+                )
+
+
+def _served(deployment: Deployment, **changes: Any) -> Deployment:
+    return replace(deployment, service=replace(deployment.service, **changes))
+
+
+def _choice(deployment: Deployment) -> tuple[int, str]:
+    """Return the batch and what bounds it."""
+    fill = [(deployment.most_open(n), len(p)) for n, p in enumerate(deployment.roles.pipelines)]
+    most_open, stages = max(fill, key=lambda each: (-(-each[0] // each[1]), each[0]))
+    share = -(-most_open // stages)
+    if share <= 1:
+        return 1, f"{most_open} open at once for {stages} stages"
+    more = range(2, share + 1)
+    held = 1 + bisect_left(more, True, key=lambda n: not _fits(_served(deployment, batch=n)))
+    best = min(range(1, held + 1), key=lambda n: _time_per_request(deployment, n))
+    if best < held:
+        return best, f"more take the slowest stage no less time each (up to {held} were looked at)"
+    if held < share:
+        return held, f"buffers for more do not fit beside all else ({share} would fill the stages)"
+    return share, f"{most_open} open at once for {stages} stages"
+
+
+def _fits(deployment: Deployment) -> bool:
+    try:
+        check_memory(deployment, memory_needs(deployment))
+    except UserError:
+        return False
+    return True
+
+
+def _time_per_request(deployment: Deployment, requests: int) -> float:
+    """Return the slowest stage's milliseconds per request in a pass of ``requests``."""
+    rows = requests * max(1, deployment.service.bounds.segment_tokens)
+    stages = [stage for stages in deployment.roles.pipelines for stage in stages]
+    return max(stage.times.stage(rows) for stage in stages) / requests

@@ -6,21 +6,21 @@ model (``profiles/service.py``). ``Placement`` records which assumptions the tim
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from math import inf
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 from treepipe.core.drafter import EAGLE3_HEAD, BlockKeys, Weights
 from treepipe.core.errors import UserError
 from treepipe.core.system import Ends
 from treepipe.core.tree import split
 from treepipe.core.verification import RULES
-from treepipe.files.reading import read_json
-from treepipe.physics.host import Factor, HostTimes
-from treepipe.physics.timing import DeviceTimes, TimeTable
+from treepipe.files.reading import read_json, suggestion
+from treepipe.physics.timing import DeviceTimes, Factor, HostTimes, TimeTable
 from treepipe.profiles.library import (
     checkpoint_directory,
     find_host,
@@ -41,13 +41,18 @@ from treepipe.profiles.schema import (
 )
 from treepipe.profiles.service import Remark, ServedModel, ServiceTimes, told
 from treepipe.profiles.shapes import BYTES, compute_dtype
-from treepipe.scenario.computing import FULL, Compute, computed_in
-from treepipe.scenario.deployment import Placed, Roles
-from treepipe.scenario.footprint import Footprint
-from treepipe.scenario.machines import Home, make_machines
+from treepipe.scenario.deployment import (
+    FULL,
+    Compute,
+    Footprint,
+    Machine,
+    Placed,
+    Roles,
+    computed_in,
+)
 from treepipe.scenario.scale import Estimated, device_factor, device_name, written_devices
 from treepipe.scenario.scenario import Scenario
-from treepipe.scenario.schema import DraftSection, Model, Pipeline, Stage
+from treepipe.scenario.schema import DraftSection, HostSection, Model, Pipeline, Stage
 
 Counted = TypeVar("Counted", DraftSection, Pipeline, Stage)
 
@@ -108,11 +113,10 @@ def place(scenario: Scenario, ends: Ends, layers: int | None = None) -> Placemen
     roles = Roles(
         tuple(role.placed for role in drafts),
         tuple(tuple(role.placed for role in stages) for stages in pipelines),
-        make_machines(
-            [role.home for role in (*drafts, *chain.from_iterable(pipelines))],
-            scenario.hosts,
+        _machines(
+            scenario,
+            [*drafts, *chain.from_iterable(pipelines)],
             {name: host_times(profile) for name, profile in placing.hosts.items()},
-            scenario.path,
         ),
         ends,
         _captured(scenario, max([stages[-1].placed.layers.stop for stages in pipelines])),
@@ -157,10 +161,13 @@ def _config(scenario: Scenario, index: int) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Role:
-    """A role with its times, its device and (for a draft server) its model's size."""
+    """A role with its times, its device, the host and the key of its section, and (for a draft
+    server) its model's size."""
 
     placed: Placed
-    home: Home
+    device: Device | Hardware
+    host: str | None
+    key: str
     footprint: tuple[Footprint, int] | None = None
 
 
@@ -221,20 +228,17 @@ class _Placing:
             times = _device_times(device)
         else:
             times = self._draft_times(device, draft, key)
-        times = self._in_place(times, draft.host).grown(self._scenario.scale.rows)
-        times = times.scaled(device_factor(self._scenario.scale, "drafts", role, draft.device))
-        home = Home(role, device, draft.host, f"key {key}")
-        compute = _compute(device, draft.model)
         keys = draft.parameters
         placed = Placed(
             role,
-            times,
-            compute=compute,
+            self._in_place(times, "drafts", role, draft),
+            compute=_compute(device, draft.model),
             worker=draft.worker,
             one_pass=draft.one_pass,
             block=keys.block if isinstance(keys, BlockKeys) else 0,
         )
-        return _Role(placed, home, self._draft_footprint(draft, device, key))
+        footprint = self._draft_footprint(draft, device, key)
+        return _Role(placed, device, draft.host, key, footprint)
 
     def stages(self, pipeline: Pipeline, name: str, key: str) -> list[_Role]:
         """Place a pipeline's stages. Args: ``name``: this copy's name; ``key``: of its section."""
@@ -250,28 +254,32 @@ class _Placing:
             else:
                 verifies = number == len(sections) and self._ends == "pipeline"
                 times = self._stage_times(device, stage.device, at, count, verifies)
-            times = self._in_place(times, stage.host).grown(self._scenario.scale.rows)
-            times = times.scaled(device_factor(self._scenario.scale, "stages", role, stage.device))
-            home = Home(role, device, stage.host, f"key {key}.stages.{index}")
+            times = self._in_place(times, "stages", role, stage)
             layers = range(first, first + count)
             placed = Placed(role, times, layers, _compute(device, target), stage.worker)
-            roles.append(_Role(placed, home))
+            roles.append(_Role(placed, device, stage.host, f"{key}.stages.{index}"))
             first += count
         return roles
 
-    def _in_place(self, times: DeviceTimes, host: str | None) -> DeviceTimes:
-        """Return a role's times as they are in its process on its host."""
-        profile = self.hosts.get(host or "")
-        if profile is None:
-            return times
-        return replace(
-            times,
-            stage=Factor(profile.stage_factor).over(times.stage),
-            draft=Factor(profile.draft_factor).over(times.draft),
-            evaluate=Factor(profile.evaluate_factor).over(times.evaluate),
-            # Measured on passes with committed tokens too, this factor includes their savings.
-            project=None if profile.draft_factor else times.project,
-        )
+    def _in_place(
+        self,
+        times: DeviceTimes,
+        kind: Literal["stages", "drafts"],
+        role: str,
+        section: DraftSection | Stage,
+    ) -> DeviceTimes:
+        """Return a role's times as they are in its process on its host, with ``[scale]``."""
+        scale, profile = self._scenario.scale, self.hosts.get(section.host or "")
+        if profile is not None:
+            times = replace(
+                times,
+                stage=Factor(profile.stage_factor).over(times.stage),
+                draft=Factor(profile.draft_factor).over(times.draft),
+                evaluate=Factor(profile.evaluate_factor).over(times.evaluate),
+                # Measured on passes with committed tokens too, this factor includes their savings.
+                project=None if profile.draft_factor else times.project,
+            )
+        return times.grown(scale.rows).scaled(device_factor(scale, kind, role, section.device))
 
     def _stage_times(
         self, hardware: Hardware, named: AnyDevice, key: str, layers: int, verifies: bool
@@ -440,6 +448,65 @@ def host_profiles(scenario: Scenario) -> dict[str, HostProfile]:
         for name, host in scenario.hosts.items()
         if host.profile is not None and not scenario.emulate
     }
+
+
+def _machines(
+    scenario: Scenario, roles: Sequence[_Role], costs: Mapping[str, HostTimes]
+) -> tuple[Machine, ...]:
+    """Make one machine per host, and one per role without a host, in the order of the roles.
+
+    Args:
+        costs: additions to times by host, where they are known and apply.
+
+    Raises ``UserError``: a host has no role or has a role's name, or its roles' devices differ.
+    """
+    path, hosts, names = scenario.path, scenario.hosts, [each.placed.name for each in roles]
+    groups: dict[str, list[_Role]] = {}
+    for each in roles:
+        if each.host in names:
+            raise UserError(f"{path}: a host cannot be called {each.host!r}, a role is called so")
+        groups.setdefault(each.host or each.placed.name, []).append(each)
+    for name in hosts:
+        if name not in groups:
+            named = sorted({each.host for each in roles if each.host is not None})
+            hint = suggestion(name, named, "hosts named are")
+            raise UserError(
+                f"{path}: key hosts.{name}: no draft or stage has host = {name!r}; {hint}"
+            )
+    return tuple(
+        _machine(name, group, hosts.get(name, HostSection()), costs.get(name), path)
+        for name, group in groups.items()
+    )
+
+
+def _machine(
+    name: str, roles: Sequence[_Role], host: HostSection, costs: HostTimes | None, path: Path
+) -> Machine:
+    def agreed(what: str, of: Callable[[Device | Hardware], Any]) -> Any:
+        """Return the one value on which the roles' devices agree."""
+        given = [(of(each.device), each.key) for each in roles if of(each.device) is not None]
+        for value, key in given[1:]:
+            if value != given[0][0]:
+                raise UserError(
+                    f"{path}: key {given[0][1]} and key {key} are on host {name!r}, but their "
+                    f"devices give a different {what}"
+                )
+        return given[0][0] if given else None
+
+    power = agreed("power", lambda device: device.power)
+    idle = agreed("idle_factor", lambda device: device.idle_factor)
+    return Machine(
+        name,
+        tuple(each.placed.name for each in roles),
+        host.capacity if costs is None else len(roles),
+        agreed("memory_mib", lambda device: device.memory_mib),
+        tuple(sorted(idle.items())) if idle else (),
+        None if power is None else (power.idle_w, power.busy_w),
+        agreed("price_usd_per_hour", lambda device: device.price_usd_per_hour),
+        agreed("runtime_mib", lambda device: device.runtime_mib) or 0.0,
+        costs,
+        agreed("read_mib_s", lambda device: device.read_mib_s),
+    )
 
 
 def _device_times(device: Device) -> DeviceTimes:

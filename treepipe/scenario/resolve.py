@@ -19,13 +19,9 @@ from treepipe.core.verification import DRAWN
 from treepipe.physics.timing import LinkTimes
 from treepipe.profiles.library import find_link, profile_name, resolve_link
 from treepipe.profiles.schema import AnyLink, HostProfile
-from treepipe.scenario.computing import Computed
-from treepipe.scenario.deployment import Deployment, Service, Wiring
+from treepipe.scenario.deployment import Computed, Deployment, Footprint, Machine, Service, Wiring
 from treepipe.scenario.faults import START_MS, Faults, FaultsSection
-from treepipe.scenario.fitting import fit_to_memory
-from treepipe.scenario.footprint import Footprint
-from treepipe.scenario.machines import Machine, running_warnings
-from treepipe.scenario.memory import weights_mib
+from treepipe.scenario.memory import fitted, weights_mib
 from treepipe.scenario.placement import READ, Placement, place
 from treepipe.scenario.scale import Estimated, check_scale, named_links, scaled_link
 from treepipe.scenario.scenario import Scenario
@@ -98,6 +94,8 @@ def resolve(
         path=scenario.path,
     )
     _check_width(deployment)
+    if not scenario.faults.inject:
+        return deployment
     return _with_restart(deployment, scenario, placement.hosts)
 
 
@@ -187,7 +185,7 @@ def deploy(scenario: Scenario, seed: int | None = None) -> Deployment:
     Raises ``UserError``: something the scenario names is wrong.
     """
     seed = scenario.seed if seed is None else seed
-    return fit_to_memory(resolve(scenario).asked(draw_requests(scenario, seed), seed))
+    return fitted([resolve(scenario).asked(draw_requests(scenario, seed), seed)])[0]
 
 
 def input_warnings(scenario: Scenario, deployment: Deployment, *, run: bool = False) -> list[str]:
@@ -207,6 +205,19 @@ def input_warnings(scenario: Scenario, deployment: Deployment, *, run: bool = Fa
         *unread_warnings(scenario, deployment, run=run),
         *([] if run else lacking_warnings(scenario)),
     ]
+
+
+def running_warnings(machines: Sequence[Machine]) -> list[str]:
+    """Return warnings where energy or price is known for some machines only (no sum exists)."""
+    found = []
+    for metric, key, known in (
+        ("joules_per_token", "power", [m.power_w is not None for m in machines]),
+        ("usd_per_million_tokens", "price_usd_per_hour", [bool(m.usd_per_hour) for m in machines]),
+    ):
+        lacking = [m.name for m, each in zip(machines, known, strict=True) if not each]
+        if any(known) and lacking:
+            found.append(f"{metric} is left out: no key {key} for {', '.join(lacking)}")
+    return found
 
 
 def _acceptance_estimate(scenario: Scenario) -> dict[Estimated, float]:
@@ -229,8 +240,7 @@ def estimate_warnings(deployment: Deployment) -> list[str]:
 def _with_restart(
     deployment: Deployment, scenario: Scenario, hosts: Mapping[str, HostProfile]
 ) -> Deployment:
-    """Set the time of a restart: given, else measured, else derived with a warning where a worker
-    fails."""
+    """Set the time of a restart: given, else measured, else derived with a warning."""
     section, found, weights = scenario.faults, list[str](), weights_mib(deployment)
     machines, measured_ms = {machine.name: machine for machine in weights}, list[float]()
     for name, host in hosts.items():
@@ -253,11 +263,10 @@ def _with_restart(
             restart_ms += reading_ms[slowest]
             rate = _read_mib_s(section, slowest)
             of = f"{weights[slowest]:,.0f} MiB of weights at read_mib_s = {rate:g}"
-        if section.inject:
-            found = [
-                f"nobody measured a restart (faults.restart_ms): it is taken for {restart_ms:.0f} "
-                f"ms, {START_MS:g} to start workers and the rest to read {of}"
-            ]
+        found = [
+            f"nobody measured a restart (faults.restart_ms): it is taken for {restart_ms:.0f} "
+            f"ms, {START_MS:g} to start workers and the rest to read {of}"
+        ]
     faults = replace(deployment.faults, restart_ms=restart_ms)
     return replace(deployment, faults=faults).warned(*found)
 

@@ -47,7 +47,7 @@ from treepipe.files.section import (
 from treepipe.profiles.hit_ratio import Shares, check_rising
 from treepipe.profiles.schema import AnyDevice, AnyLink, Device, ExtendedLink, Link, LinkKeys
 from treepipe.profiles.shapes import DType
-from treepipe.scenario.distributions import Arrivals, ArrivalTrace, Lengths
+from treepipe.scenario.distributions import Arrivals, Lengths
 from treepipe.scenario.stated import DrawnSection, Stated
 
 
@@ -56,7 +56,7 @@ def _label(name: str) -> str:
     if not name.strip():
         raise ValueError("a host's name is a label, e.g. 'orin'; leave the key out for none")
     if re.fullmatch(r"pipeline\d+\.stage\d+", name):
-        return name  # a role's name, which ``machines.py`` refuses in its own words
+        return name  # a role's name, which ``placement.py`` refuses in its own words
     address = ":" in name or re.fullmatch(r"(\S+@)?[\w-]+(\.[\w-]+)+\.?", name)
     try:
         ipaddress.ip_address(name)
@@ -515,8 +515,7 @@ class Workload(Section):
     )
     trace: str | None = Field(
         None,
-        description="a file of requests with their times: Mooncake's, vllm bench serve's, or CSV; "
-        "short for arrivals of process 'trace'",
+        description="a file of requests with their times: Mooncake's, vllm bench serve's, or CSV",
     )
     rate_scale: Annotated[Factor, ReadIf("traced")] = Field(
         1.0, description="factor on the rate of a trace's requests; delays in sessions stay"
@@ -528,11 +527,9 @@ class Workload(Section):
     )
 
     @property
-    def arriving(self) -> Arrivals | None:
-        """``arrivals``, which ``trace`` is short for where it names a file."""
-        if self.trace is None:
-            return self.arrivals
-        return ArrivalTrace(process="trace", file=self.trace)
+    def arriving(self) -> bool:
+        """Whether requests come at times of their own, rather than by clients of a closed loop."""
+        return self.trace is not None or self.arrivals is not None
 
     @model_validator(mode="after")
     def _one_source(self) -> Workload:
@@ -549,8 +546,7 @@ class Workload(Section):
     @model_validator(mode="after")
     def _some_are_counted(self) -> Workload:
         """A trace without ``requests`` has as many as its file (``scenario/workload.py``)."""
-        traced = isinstance(self.arriving, ArrivalTrace)
-        known = not traced or "requests" in self.model_fields_set
+        known = self.trace is None or "requests" in self.model_fields_set
         warmup = self.warmup_requests
         if warmup is not None and known and warmup >= self.requests:
             raise ValueError(

@@ -17,9 +17,7 @@ from typing import Any
 from treepipe.files.section import Beside, ReadIf, Section
 from treepipe.profiles.library import REFERENCE_SET, resolve_device, resolve_link
 from treepipe.profiles.schema import Hardware, Link, LinkKeys
-from treepipe.scenario.deployment import Deployment, Placed
-from treepipe.scenario.distributions import ArrivalTrace
-from treepipe.scenario.machines import Machine
+from treepipe.scenario.deployment import Deployment, Machine, Placed
 from treepipe.scenario.placement import host_profiles
 from treepipe.scenario.scale import written_devices
 from treepipe.scenario.scenario import Scenario
@@ -264,16 +262,16 @@ CONDITIONS: Mapping[str, tuple[str, Callable[[Key], bool]]] = {
     "rated": ("where a link has bandwidth_mbit_s or transfer_ms", lambda key: key.rated),
     # --- requests ---
     "untraced": (
-        "where requests are of no trace (workload.trace, workload.arrivals)",
-        lambda key: not isinstance(key.scenario.workload.arriving, ArrivalTrace),
+        "where requests are of no trace (workload.trace)",
+        lambda key: key.scenario.workload.trace is None,
     ),
     "traced": (
-        "where requests are of a trace (workload.trace, workload.arrivals)",
-        lambda key: isinstance(key.scenario.workload.arriving, ArrivalTrace),
+        "where requests are of a trace (workload.trace)",
+        lambda key: key.scenario.workload.trace is not None,
     ),
     "closed loop": (
         "without workload.arrivals and workload.trace",
-        lambda key: key.scenario.workload.arriving is None,
+        lambda key: not key.scenario.workload.arriving,
     ),
     "admission": (
         "where more requests than that can be asked for at once",

@@ -15,7 +15,7 @@ import numpy as np
 from treepipe.core.errors import UserError
 from treepipe.profiles.workloads import Asked, WorkloadTrace, read_workload
 from treepipe.scenario.deployment import RequestSpec
-from treepipe.scenario.distributions import ArrivalTrace, draw_lengths
+from treepipe.scenario.distributions import draw_lengths
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Replay, Workload
 
@@ -38,9 +38,9 @@ def draw_requests(scenario: Scenario, seed: int) -> tuple[RequestSpec, ...]:
 
     Raises ``UserError``: the trace is wrong, or the requests are too large for memory.
     """
-    workload, arrivals = scenario.workload, scenario.workload.arriving
-    if isinstance(arrivals, ArrivalTrace):
-        asked_for = _traced(workload, arrivals, scenario.path).requests
+    workload, arrivals = scenario.workload, scenario.workload.arrivals
+    if workload.trace is not None:
+        asked_for = _traced(workload, workload.trace, scenario.path).requests
         return tuple(request_of(each, workload.rate_scale) for each in asked_for)
     lengths, wanted = _lengths(workload, scenario.path, seed)
     asked: list[float | None] = [None] * workload.requests
@@ -81,26 +81,25 @@ def _check_tokens(tokens: int, path: Path) -> None:
         )
 
 
-def _traced(workload: Workload, arrivals: ArrivalTrace, path: Path) -> WorkloadTrace:
+def _traced(workload: Workload, file: str, path: Path) -> WorkloadTrace:
     """Return the part of the trace that the workload asks for."""
-    key = "key workload.arrivals.file" if workload.trace is None else "key workload.trace"
-    trace, window = read_workload(path.parent / arrivals.file, key), workload.window_s
+    trace, window = read_workload(path.parent / file, "key workload.trace"), workload.window_s
     if window is not None:
         trace = trace.window(*(window if isinstance(window, tuple) else (0.0, window)))
         if not trace.requests:
-            raise UserError(f"{path}: key workload.window_s: {arrivals.file} has no request in it")
+            raise UserError(f"{path}: key workload.window_s: {file} has no request in it")
     requests = trace.requests
     if "requests" in workload.model_fields_set:
         if workload.requests > len(requests):
             raise UserError(
-                f"{path}: key workload.requests = {workload.requests}, but {arrivals.file} holds "
+                f"{path}: key workload.requests = {workload.requests}, but {file} holds "
                 f"{len(requests)} requests"
             )
         requests = requests[: workload.requests]
     if (workload.warmup_requests or 0) >= len(requests):
         raise UserError(
             f"{path}: key workload.warmup_requests = {workload.warmup_requests} leaves nothing of "
-            f"the {len(requests)} requests of {arrivals.file}"
+            f"the {len(requests)} requests of {file}"
         )
     _check_tokens(sum(each.prompt_tokens + each.new_tokens for each in requests), path)
     return replace(trace, requests=requests)
@@ -121,22 +120,22 @@ def request_of(asked: Asked, rate_scale: float = 1.0) -> RequestSpec:
 
 def trace_warnings(scenario: Scenario, *, run: bool = False) -> list[str]:
     """Return what the trace leaves out, and what the world assumes of it."""
-    arrivals = scenario.workload.arriving
-    if not isinstance(arrivals, ArrivalTrace):
+    file = scenario.workload.trace
+    if file is None:
         return []
-    trace, found = _traced(scenario.workload, arrivals, scenario.path), list[str]()
+    trace, found = _traced(scenario.workload, file, scenario.path), list[str]()
     if trace.failed:
-        found.append(f"{arrivals.file}: {trace.failed} failed requests are left out")
+        found.append(f"{file}: {trace.failed} failed requests are left out")
     if run:
         return [
             *found,
             f"prompts are those of workload.prompts, with their lengths; lengths and shared "
-            f"prefixes of prompts in {arrivals.file} are for the simulator",
+            f"prefixes of prompts in {file} are for the simulator",
         ]
     if known := sum(each.known for each in trace.requests):
         whole = sum(each.prompt_tokens for each in trace.requests)
         found.append(
-            f"{arrivals.file}: {known / whole:.1%} of prompt tokens are prefixes that earlier "
+            f"{file}: {known / whole:.1%} of prompt tokens are prefixes that earlier "
             f"requests brought: stages do not compute them again, as if every pipeline kept them "
             f"all; drafts read prompts whole, and each request holds its whole prompt in the cache"
         )
@@ -151,8 +150,8 @@ def effort_warnings(scenario: Scenario) -> list[str]:
     if isinstance(scenario.acceptance, Replay):
         return []  # it takes as long as the recorded run
     workload = scenario.workload
-    if isinstance(workload.arriving, ArrivalTrace):
-        asked_for = _traced(workload, workload.arriving, scenario.path).requests
+    if workload.trace is not None:
+        asked_for = _traced(workload, workload.trace, scenario.path).requests
         wanted = [each.new_tokens for each in asked_for]
     else:
         _, wanted = _lengths(workload, scenario.path, run_seeds(scenario.seed, 1)[0])

@@ -25,8 +25,7 @@ from treepipe.profiles.schema import DeviceProfile
 from treepipe.progress import Progress
 from treepipe.results.estimates import observe
 from treepipe.results.trace import Trace
-from treepipe.scenario.computing import FULL, ONE_CORE, Compute
-from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.deployment import FULL, ONE_CORE, Compute, Deployment
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schedule_check import ends_of
 from treepipe.scenario.workload import run_seeds

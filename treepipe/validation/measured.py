@@ -38,7 +38,7 @@ def measured_entry(scenario: Scenario, file: Path, say: Progress) -> dict[str, A
     """Return the entry of a validation file for a scenario and what a benchmark measured of it."""
     trace = read_workload(file, "--measured")
     _check(scenario, trace, file)
-    arrive = scenario.workload.arriving is not None
+    arrive = scenario.workload.arriving
     requests = tuple(
         request_of(each) if arrive else replace(request_of(each), arrival_ms=None, after=None)
         for each in trace.requests

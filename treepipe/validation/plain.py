@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from treepipe.results.trace import Trace
-from treepipe.scenario.computing import FULL, Computed
-from treepipe.scenario.deployment import RequestSpec
+from treepipe.scenario.deployment import FULL, Computed, RequestSpec
 
 TIE = 8.0
 """Largest difference of tied logits in units of rounding (the type's epsilon times the largest
