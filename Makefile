@@ -6,13 +6,16 @@
 #   make laws                                        the tests in memory alone, but for the long ones
 #   make soak                                        the laws on five to eight times as many examples,
 #                                                    100,000 hostile messages, all systems over six hosts,
-#                                                    200 faults
+#                                                    200 faults, every command ended and scenario run
 PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= executor,dev
 TESTS ?=
-SOAKED := tests/executor/test_hostile_messages.py tests/executor/test_hosts_processes.py \
+SOAKED := tests/cli tests/executor/test_hostile_messages.py tests/executor/test_hosts_processes.py \
 	tests/executor/test_soak_processes.py
+# Files with tests that are marked so; the others need not be imported for them.
+PROCESSES = $(shell grep --recursive --files-with-matches --include '*.py' mark.processes tests) \
+	treepipe/library.py
 WORKERS ?= 2
 BIN := $(VENV)/bin
 READY := $(VENV)/ready-$(EXTRAS)
@@ -32,7 +35,7 @@ demo: setup
 test: setup check
 ifeq ($(TESTS),)
 	$(MEMORY) -m "laws or long"
-	$(PYTEST) -m processes --numprocesses $(WORKERS) --dist loadfile
+	$(PYTEST) -m processes --numprocesses $(WORKERS) --dist loadfile $(PROCESSES)
 else
 	$(PYTEST) $(TESTS)
 endif

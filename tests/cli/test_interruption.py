@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from tests.worlds.command_line import ARGUMENTS, ROOT, WORK, Terminal, assert_sentence, on_one_host
+from tests.worlds.examples import THOROUGH
 from tests.worlds.hosts import free_port
 from treepipe.files.outputs import write_file
 from treepipe.interruption import Interruption, children_shielded
@@ -165,9 +166,11 @@ AT_WORK = {
 }
 """Commands that start processes, or serve; first what the processes are called, or where it is said
 that the command serves; nothing: the work begins with PyTorch."""
+ALIKE = {"sweep", "study", "validate", "calibrate", "calibrate links", "calibrate run", "demo"}
+"""Begun as others are: in the processes of a plan, in those of a run, or by PyTorch."""
 ENDS = [
-    *((name, signal.SIGTERM, "alone") for name in AT_WORK),
-    *((name, signal.SIGHUP, "all") for name in ("plan", "run")),
+    *((name, signal.SIGTERM, "alone") for name in AT_WORK if THOROUGH or name not in ALIKE),
+    ("run", signal.SIGHUP, "all"),
     *((name, signal.SIGINT, "all") for name in ("sweep", "worker")),
 ]
 
@@ -230,9 +233,10 @@ def _at_work(process: subprocess.Popen[str], called: str) -> list[psutil.Process
     while time.monotonic() < deadline and process.poll() is None:
         below = main.children(recursive=True)
         named = [each for each in below if called and called in " ".join(_words(each))]
+        if len(named) >= 2:
+            return below
         with suppress(psutil.Error):  # it has just ended
-            loaded = any("libtorch" in each.path for each in main.memory_maps())
-            if len(named) >= 2 or (not called and loaded):
+            if not called and any("libtorch" in each.path for each in main.memory_maps()):
                 return below
         time.sleep(0.05)  # what is waited for needs the processor
     process.kill()

@@ -6,6 +6,7 @@ What only processes add is in ``test_*_processes.py``.
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +15,37 @@ import pytest
 
 from tests.worlds.any_section import LAYERED, SCHEDULES
 from tests.worlds.changed import changed
+from tests.worlds.command_line import ROOT
 from tests.worlds.deployments import crowded, small_deployment, worker_roles
+from tests.worlds.examples import THOROUGH
 from tests.worlds.local_workers import LocalRun
 from treepipe.core.cache_room import PAGE
 from treepipe.core.messages import Flight
 from treepipe.core.system import Ends
 from treepipe.core.verification import Adaptive, Sampling, target_distribution
+from treepipe.executor import launch
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.draft_worker import DraftWorker
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.executor.verifier import new_rule
 from treepipe.scenario.deployment import RequestSpec, Room
+from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import SamplingSection
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
 from treepipe.testing.random_model import save_random_checkpoint
 from treepipe.testing.trials.sampling import chi_square
 
+SCENARIOS = sorted((ROOT / "studies" / "scenarios").glob("*.toml"))
+ENDS: tuple[Ends, Ends] = ("draft", "pipeline")
+ONE, OTHER = ([(name, ENDS[(n + by) % 2]) for n, name in enumerate(SCHEDULES)] for by in (0, 1))
+if THOROUGH:
+    ONE = OTHER = [*product(SCHEDULES, ENDS)]
+"""Every system with a placement of the target's ends. A usual run has each with both: with the one
+alone, with the other where requests share passes or are preempted."""
 
-@pytest.mark.parametrize("ends", ["draft", "pipeline"])
-@pytest.mark.parametrize("name", [name for name in SCHEDULES if name not in LAYERED])
+
+@pytest.mark.parametrize(("name", "ends"), [each for each in OTHER if each[0] not in LAYERED])
 def test_requests_that_share_passes_keep_their_texts(
     pair: tuple[Path, Path], name: str, ends: Ends
 ) -> None:
@@ -44,8 +56,7 @@ def test_requests_that_share_passes_keep_their_texts(
     assert any(len(each.segments) > 1 for each in sent if isinstance(each, Flight))
 
 
-@pytest.mark.parametrize("ends", ["draft", "pipeline"])
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize(("name", "ends"), ONE)
 def test_runs_are_lossless_and_replay_step_by_step(
     pair: tuple[Path, Path], name: str, ends: Ends
 ) -> None:
@@ -77,16 +88,56 @@ def test_where_the_target_emits_tokens_are_out_when_it_has_decided(
         assert times == {9.0 if heard else 0.0}
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize(("name", "ends"), OTHER)
 def test_runs_that_preempt_are_lossless_and_can_be_replayed(
-    pair: tuple[Path, Path], name: str
+    pair: tuple[Path, Path], name: str, ends: Ends
 ) -> None:
-    deployment = crowded(name)
+    deployment = crowded(name, ends=ends)
     run = LocalRun(worker_roles(pair, deployment))
     assert sum(request.preemptions for request in run.requests) > 0
     run.assert_greedy(pair[0])
     replay = simulate(deployment, ReplaySource(run.recording))
     assert [request.tokens for request in replay.requests] == run.texts
+
+
+@pytest.mark.parametrize(
+    ("name", "in_phases"), [("pipedec", True), ("specpipe_db", True), ("specpipe_db", False)]
+)
+def test_a_step_in_phases_sends_what_pruning_has_left(
+    pair: tuple[Path, Path], name: str, in_phases: bool
+) -> None:
+    """In groups of one and of three stages; the first one's results cross the only boundary."""
+    deployment = changed(
+        small_deployment(name, clients=2, parallel_prefill=True),
+        groups=(1, 3),
+        overlapped_pruning=not in_phases,
+    )
+    run = LocalRun(worker_roles(pair, deployment))
+    run.assert_greedy(pair[0])
+    replay = simulate(deployment, ReplaySource(run.recording))
+    assert [r.rounds for r in replay.requests] == [r.rounds for r in run.requests]
+    spans = [
+        [s for s in replay.spans if s.device == device and s.kind == kind]
+        for device, kind in (
+            ("pipeline0.stage1", "compute"),
+            ("pipeline0.stage1->pipeline0.stage2", "transfer"),
+            ("draft0", "draft"),
+        )
+    ]
+    crossing = [run.stations[name].sent for name in ("draft0", "pipeline0.stage1")]
+    ours = [sum(m.rows for m, _ in sent if isinstance(m, Flight)) for sent in crossing]
+    for computed, sent in (ours, [sum(s.tokens for s in each) for each in spans[:2]]):
+        assert sent < computed if in_phases else sent == computed
+    first = spans[2][0]
+    assert first.tokens == 35, "the prompt's first chunk"
+    assert first.end_ms < replay.requests[0].emitted[0][0], "while the target reads it, too"
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_the_workers_of_shipped_scenarios_decode_the_targets_text(path: Path) -> None:
+    few = "workload.requests=1", "workload.new_tokens=6", "runs=1"
+    made = launch.prepare(Scenario.load(path, few))
+    LocalRun(made.roles).assert_greedy(made.target.directory)
 
 
 # --- sampling: every continuation of a prompt has a known probability ----------------------------

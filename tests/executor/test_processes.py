@@ -23,7 +23,7 @@ from tests.worlds.command_line import ROOT
 from tests.worlds.deployments import crowded, small_deployment, worker_roles
 from tests.worlds.examples import THOROUGH
 from tests.worlds.hosts import free_port
-from tests.worlds.real_runs import assert_greedy, assert_no_faster, controller_of, run_once
+from tests.worlds.real_runs import assert_greedy, assert_no_faster, controller_of
 from treepipe.core.errors import RunError
 from treepipe.executor.controller import Controller
 from treepipe.results.metrics import utilization
@@ -87,33 +87,6 @@ def test_a_run_that_preempts_is_lossless_and_can_be_replayed(pair: tuple[Path, P
         assert [r.tokens for r in replay.requests] == [r.tokens for r in trace.requests]
         assert {span.session for span in trace.spans} <= {*range(50)}, "requests' own numbers"
         assert running.open_sessions()["draft0"] == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "in_phases"), [("pipedec", True), ("specpipe_db", True), ("specpipe_db", False)]
-)
-def test_a_step_in_phases_sends_what_pruning_has_left(
-    pair: tuple[Path, Path], name: str, in_phases: bool
-) -> None:
-    """In groups of one and of three stages; the first one's results cross the only boundary."""
-    deployment = changed(
-        small_deployment(name, clients=2, parallel_prefill=True),
-        groups=(1, 3),
-        overlapped_pruning=not in_phases,
-    )
-    trace, recording = run_once(pair, deployment)
-    assert_greedy(trace, deployment, pair[0])
-    replay = simulate(deployment, ReplaySource(recording))
-    assert [r.rounds for r in replay.requests] == [r.rounds for r in trace.requests]
-    for each in (trace, replay):
-        hop = "pipeline0.stage1->pipeline0.stage2"
-        sent = sum(span.tokens for span in each.spans if span.device == hop)
-        stage = [span for span in each.spans if span.device == "pipeline0.stage1"]
-        computed = sum(span.tokens for span in stage if span.kind == "compute")
-        assert sent < computed if in_phases else sent == computed
-        drafted = [s for s in each.spans if s.device == "draft0" and s.kind == "draft"]
-        assert drafted[0].tokens == 35, "the prompt's first chunk"
-        assert drafted[0].end_ms < each.requests[0].emitted[0][0], "while the target reads it, too"
 
 
 def test_every_moment_of_a_worker_has_one_name(pair: tuple[Path, Path]) -> None:

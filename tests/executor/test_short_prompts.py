@@ -12,6 +12,7 @@ from tests.worlds.any_section import SCHEDULES
 from tests.worlds.changed import changed
 from tests.worlds.deployments import small_deployment
 from tests.worlds.eagle3_heads import DIALECTS, save_eagle3
+from tests.worlds.examples import THOROUGH
 from tests.worlds.local_workers import LocalRun, drafting_roles
 from tests.worlds.tiny_models import save_block_head
 from treepipe.core.captures import NORMED
@@ -23,9 +24,17 @@ from treepipe.executor.eagle3 import Eagle3Draft
 from treepipe.executor.offsets import head_settings
 from treepipe.scenario.deployment import RequestSpec
 
+SOURCES = ("model", "eagle", "eagle3", "block", "ngram", "hybrid")
+CASES = [
+    (name, source)
+    for place, name in enumerate(SCHEDULES)
+    for turn, source in enumerate(SOURCES)
+    if THOROUGH or (place - turn) % 3 == 0
+]
+"""A usual run has each system with two sources, and each source with a third of the systems."""
 
-@pytest.mark.parametrize("source", ["model", "eagle", "eagle3", "block", "ngram", "hybrid"])
-@pytest.mark.parametrize("name", SCHEDULES)
+
+@pytest.mark.parametrize(("name", "source"), CASES)
 def test_a_prompt_of_one_token_has_the_targets_text(
     target: Checkpoint, head: Path, tmp_path: Path, name: str, source: str
 ) -> None:

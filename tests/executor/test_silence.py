@@ -259,7 +259,7 @@ def _script(folder: Path, text: str, *arguments: str) -> subprocess.Popen[str]:
 
 @pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux to end a child with its parent")
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGHUP])
 def test_nothing_is_left_of_a_killed_controller_with_a_stopped_child(
     tmp_path: Path, how: signal.Signals
 ) -> None:

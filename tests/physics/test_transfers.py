@@ -97,9 +97,8 @@ def test_messages_of_a_link_come_in_one_behind_another(
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", ["pipedec", "specpipe_db"])
-def test_processes_send_through_the_switch(pair: tuple[Path, Path], name: str) -> None:
-    deployment = changed(small_deployment(name, clients=2), central_transfers=True)
+def test_processes_send_through_the_switch(pair: tuple[Path, Path]) -> None:
+    deployment = changed(small_deployment("specpipe_db", clients=2), central_transfers=True)
     with Controller(worker_roles(pair, deployment), deployment) as controller:
         trace, recording = controller.run(deployment)
         assert set(controller.peak_memory_bytes()) == set(deployment.roles.devices)

@@ -51,7 +51,7 @@ def expected(tmp_path: Path) -> Any:
         return carry_out(Sweep.of(GRID), tmp_path / "expected", say).table()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def dask_address() -> Iterator[str]:
     distributed = pytest.importorskip("distributed", reason="needs the extra 'dask'")
     with distributed.LocalCluster(

@@ -32,11 +32,9 @@ from treepipe.testing.trial import Trial
 
 PROMPT, HORIZON = (3, 1, 4), 2
 """All 49 texts of two tokens have a known probability."""
+WARM, DRAFT = Sampling(1.0), noisy(2.0)
 LOOKS, LEAST_P = (200, 400, 800, 1600), 1e-7
-"""Numbers of texts that are compared with the target's: few show a plainly wrong rule."""
-WARM = Sampling(1.0)
-DRAFT = noisy(2.0)
-"""A draft so unlike the target that so many texts show a wrong rule."""
+"""Numbers of texts that are compared: few show a plainly wrong rule of so unlike a draft."""
 
 
 @lru_cache(50_000)
@@ -123,12 +121,10 @@ def sampled_texts(system: System, case: TrialCase) -> None:
         schedule = system.make(parameters, ScheduleContext(session, stages, drawn))
         world.open(session, schedule, Started(PROMPT, HORIZON))
         world.run()
-        # Each look at the world's requests would take longer than the one before.
         counts[tuple(world.requests.pop(session).text)] += 1
         if session in LOOKS:
-            found = chi_square(counts, shares)
-            said = f"p = {found:.1e} that {session} texts are the target's"
-            hold(found > LEAST_P, "sampling", said)
+            p = chi_square(counts, shares)
+            hold(p > LEAST_P, "sampling", f"p = {p:.1e} that {session} texts are the target's")
 
 
 TRIALS = (Trial("sampling", sampled_texts, 3),)
