@@ -17,13 +17,13 @@ from rich.table import Table
 
 from treepipe.core.errors import UserError
 from treepipe.physics.timing import TimeTable
-from treepipe.profiles.check import check_file
 from treepipe.profiles.hit_ratio import said
 from treepipe.profiles.library import (
     KINDS,
     LIBRARY,
     LOADERS,
     AnyProfile,
+    check_file,
     find_model,
     is_path,
     load_any,
@@ -37,10 +37,10 @@ from treepipe.profiles.schema import (
     DeviceProfile,
     Hardware,
     HostProfile,
-    Link,
+    LinkProfile,
     ModelProfile,
 )
-from treepipe.profiles.service import ServedModel, ServiceTimes, told
+from treepipe.profiles.service import Remark, ServedModel, ServiceTimes, told
 from treepipe.profiles.shapes import BYTES, STATE_BYTES, compute_dtype
 from treepipe.results.sheet import Sheet, columns, figures, words
 from treepipe.results.show import print_sheet
@@ -143,7 +143,7 @@ def _lines(profile: AnyProfile) -> Iterator[str]:
     """Yield what a profile says besides its tables."""
     origin = profile.origin
     yield f"date {origin.date}"
-    if isinstance(profile, (Device, Hardware, Link)):
+    if isinstance(profile, (Device, Hardware, LinkProfile)):
         yield f"hardware: {profile.origin.hardware}; with: {profile.origin.versions}"
     if origin.estimate:
         yield f"an estimate, uncertain by {origin.uncertainty:.0%}"
@@ -178,7 +178,7 @@ def curves_of(profile: AnyProfile, name: str) -> tuple[Curves, Sequence[str]]:
     if isinstance(profile, Device):
         keys = ("stage_ms", "draft_ms", "evaluate_ms")
         return {name: [_given(key, getattr(profile, key)) for key in keys]}, ()
-    return ({name: _link_curves(profile)}, ()) if isinstance(profile, Link) else ({}, ())
+    return ({name: _link_curves(profile)}, ()) if isinstance(profile, LinkProfile) else ({}, ())
 
 
 def _given(what: str, points: dict[int, float]) -> Curve:
@@ -192,7 +192,8 @@ def _device_curves(profile: DeviceProfile, name: str) -> tuple[Curves, Sequence[
     A layer's context is measured if attention was, else computed; in a profile that is an estimate
     as a whole all times have the same standing.
     """
-    service = ServiceTimes(name, profile, shape_of, remarks := [])
+    remarks: list[Remark] = []
+    service = ServiceTimes(name, profile, shape_of, remarks)
     models = [ServedModel(e.model, shape_of(e), e.dtype) for e in profile.layer]
     if not models and profile.roofline is not None:
         models = [ServedModel(EXAMPLE, find_model(EXAMPLE, "example"), "float16")]
@@ -225,7 +226,7 @@ def _device_curves(profile: DeviceProfile, name: str) -> tuple[Curves, Sequence[
     return curves, [text for _, text in told(remarks)]
 
 
-def _link_curves(link: Link) -> list[Curve]:
+def _link_curves(link: LinkProfile) -> list[Curve]:
     """Make the curves of a message's mean time on a free link, and without jitter and losses."""
     times = link.times
     known = (0.0, float(link.measured_to_bytes or math.inf))
@@ -255,7 +256,7 @@ def unmeasured(profile: AnyProfile, curves: Curves) -> str:
 
 
 def _axis(profile: AnyProfile) -> tuple[str, Sequence[int]]:
-    return ("bytes", SIZES) if isinstance(profile, Link) else ("tokens", TOKENS)
+    return ("bytes", SIZES) if isinstance(profile, LinkProfile) else ("tokens", TOKENS)
 
 
 def _curve_tables(profile: AnyProfile, curves: Curves) -> Iterator[Sheet]:
