@@ -1,14 +1,17 @@
 """Counts of chains' steps, added up to shares of accepted tokens by depth (``hit_ratio.py``).
 
-What reports tell, and what is made of it, belong here; ``engines.py`` reads the reports.
+What reports tell, and what is made of it, belong here; ``engines.py`` reads the reports, and shares
+with ``cost_tables.py`` the reader of tables in JSON.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from treepipe.files.reading import parse_json
 from treepipe.profiles.hit_ratio import (
     MOST_DRAFTED,
     at_depth,
@@ -21,6 +24,35 @@ Steps: TypeAlias = Sequence[tuple[int, int]]
 """(Drafted, accepted) tokens of successive steps of a request."""
 ALIKE = 0.02
 """Relative variation below which draft lengths count as fixed."""
+
+
+def json_entries(text: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return the tables of a JSON value, or of the lines that hold one each, behind the words that
+    name their places. Raises ``ValueError`` if there are none."""
+    try:
+        content = parse_json(text)
+        each = content if isinstance(content, list) else [content]
+        placed = [(f"entry {number}", entry) for number, entry in enumerate(each, 1)]
+    except json.JSONDecodeError:
+        # Engines print such lines among their other messages, and texts in them may hold other
+        # line ends, such as U+2028.
+        lines = [(f"line {n}", line) for n, line in enumerate(text.split("\n"), 1)]
+        placed = [(place, _line(place, s)) for place, s in lines if s.lstrip().startswith("{")]
+    for place, entry in placed:
+        if not isinstance(entry, dict):
+            raise ValueError(f"{place}: is no table")
+    if not placed and text.lstrip().startswith("|"):
+        raise ValueError("is a Markdown table; llama-bench writes JSON with -o json")
+    if not placed:
+        raise ValueError("there is no JSON in it")
+    return placed
+
+
+def _line(place: str, line: str) -> Any:
+    try:
+        return parse_json(line)
+    except ValueError as error:
+        raise ValueError(f"{place}: is not valid JSON: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ the layers have the rest in equal parts, and both together give every time of th
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +18,10 @@ from typing import Any, TypeAlias
 from pydantic import BaseModel, model_validator
 
 from treepipe.core.errors import UserError
-from treepipe.files.reading import parse_json, read_text, reading, reading_fault
+from treepipe.files.reading import read_text, reading, reading_fault
 from treepipe.files.section import Count, Positive
 from treepipe.files.toml_file import validated
+from treepipe.profiles.chains import json_entries
 from treepipe.profiles.schema import ModelProfile
 from treepipe.profiles.shapes import BYTES, DType, Shape
 from treepipe.profiles.synthetic import fit, read_step
@@ -61,7 +61,7 @@ def read_costs(kind: str, file: Path, model: str | None = None) -> CostTable:
     with reading(file, "cannot be read"):
         text = read_text(file, "utf-8-sig")
     try:
-        entries = _entries(text)
+        entries = json_entries(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{file}: {reading_fault(error)}") from None
     try:
@@ -135,37 +135,6 @@ def divided(
         context: {rows: (time - head) / shape.layers for rows, time in times.items()}
         for context, times in ms.items()
     }
-
-
-def _entries(text: str) -> list[Placed]:
-    """Return the tables of a JSON value, or of the lines that hold one each, with their places."""
-    try:
-        content = parse_json(text)
-        each = content if isinstance(content, list) else [content]
-        placed = [(f"entry {number}", entry) for number, entry in enumerate(each, 1)]
-    except json.JSONDecodeError:
-        # Engines print such lines among their other messages.
-        lines = [
-            (f"line {number}", line)
-            for number, line in enumerate(text.splitlines(), 1)
-            if line.lstrip().startswith("{")
-        ]
-        placed = [(place, _line(place, line)) for place, line in lines]
-    for place, entry in placed:
-        if not isinstance(entry, dict):
-            raise ValueError(f"{place}: is no table")
-    if not placed and text.lstrip().startswith("|"):
-        raise ValueError("is a Markdown table; llama-bench writes JSON with -o json")
-    if not placed:
-        raise ValueError("there is no JSON in it")
-    return placed
-
-
-def _line(place: str, line: str) -> Any:
-    try:
-        return parse_json(line)
-    except ValueError as error:
-        raise ValueError(f"{place}: is not valid JSON: {error}") from None
 
 
 def _place(

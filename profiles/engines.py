@@ -21,7 +21,15 @@ from typing import Any, TypeAlias
 
 from treepipe.core.errors import UserError
 from treepipe.files.reading import parse_json, read_text, reading, reading_fault
-from treepipe.profiles.chains import ANYTHING, Chains, Imported, Steps, Wanted, added_up
+from treepipe.profiles.chains import (
+    ANYTHING,
+    Chains,
+    Imported,
+    Steps,
+    Wanted,
+    added_up,
+    json_entries,
+)
 from treepipe.profiles.hit_ratio import MOST_DRAFTED, conditional
 
 SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?$")
@@ -330,17 +338,11 @@ def _counted(counts: Counter[tuple[int, int]], model: str, notes: set[str]) -> I
 
 def _blocks(
     text: str, keys: Sequence[str], model: str | None
-) -> tuple[str, list[tuple[Mapping[str, Any], dict[str, Any]]]]:
+) -> tuple[str, list[tuple[dict[str, Any], dict[str, Any]]]]:
     """Return the responses' model, and each response with its table that has one of the keys."""
-    try:
-        content = parse_json(text)
-        responses = content if isinstance(content, list) else [content]
-    except json.JSONDecodeError:
-        # Texts may hold other line ends, such as U+2028.
-        responses = [parse_json(line) for line in text.split("\n") if line.strip()]
     found = [
         (response, table)
-        for response in responses
+        for _, response in json_entries(text)
         for table in _tables(response)
         if any(table.get(key) is not None for key in keys)
         and model in (None, str(response.get("model", "")))

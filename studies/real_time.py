@@ -27,13 +27,10 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from treepipe.core.schedules import systems
-from treepipe.executor.measure.calibrate import (
-    calibrate_acceptance,
-    calibrate_device,
-    calibrate_run,
-)
+from treepipe.executor.measure.calibrate import calibrate_acceptance, calibrate_device
 from treepipe.executor.measure.in_place import SCHEDULES as CALIBRATED_WITH
 from treepipe.executor.measure.requests import AcceptanceRequest, DeviceRequest, RunRequest
+from treepipe.executor.measure.run import calibrate_run
 from treepipe.executor.prompts import load_texts
 from treepipe.executor.widening import write_wider
 from treepipe.files.toml_file import read_toml, toml_text

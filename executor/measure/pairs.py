@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from treepipe.executor.fleet import Fleet
 from treepipe.executor.lines import ControlLines
 from treepipe.executor.mailbox import TOKEN_BYTES
 from treepipe.executor.measure.link import End, link_profile
+from treepipe.executor.measure.run import beside
 from treepipe.executor.transport import KeyPair
 from treepipe.profiles.schema import LinkProfile
 from treepipe.scenario.deployment import Deployment
@@ -76,11 +76,6 @@ def host_pairs(deployment: Deployment) -> list[HostPair]:
             f"key worker of a draft or a stage names another host's worker"
         )
     return [HostPair(ends, tuple(roles[both].values())) for both, ends in hosts.items()]
-
-
-def beside(scenario: Path, file: Path) -> str:
-    """Return a profile's file relative to a scenario's file."""
-    return Path(os.path.relpath(file.resolve(), scenario.resolve().parent)).as_posix()
 
 
 def pair_sections(deployment: Deployment, files: Mapping[HostPair, Path]) -> list[dict[str, Any]]:

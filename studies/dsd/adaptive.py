@@ -17,8 +17,7 @@ from treepipe.executor.launch import Launch, prepare
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.progress import Progress
 from treepipe.results.metrics import METRIC, run_metrics
-from treepipe.studies.dsd.claims import REGION_RATIO
-from treepipe.studies.dsd.testbed import T0_MS, Cell
+from treepipe.studies.dsd.testbed import REGION_RATIO, T0_MS, Cell
 
 NODES, RATIO = 4, REGION_RATIO[0]
 """Nodes and ratio of the runs: the lower border of the claimed region."""

@@ -18,15 +18,19 @@ from matplotlib.figure import Figure
 from treepipe.progress import Progress
 from treepipe.results.sheet import Sheet
 from treepipe.studies.dsd.adaptive import NODES, RATIO, Relaxed, emulated_window_ms, run_adaptive
-from treepipe.studies.dsd.claims import (
+from treepipe.studies.dsd.testbed import (
     REGION_NODES,
     REGION_RATIO,
+    Cell,
+    Measured,
+    Network,
+    accepted_for,
     in_region,
     region_fields,
+    simulate_cells,
     table3,
     table3_sheet,
 )
-from treepipe.studies.dsd.testbed import Cell, Measured, Network, accepted_for, simulate_cells
 from treepipe.studies.plots import gain_figure
 from treepipe.studies.reproduction import Reproduction, predicted, published, score, score_sheet
 from treepipe.studies.study import Entry, StudyResult

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from tests.worlds.command_line import Terminal
 from treepipe.cli.show_profiles import curves_of, show_profile, unmeasured
-from treepipe.executor.measure.calibrate import write_profile
+from treepipe.executor.measure.run import write_profile
 from treepipe.physics.timing import JitterKind, LinkTimes
 from treepipe.physics.transfers import Wire
 from treepipe.profiles.library import LIBRARY, load_any

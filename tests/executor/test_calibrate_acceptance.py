@@ -21,15 +21,16 @@ from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.measure.acceptance import open_pair
 from treepipe.executor.measure.calibrate import calibrate_acceptance
 from treepipe.executor.measure.calibration import (
+    CANDIDATES,
     Texts,
     WholeModel,
+    candidates_of,
+    rank_of,
     record_acceptance,
 )
-from treepipe.executor.measure.judging import CANDIDATES, candidates_of, rank_of
 from treepipe.executor.measure.requests import AcceptanceRequest
 from treepipe.executor.sources import SourceSettings
-from treepipe.profiles.check import check_file
-from treepipe.profiles.library import find_acceptance
+from treepipe.profiles.library import check_file, find_acceptance
 from treepipe.profiles.pool_file import PoolFile
 from treepipe.scenario.schema import GREEDY, SourceSection
 

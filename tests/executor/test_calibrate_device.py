@@ -17,8 +17,7 @@ from treepipe.executor.measure.calibrate import calibrate_device
 from treepipe.executor.measure.requests import DeviceRequest
 from treepipe.executor.measure.subject import RandomCheckpoint
 from treepipe.executor.stage_model import load_layer
-from treepipe.profiles.check import check_file
-from treepipe.profiles.library import find_model, load_device, profile_names
+from treepipe.profiles.library import check_file, find_model, load_device, profile_names
 from treepipe.profiles.schema import DeviceProfile
 from treepipe.results.show import ProgressBars
 from treepipe.testing.random_model import save_random_checkpoint

@@ -17,8 +17,7 @@ from treepipe.executor.crew import Crew
 from treepipe.executor.processor import Processor
 from treepipe.executor.remote import status
 from treepipe.executor.transport import KeyPair
-from treepipe.profiles.check import check_file
-from treepipe.profiles.library import find_host, find_link
+from treepipe.profiles.library import check_file, find_host, find_link
 from treepipe.scenario.scenario import Scenario
 
 pytestmark = pytest.mark.processes

@@ -30,8 +30,7 @@ from treepipe.executor.measure.timing import Effort, Samples
 from treepipe.executor.remote import status
 from treepipe.physics.timing import LinkTimes
 from treepipe.physics.transfers import Wire
-from treepipe.profiles.check import check_file
-from treepipe.profiles.library import find_link
+from treepipe.profiles.library import check_file, find_link
 from treepipe.profiles.schema import LinkProfile
 from treepipe.progress import silent
 

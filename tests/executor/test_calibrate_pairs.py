@@ -27,7 +27,6 @@ from treepipe.executor.clock import now_ms
 from treepipe.executor.control import ANSWERS, LinkEnd, Measure
 from treepipe.executor.mailbox import TOKEN_BYTES, Outbox, Ping
 from treepipe.executor.measure import calibrate, link
-from treepipe.executor.measure.calibrate import write_profile
 from treepipe.executor.measure.link import (
     SIZES,
     WIDTH,
@@ -43,6 +42,7 @@ from treepipe.executor.measure.pairs import (
     pair_sections,
     with_pairs,
 )
+from treepipe.executor.measure.run import write_profile
 from treepipe.executor.transport import KeyPair, ZeroMQ
 from treepipe.files.toml_file import read_toml
 from treepipe.profiles.schema import LinkProfile, MeasuredOrigin

@@ -223,7 +223,6 @@ def test_what_is_wrong_is_said_before_pytorch_is_loaded(tmp_path: Path) -> None:
         (*run, box, "--out", there),
         (*run, box, "--out", none / "host.toml"),
         (*run, box, "--out", tmp_path / "host.toml", "--prompts", there),
-        ("calibrate", "peer", "--listen", "here"),
         ("worker", "--listen", "here"),
         ("worker", "--listen", "10.0.0.7:80"),
         ("worker", "--listen", "127.0.0.1:0", "--key", none),

@@ -12,9 +12,8 @@ import pytest
 from tests.worlds.command_line import Terminal
 from treepipe import simulate
 from treepipe.core.errors import UserError
-from treepipe.profiles.check import check_file
 from treepipe.profiles.cost_tables import read_costs
-from treepipe.profiles.library import find_model, load_device, shape_of
+from treepipe.profiles.library import check_file, find_model, load_device, shape_of
 from treepipe.profiles.schema import DeviceProfile, EmulatedProfile
 from treepipe.profiles.service import Remark, ServedModel, ServiceTimes
 from treepipe.scenario.scenario import Scenario
@@ -173,7 +172,8 @@ def test_a_prompt_of_one_row_goes_before_generated_tokens(tmp_path: Path) -> Non
 
 def test_batches_of_requests_and_cost_tables(tmp_path: Path) -> None:
     text = "main: n_kv_max = 2048\n" + "\n".join(
-        json.dumps({**LINE, "pl": pl, "t_tg": t}) for pl, t in ((1, 0.32), (4, 0.4))
+        json.dumps({**LINE, "pl": pl, "t_tg": t, "of": "a\u2028b"}, ensure_ascii=False)
+        for pl, t in ((1, 0.32), (4, 0.4))
     )
     found = read_costs("llama-batched-bench", file(tmp_path, text))
     assert found.ms == {144: {1: pytest.approx(10.0), 4: pytest.approx(12.5)}}

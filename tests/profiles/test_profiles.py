@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from treepipe.physics.timing import TimeTable
-from treepipe.profiles.check import check_file
 from treepipe.profiles.library import (
     KINDS,
     LIBRARY,
     REFERENCE,
+    check_file,
     find_device,
     find_link,
     find_model,

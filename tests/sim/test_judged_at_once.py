@@ -9,7 +9,7 @@ import pytest
 
 from tests.worlds.theory_scenarios import Written
 from treepipe.core.verification import Block, Distribution, draw
-from treepipe.executor.measure.judging import rejection_rank
+from treepipe.executor.measure.calibration import rejection_rank
 from treepipe.profiles.pool_file import Made, PoolFile, Prompt, Table
 from treepipe.results.metrics import run_metrics
 from treepipe.scenario.memory import fitted

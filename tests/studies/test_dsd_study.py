@@ -9,8 +9,15 @@ import pytest
 
 from tests.worlds.written_studies import say, written
 from treepipe.studies.dsd import run as region
-from treepipe.studies.dsd.claims import Saving, in_region, table3
-from treepipe.studies.dsd.testbed import Cell, Network, accepted_for, simulate_cells
+from treepipe.studies.dsd.testbed import (
+    Cell,
+    Network,
+    Saving,
+    accepted_for,
+    in_region,
+    simulate_cells,
+    table3,
+)
 
 
 def test_the_formula_gives_k_everywhere_if_drafting_and_windows_cost_nothing() -> None:

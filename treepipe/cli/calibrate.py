@@ -74,7 +74,7 @@ def acceptance(asked: AcceptanceRequest, verbosity: Verbosity) -> None:
 def run(asked: RunRequest, verbosity: Verbosity) -> None:
     """Run a scenario's own workers, not emulated: what hosts add to their devices' times."""
     need_executor("treepipe calibrate")
-    from treepipe.executor.measure.calibrate import calibrate_run
+    from treepipe.executor.measure.run import calibrate_run
 
     _measure(calibrate_run, asked, verbosity)
 

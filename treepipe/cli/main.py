@@ -23,7 +23,6 @@ from typer.core import TyperGroup
 
 from treepipe.cli import calibrate as cli_calibrate
 from treepipe.cli import check as cli_check
-from treepipe.cli import keys as cli_keys
 from treepipe.cli import plan as cli_plan
 from treepipe.cli import profiles as cli_profiles
 from treepipe.cli import sweep as cli_sweep
@@ -83,7 +82,6 @@ app.command()(cli_plan.plan)
 app.command()(cli_sweep.sweep)
 app.command()(cli_validate.validate)
 app.command()(cli_worker.worker)
-app.command()(cli_keys.keys)
 app.command()(cli_check.check)
 
 
@@ -239,6 +237,25 @@ def _check_served(result: Result) -> None:
     lost = [r for each in result.traces for r in each.requests if r.reason == "worker lost"]
     if lost:
         raise RunError(f"{len(lost)} requests ended early, since a worker was lost")
+
+
+@app.command()
+def keys(
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="This key and those below it, e.g. serving.")
+    ] = "",
+) -> None:
+    """Show the keys of a scenario: what each means, takes and defaults to, and who reads it."""
+    from treepipe.results.sheet import Sheet, words
+    from treepipe.results.show import console
+    from treepipe.scenario.keys import key_facts
+
+    sheet = Sheet("", words("key", "meaning", "values", "default", "read"))
+    for each in key_facts(path):
+        sheet.add(each.path, each.meaning, each.values, each.default, each.read)
+    table = sheet.filled.rich()
+    table.columns[0].no_wrap = True
+    console().print(table)
 
 
 @app.command()

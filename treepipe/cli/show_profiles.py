@@ -17,13 +17,13 @@ from rich.table import Table
 
 from treepipe.core.errors import UserError
 from treepipe.physics.timing import TimeTable
-from treepipe.profiles.check import check_file
 from treepipe.profiles.hit_ratio import said
 from treepipe.profiles.library import (
     KINDS,
     LIBRARY,
     LOADERS,
     AnyProfile,
+    check_file,
     find_model,
     is_path,
     load_any,
