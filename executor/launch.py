@@ -28,7 +28,8 @@ from treepipe.scenario.deployment import (
     computed_in,
 )
 from treepipe.scenario.memory import cache_entries, fitted
-from treepipe.scenario.resolve import OpenedTarget, resolve
+from treepipe.scenario.placement import OpenedTarget, place
+from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.workload import draw_requests, run_seeds
 
@@ -73,7 +74,8 @@ def prepare(scenario: Scenario) -> Launch:
     for source in sources:
         check_offsets(source, target)
     asked = _requests(scenario, target, models)
-    deployment = resolve(scenario, _opened(target, computed_in(scenario.target.dtype)))
+    placement = place(scenario, _opened(target, computed_in(scenario.target.dtype)))
+    deployment = resolve(scenario, placement)
     _check_computing(deployment)
     own = (*target.warnings, *type_warnings, *_thread_warnings(deployment))
     deployment = deployment.warned(*own)

@@ -119,7 +119,7 @@ def resolve_device(device: AnyDevice, asked_by: str, base: Path = Path()) -> Dev
     if not isinstance(device, ExtendedDevice):
         return device.hardware if isinstance(device, Peaks) else device
     profile = find_device(device.profile, f"{asked_by}.profile", base)
-    given = given_keys(device)
+    given = device.model_dump(exclude={"profile"}, exclude_unset=True)
     foreign = sorted(set(given) - set(type(profile).model_fields))
     if foreign:
         says = "what a layer costs" if isinstance(profile, Hardware) else "a whole role's times"

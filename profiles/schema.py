@@ -140,18 +140,22 @@ class Roofline(Section):
 
 
 class Power(Section):
-    """Watts of a device, and the sensor that told them."""
+    """Watts of a device."""
 
     idle_w: Annotated[float, Field(ge=0)] = Field(description="when nothing works")
     busy_w: Positive = Field(description="when all of the capacity works")
-    sensor: Annotated[str | None, ReadIf("shown")] = Field(
-        None, description="that told both, and what it covers"
-    )
 
     def __str__(self) -> str:
-        said = [f"power {self.idle_w:.4g} W idle, {self.busy_w:.4g} W busy"]
-        said += [f"sensor {self.sensor}"] * (self.sensor is not None)
-        return "; ".join(said)
+        return f"power {self.idle_w:.4g} W idle, {self.busy_w:.4g} W busy"
+
+
+class MeasuredPower(Power):
+    """Watts of a profile's device, and the sensor that told them."""
+
+    sensor: str | None = Field(None, description="that told both, and what it covers")
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}{'' if self.sensor is None else f'; sensor {self.sensor}'}"
 
 
 class AnyHardware(Section):
@@ -259,6 +263,7 @@ class DeviceProfile(Hardware):
     """A file of ``devices/``."""
 
     origin: MeasuredOrigin
+    power: MeasuredPower | None = Field(None, description="for joules_per_token")
     price: Price | None = Field(None, description="where somebody published one")
 
 
@@ -266,6 +271,7 @@ class EmulatedProfile(Device):
     """A file of ``devices/`` with times of a role's whole work."""
 
     origin: MeasuredOrigin
+    power: MeasuredPower | None = Field(None, description="for joules_per_token")
     price: Price | None = Field(None, description="where somebody published one")
 
 

@@ -14,7 +14,7 @@ from treepipe.results.recording import Recording
 from treepipe.results.trace import Kind, Spans, Trace
 from treepipe.scenario.deployment import Deployment, RequestSpec
 from treepipe.scenario.memory import cache_entries, fitted
-from treepipe.scenario.placement import Placement
+from treepipe.scenario.placement import READ, Placement, place
 from treepipe.scenario.resolve import input_warnings, resolve
 from treepipe.scenario.rows import AskedRows, with_guessed_rows
 from treepipe.scenario.scenario import Scenario
@@ -193,7 +193,10 @@ def _asked_runs(
     acceptance, path = scenario.acceptance, scenario.path
     if acceptance is None and scenario.schedule.system.drafts:
         raise UserError(f"{path}: key acceptance is missing; a prediction needs a source")
-    deployment = resolve(scenario, placed=shared.placed)
+    said = scenario.said(READ)
+    if said not in shared.placed:
+        shared.placed[said] = place(scenario)
+    deployment = resolve(scenario, shared.placed[said])
     of_acceptance = acceptance_warnings(scenario)  # refused before the work
     runs: Sequence[tuple[Deployment, PoolSource | ReplaySource]]
     if isinstance(acceptance, Replay):
@@ -205,10 +208,10 @@ def _asked_runs(
             shared.sources.update(_sources(scenario))
         given = []
         for seed in shared.sources:
-            said = seed, scenario.said({"workload": True})
-            if said not in shared.requests:
-                shared.requests[said] = requests or draw_requests(scenario, seed)
-            given.append(deployment.asked(shared.requests[said], seed))
+            drawn = seed, scenario.said({"workload": True})
+            if drawn not in shared.requests:
+                shared.requests[drawn] = requests or draw_requests(scenario, seed)
+            given.append(deployment.asked(shared.requests[drawn], seed))
         runs = [*zip(fitted(given), shared.sources.values(), strict=True)]
     of_workload = [] if requests else trace_warnings(scenario)
     return _Asked(scenario, runs, of_acceptance, of_workload, requests is not None)

@@ -51,8 +51,8 @@ from treepipe.profiles.schema import (
     HeadTime,
     LayerTime,
     MeasuredOrigin,
+    MeasuredPower,
     MeasuredTime,
-    Power,
     Roofline,
     SamplingTime,
 )
@@ -102,7 +102,7 @@ class Measurements:
     idle: Samples[float] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     thinned: str = ""
-    power: Power | None = None
+    power: MeasuredPower | None = None
     powerless: str = ""
     read_mib_s: float | None = None
     peak_memory_mib: float = 0.0

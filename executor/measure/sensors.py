@@ -13,7 +13,7 @@ from statistics import fmean
 
 import torch
 
-from treepipe.profiles.schema import Power
+from treepipe.profiles.schema import MeasuredPower
 
 STEP_S = 0.05
 """Seconds between readings."""
@@ -78,11 +78,11 @@ def find_sensor(device: str, root: Path = ROOT) -> tuple[str, Callable[[], float
 
 def measure_power(
     sensor: tuple[str, Callable[[], float]], work: Callable[[], object], seconds: float
-) -> Power:
+) -> MeasuredPower:
     """Measure mean watts for ``seconds`` each: while idle, and during repeated ``work``."""
     covers, read = sensor
     idle = _mean_watts(read, seconds, lambda: time.sleep(STEP_S))
-    return Power(idle_w=idle, busy_w=_mean_watts(read, seconds, work), sensor=covers)
+    return MeasuredPower(idle_w=idle, busy_w=_mean_watts(read, seconds, work), sensor=covers)
 
 
 def _mean_watts(read: Callable[[], float], seconds: float, work: Callable[[], object]) -> float:

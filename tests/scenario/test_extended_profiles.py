@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.worlds.demo import demo, deployed
+from tests.worlds.profile_files import ORIGIN
 from treepipe.files.toml_file import toml_text
 from treepipe.planner.candidates import find_candidates
 from treepipe.planner.cluster import Cluster
@@ -76,13 +77,6 @@ def test_warnings_of_a_profile_stay_and_come_once() -> None:
     assert deployment.warnings == (*named.warnings, more)
 
 
-def test_a_link_keeps_its_profile_and_gets_the_keys_beside_it() -> None:
-    profile = find_link("wifi", "test")
-    found = link(profile="wifi", latency_ms=9.0)
-    assert found.latency_ms == 9.0
-    assert found.model_dump(exclude={"latency_ms"}) == profile.model_dump(exclude={"latency_ms"})
-
-
 def test_links_by_default_within_a_host_and_of_pairs() -> None:
     deployment = deployed(
         "links.default.bandwidth_mbit_s=94",
@@ -97,33 +91,32 @@ def test_links_by_default_within_a_host_and_of_pairs() -> None:
     assert (pair.latency_ms, pair.bandwidth_mbit_s) == (70, wan.bandwidth_mbit_s)
 
 
-def test_a_rate_replaces_the_profiles_however_that_is_said() -> None:
-    assert find_link("a100-dgx-nvlink", "test").transfer_ms is not None
-    found = link(profile="a100-dgx-nvlink", bandwidth_mbit_s=100)
-    assert (found.bandwidth_mbit_s, found.transfer_ms) == (100, None)
-    found = link(profile="wan", transfer_ms={1: 2.0})
-    assert (found.bandwidth_mbit_s, found.transfer_ms) == (None, {1: 2.0})
+OWN = {"bandwidth_mbit_s": 100.0, "burst_kib": 32.0, "peak_mbit_s": 1000.0, "jitter_ms": 2.0}
+SPREAD = {"jitter": "lognormal", "jitter_cv": 0.5}
 
 
-def test_a_rate_replaces_the_profiles_burst(tmp_path: Path) -> None:
-    own = tmp_path / "own.toml"
-    bucket = "burst_kib = 32\npeak_mbit_s = 1000\n"
-    own.write_text(bucket + (LIBRARY / "links" / "wan.toml").read_text())
-    assert link(profile=str(own), latency_ms=1.0).burst_kib == 32
-    assert link(profile=str(own), burst_kib=8).times.burst_bytes == 8192
-    found = link(profile=str(own), bandwidth_mbit_s=2000)
-    assert (found.burst_kib, found.peak_mbit_s) == (0.0, None)
-
-
-def test_a_family_of_jitter_replaces_the_profiles_spread(tmp_path: Path) -> None:
-    text = (LIBRARY / "links" / "wan.toml").read_text()
-    lines = [line for line in text.splitlines() if not line.startswith("jitter")]
-    jitter = 'jitter_ms = 2.0\njitter = "lognormal"\njitter_cv = 0.5'
-    own = tmp_path / "own.toml"
-    own.write_text("\n".join([jitter, *lines]))
-    assert link(profile=str(own), jitter_cv=0.7).jitter_cv == 0.7
-    found = link(profile=str(own), jitter="uniform")
-    assert (found.jitter, found.jitter_ms, found.jitter_cv) == ("uniform", 2.0, 1.0)
+@pytest.mark.parametrize(
+    ("given", "replaced"),
+    [
+        ({"latency_ms": 9.0}, {}),
+        ({"burst_kib": 8.0}, {}),
+        ({"jitter_cv": 0.7}, {}),
+        ({"bandwidth_mbit_s": 2000.0}, {"burst_kib": 0.0, "peak_mbit_s": None}),
+        (
+            {"transfer_ms": {1: 2.0}},
+            {"bandwidth_mbit_s": None, "burst_kib": 0.0, "peak_mbit_s": None},
+        ),
+        ({"jitter": "uniform"}, {"jitter_cv": 1.0}),
+    ],
+)
+def test_a_link_keeps_its_profile_but_for_the_keys_beside_it_and_what_they_replace(
+    tmp_path: Path, given: dict[str, Any], replaced: dict[str, Any]
+) -> None:
+    """A rate replaces the profile's with its burst, a family of jitter the profile's spread."""
+    (tmp_path / "own.toml").write_text(toml_text({**OWN, **SPREAD, "origin": ORIGIN}))
+    profile = find_link(str(tmp_path / "own.toml"), "test").model_dump()
+    found = link(profile=str(tmp_path / "own.toml"), **given).model_dump()
+    assert found == {**profile, **given, **replaced}
 
 
 def test_a_scenario_survives_being_written_with_the_given_keys_only() -> None:

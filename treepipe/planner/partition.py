@@ -21,7 +21,6 @@ from treepipe.scenario.memory import cache_entries, memory_needs, most_layers
 from treepipe.scenario.placement import place
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario
-from treepipe.scenario.schedule_check import ends_of
 from treepipe.scenario.schema import Pipeline
 from treepipe.scenario.workload import draw_requests
 
@@ -43,9 +42,10 @@ def uneven_partitions(
     drafting = any(s.host in shared for pipeline in scenario.pipelines for s in pipeline.stages)
     if not (by_layer and any(_matters(stages, drafting=drafting) for stages in devices)):
         return {}
-    target = place(scenario, ends_of(scenario)).target
+    placement = place(scenario)
+    target = placement.target
     assert target is not None, "hardware was named"
-    deployment = resolve(scenario).asked(draw_requests(scenario, scenario.seed))
+    deployment = resolve(scenario, placement).asked(draw_requests(scenario, scenario.seed))
     rooms = most_layers(deployment, memory_needs(deployment), share)
     firsts = [sum(p.count for p in scenario.pipelines[:i]) for i in range(len(devices))]
     placed = [deployment.roles.pipelines[first] for first in firsts]

@@ -44,6 +44,7 @@ from treepipe.profiles.shapes import BYTES, compute_dtype
 from treepipe.scenario.deployment import (
     FULL,
     Compute,
+    Computed,
     Footprint,
     Machine,
     Placed,
@@ -52,6 +53,7 @@ from treepipe.scenario.deployment import (
 )
 from treepipe.scenario.scale import Estimated, device_factor, device_name, written_devices
 from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.schedule_check import check_schedule, ends_of
 from treepipe.scenario.schema import DraftSection, HostSection, Model, Pipeline, Stage
 
 Counted = TypeVar("Counted", DraftSection, Pipeline, Stage)
@@ -92,16 +94,25 @@ READ: Mapping[str, Any] = {
 """All keys of a scenario that ``place`` reads (``Scenario.said``)."""
 
 
-def place(scenario: Scenario, ends: Ends, layers: int | None = None) -> Placement:
+@dataclass(frozen=True, slots=True)
+class OpenedTarget:
+    """The target's sizes in an opened checkpoint, which override those of the scenario."""
+
+    layers: int
+    row_bytes: int
+    footprint: Footprint
+    dtype: Computed
+
+
+def place(scenario: Scenario, opened: OpenedTarget | None = None) -> Placement:
     """Place a scenario's roles on their devices.
 
-    Args:
-        ends: location of the target's ends.
-        layers: number of layers of the target's checkpoint, if it was opened.
-
-    Raises ``UserError``: a device, a host or a model is wrong or missing.
+    Raises ``UserError``: a device, a host or a model is wrong or missing, or the schedule's
+    parameters contradict each other or the cluster.
     """
-    placing = _Placing(scenario, ends, layers)
+    check_schedule(scenario)
+    ends = ends_of(scenario)
+    placing = _Placing(scenario, ends, None if opened is None else opened.layers)
     drafts = [
         placing.draft(draft, f"draft{number}", f"drafts.{index}")
         for number, (index, draft) in enumerate(_copies(scenario.drafts))
@@ -120,8 +131,9 @@ def place(scenario: Scenario, ends: Ends, layers: int | None = None) -> Placemen
         ),
         ends,
         _captured(scenario, max([stages[-1].placed.layers.stop for stages in pipelines])),
-        placing.row_bytes,
-        footprint=placing.footprint,
+        placing.row_bytes if opened is None else opened.row_bytes,
+        FULL if opened is None else opened.dtype,
+        placing.footprint if opened is None else opened.footprint,
         draft_footprints={r.placed.name: r.footprint for r in drafts if r.footprint is not None},
     )
     warnings = tuple(placing.warnings)

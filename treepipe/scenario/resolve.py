@@ -9,7 +9,7 @@ the key.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from treepipe.core.errors import UserError
@@ -19,15 +19,13 @@ from treepipe.core.verification import DRAWN
 from treepipe.physics.timing import LinkTimes
 from treepipe.profiles.library import find_link, profile_name, resolve_link
 from treepipe.profiles.schema import AnyLink, HostProfile
-from treepipe.scenario.deployment import Computed, Deployment, Footprint, Machine, Service, Wiring
+from treepipe.scenario.deployment import Deployment, Machine, Service, Wiring
 from treepipe.scenario.faults import START_MS, Faults, FaultsSection
 from treepipe.scenario.memory import fitted, weights_mib
-from treepipe.scenario.placement import READ, Placement, place
+from treepipe.scenario.placement import Placement, place
 from treepipe.scenario.scale import Estimated, check_scale, named_links, scaled_link
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schedule_check import (
-    check_schedule,
-    ends_of,
     ends_warnings,
     least_probabilities,
     prefill_warnings,
@@ -38,39 +36,16 @@ from treepipe.scenario.unread import lacking_warnings, unread_warnings
 from treepipe.scenario.workload import draw_requests
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedTarget:
-    """The target's sizes in an opened checkpoint, which override those of the scenario."""
-
-    layers: int
-    row_bytes: int
-    footprint: Footprint
-    dtype: Computed
-
-
-def resolve(
-    scenario: Scenario,
-    opened: OpenedTarget | None = None,
-    placed: dict[str, Placement] | None = None,
-) -> Deployment:
+def resolve(scenario: Scenario, placement: Placement | None = None) -> Deployment:
     """Resolve what all runs of a scenario share; the deployment has no requests yet.
 
     Args:
-        placed: placements of variants of the scenario, by what it says of them.
+        placement: of the scenario; None: it is made.
 
     Raises ``UserError``: something the scenario names is wrong.
     """
-    check_schedule(scenario)
-    said, placed = scenario.said(READ), {} if placed is None else placed
-    if said not in placed:
-        layers = None if opened is None else opened.layers
-        placed[said] = place(scenario, ends_of(scenario), layers)
-    placement = placed[said]
+    placement = place(scenario) if placement is None else placement
     roles = placement.roles
-    if opened is not None:
-        roles = replace(
-            roles, row_bytes=opened.row_bytes, dtype=opened.dtype, footprint=opened.footprint
-        )
     names = {*roles.devices}
     check_scale(scenario, names)
     estimates = {

@@ -145,7 +145,6 @@ def _last(sections: Any, index: int | str) -> int:
 CONDITIONS: Mapping[str, tuple[str, Callable[[Key], bool]]] = {
     "run": ("in a run", lambda key: key.run),
     "simulation": ("in a simulation", lambda key: not key.run),
-    "shown": ("where a profile is shown", lambda key: False),
     "imposed": (
         "in a run, and where a host has a profile",
         lambda key: key.run or any(host.profile for host in key.scenario.hosts.values()),
