@@ -11,7 +11,7 @@ from tests.worlds.command_line import Terminal
 from treepipe.files.toml_file import toml_text
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.depths import ENOUGH_CASES, SHOWN, Depths
-from treepipe.planner.questions.worth import resting
+from treepipe.planner.questions import said_first
 
 BOX: dict[str, Any] = {
     "name": "box",
@@ -72,7 +72,8 @@ def test_more_streams_neither_slow_all_down_nor_gain_more(terminal: Terminal) ->
     said = terminal.succeeds("plan", "c.toml", "--question", "worth")
     assert len([line for line in said.splitlines() if line.startswith("│")]) == len(SHOWN)
     exact, answer, table = (
-        said.index(words) for words in ("beta = 0.7) as exact", "For one stream", "┏")
+        said.index(words)
+        for words in ("taken as exact: acceptance (beta = 0.7)", "For one stream", "┏")
     )
     assert exact < answer < table
     assert "tell no interval" in " ".join(said.split())
@@ -93,8 +94,8 @@ def test_uncertain_devices_reach_the_interval_and_few_cases_tell_none() -> None:
     assert gain.high > 1.1 * gain.mean > 1.2 * gain.low
     assert Depths.of(box(**apart, **known, search={"cases": 19})).gain(1, 3).low is None
     stated = {"source": "bernoulli", "beta": 0.7, "uncertainty": 0.3}
-    assert resting(found)
-    assert not resting(Depths.of(box(**apart, **{**known, "acceptance": stated})))
+    assert said_first(found)
+    assert not said_first(Depths.of(box(**apart, **{**known, "acceptance": stated})))
 
 
 def test_options_that_contradict_each_other(terminal: Terminal) -> None:

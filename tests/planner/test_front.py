@@ -18,8 +18,7 @@ from tests.worlds.searches import METRIC as TIME
 from tests.worlds.written_studies import say
 from treepipe.planner.candidates import Candidate, find_candidates
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.front import Front, pareto_front
-from treepipe.planner.front_plot import front_figure
+from treepipe.planner.front import Front, front_figure, pareto_front
 from treepipe.planner.gaps import Simulated
 from treepipe.planner.layouts import layouts
 from treepipe.planner.page import plan_report

@@ -28,7 +28,7 @@ from treepipe.planner.halving import SearchResult
 from treepipe.planner.plan import search
 from treepipe.planner.report import plan_content, ranking_table, verdict
 from treepipe.planner.robustness import StressCases
-from treepipe.planner.sensitivity import BreakEven, Input, Sensitivities, Sensitivity
+from treepipe.planner.sensitivity import Axis, BreakEven, Sensitivities, Sensitivity
 from treepipe.results.estimates import observe
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.points import Point, simulate_points
@@ -442,7 +442,7 @@ def test_the_ranking_is_shown_before_its_analyses(
     def begun(*_: object) -> list[Sensitivity]:
         shown.append(terminal.capsys.readouterr().out)
         even = BreakEven(None, None, None, "pp", "pp")
-        return [Sensitivity(Input("scale.stages", 1.0, 0.1, 10.0), -0.1, 0.1, None, None, even)]
+        return [Sensitivity(Axis("scale.stages", 1.0, 0.1, 10.0), -0.1, 0.1, None, None, even)]
 
     monkeypatch.setattr("treepipe.planner.sensitivity.sensitivities", begun)
     few = ("--set", 'search.schedules=["pp"]', "--set", "search.grid={}", "--runs", 2)

@@ -89,7 +89,7 @@ def test_an_input_that_cannot_be_larger_has_a_range_that_ends_there() -> None:
     unlikely = Cluster.of(CLUSTER).with_(**{"search.schedules": ["chain"], "acceptance.beta": 0.05})
     rows = {row.key: row for row in sensitivities(search(unlikely, say), say)}
     misses = rows["scale.misses"]
-    assert (misses.input.low, misses.input.high) == (0.1, 1.0)
+    assert (misses.axis.low, misses.axis.high) == (0.1, 1.0)
     assert misses.up is None
     assert misses.down < 0
     assert rows["scale.stages"].up > 0

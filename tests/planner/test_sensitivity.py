@@ -165,12 +165,12 @@ def test_of_a_third_schedule_in_between_the_end_next_to_the_stated_value_is_told
 
     def costs(points: list[Point], *more: object) -> dict[str, Outcome]:
         lines = {"pp": (0.0, 1.0), "chain": (0.5, 0.25), "eagle": (0.64, 0.05)}
-        told = {}
+        outcomes = {}
         for point in points:
             at_0, slope = lines[point.scenario.schedule.name]
             value = at_0 + slope * (point.scenario.number_at("scale.latency") or 1.0)
-            told[point.label] = Outcome({}, {}, observations={METRIC: (value,) * 4})
-        return told
+            outcomes[point.label] = Outcome({}, {}, observations={METRIC: (value,) * 4})
+        return outcomes
 
     each = found(**{**TWO, "search.schedules": ["pp", "chain", "eagle"]})
     monkeypatch.setattr("treepipe.planner.sensitivity.simulate_points", costs)

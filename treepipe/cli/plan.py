@@ -160,16 +160,14 @@ def _answer(asked: PlanOptions, name: str) -> None:
     from treepipe.results.show import console, print_sheet
 
     asked.check({"--report": asked.report}, asked.cluster)
-    chosen, cluster = question(name), Cluster.load(asked.cluster, asked.changes)
-    answer = chosen.answer(cluster)
+    answer = question(name)(Cluster.load(asked.cluster, asked.changes))
     if not asked.silent:
         for sentence in answer.sentences:
             console().print(sentence, highlight=False)
-        for table in answer.tables:
-            print_sheet(console(), table)
-        for each in answer.warnings:
+        print_sheet(console(), answer.table)
+        for each in answer.found.warnings:
             console().print(f"Warning: {each}.", highlight=False)
-    page = partial(chosen.page, answer, command_line())
+    page = partial(answer.page, command_line())
     asked.emit(
         None if asked.report is None else partial(write_report, page, asked.report),
         None if asked.json is None else partial(write_json, answer.content, asked.json),
@@ -186,12 +184,11 @@ def _report(found: SearchResult, done: Mapping[str, Finding], folder: Path) -> N
 def _draw(result: SearchResult, done: Mapping[str, Finding], plot: Path) -> None:
     """Write the picture of ``--plot``: an analysis's, else the Pareto front; no picture if no plan
     keeps the limits."""
-    from treepipe.planner.front_plot import search_figure
     from treepipe.results.plots import save_figure
 
     figures = [picture.figure for each in done.values() for picture in each.pictures(result)]
     if not figures and result.feasible:
-        figures = [search_figure(result)]
+        figures = [result.front_figure()]
     if figures:
         save_figure(figures[0], plot, 110, "--plot")
 

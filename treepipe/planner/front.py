@@ -1,4 +1,4 @@
-"""The Pareto front: the plans that no other one beats in every goal.
+"""The Pareto front, the plans that no other one beats in every goal, and its picture.
 
 A plan beats another one if it is as good in all goals and better in one, by the means over the same
 runs (to nine digits, so that rounding makes no difference). Each beaten plan names one of the front
@@ -8,18 +8,30 @@ that beats it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from math import comb
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from math import ceil, comb
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from treepipe.planner.cluster import FrontGoal
 from treepipe.planner.gaps import Simulated, may_be_equal, relative_gap
-from treepipe.results.metrics import metric
+from treepipe.results.metrics import in_words, metric
 from treepipe.results.statistics import ROUNDING
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ACROSS = 2
+"""Number of panels side by side."""
+LABELLED = 12
+"""Largest number of marks that are all numbered; of more, only the front's are."""
+SIZE = 8
+"""Font size of a number (points); a digit is less than 0.65 as wide, a line 1.3 as high."""
+BESIDE = (6, 4)
+"""Offset of a number from the middle of its mark (points)."""
 USUAL: tuple[FrontGoal, ...] = (
     "time_between_tokens_ms",
     "throughput_tokens_s",
@@ -131,3 +143,123 @@ def _beaten(plans: Sequence[Simulated], place: int, by: int, goals: Sequence[str
     )
     relative = {goal: None if gap is None else gap.mean for goal, gap in gaps.items()}
     return Beaten(place, by, relative, certain)
+
+
+# --- its picture: every ranked plan as a mark, by the goal and one other each --------------------
+
+
+def front_figure(front: Front, goal: str, title: str) -> Figure:
+    """Plot a panel per goal against ``goal``, the vertical axis of all; marks have the plans'
+    places in the ranking. With two goals a line connects the front; plans beyond are beaten."""
+    from matplotlib.figure import Figure
+
+    from treepipe.results.plots import clean
+
+    vertical = goal if goal in front.goals else front.goals[0]
+    others = [each for each in front.goals if each != vertical] or [vertical]
+    rows, columns = ceil(len(others) / ACROSS), min(ACROSS, len(others))
+    figure = Figure(figsize=(9, 1.2 + 3.4 * rows), layout="constrained")
+    panels: list[Any] = [*figure.subplots(rows, columns, squeeze=False).flat]
+    for panel, other in zip(panels, others, strict=False):
+        _draw(panel, front, other, vertical)
+        panel.set_xlabel(_label(other))
+        panel.set_ylabel(_label(vertical))
+        panel.margins(0.12)
+        clean(panel, "both")
+    for panel in panels[len(others) :]:
+        panel.set_visible(False)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    figure.draw_without_rendering()  # fixes the marks' positions
+    for panel, other in zip(panels, others, strict=False):
+        _number(panel, front, other, vertical)
+    return figure
+
+
+def _draw(panel: Any, front: Front, across: str, up: str) -> None:
+    from treepipe.results.plots import AMBER, BLACK, BLUE, GREY
+
+    on = {"marker": "o", "color": BLUE, "ms": 8, "mec": "white", "label": "on the front"}
+    beaten = {"marker": "D", "color": AMBER, "ms": 6, "mec": BLACK, "mew": 0.5, "label": "beaten"}
+    doubted = {**beaten, "mfc": "white", "label": "beaten, not beyond doubt"}
+    certain = {each.plan: each.beyond_doubt for each in front.beaten}
+    groups: list[tuple[dict[str, Any], Sequence[int]]] = [
+        (doubted, [plan for plan in certain if not certain[plan]]),
+        (beaten, [plan for plan in certain if certain[plan]]),
+        (on, front.members),
+    ]
+    if len(front.goals) == 2:
+        ends = sorted((front.values[p][across], front.values[p][up]) for p in front.members)
+        panel.plot(*zip(*ends, strict=True), color=GREY, lw=1, ls="--", zorder=1)
+    for style, plans in groups:
+        if plans:
+            points = [(front.values[p][across], front.values[p][up]) for p in plans]
+            panel.plot(*zip(*points, strict=True), ls="none", **style)
+
+
+def _number(panel: Any, front: Front, across: str, up: str) -> None:
+    """Put places in the ranking beside the marks; numbers that would overlap are joined to one text
+    beside the rightmost of their marks."""
+    from treepipe.results.plots import BLACK
+
+    few = len(front.values) <= LABELLED
+    points = panel.figure.dpi / 72
+    groups = list[_Numbers]()
+    for plan, values in enumerate(front.values):
+        if few or plan in front.members:
+            mark = values[across], values[up]
+            x, y = panel.transData.transform(mark) / points
+            own = _Numbers([plan + 1], mark, x, y)
+            while met := next((each for each in groups if own.meets(each)), None):
+                groups.remove(met)
+                own = own.with_those_of(met)
+            groups.append(own)
+    for each in groups:
+        panel.annotate(
+            _listed(each.plans),
+            each.mark,
+            xytext=BESIDE,
+            textcoords="offset points",
+            fontsize=SIZE,
+            color=BLACK,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """A text of plans' numbers, with their mark and the text's position (points)."""
+
+    plans: Sequence[int]
+    mark: tuple[float, float]
+    x: float
+    y: float
+
+    def meets(self, other: _Numbers) -> bool:
+        """Return whether two texts at the same offset from their marks would overlap."""
+        left, right = sorted((self, other), key=lambda each: each.x)
+        wide = 0.65 * SIZE * len(_listed(left.plans))
+        return right.x - left.x < wide and abs(self.y - other.y) < 1.3 * SIZE
+
+    def with_those_of(self, other: _Numbers) -> _Numbers:
+        return replace(
+            max(self, other, key=lambda each: each.x), plans=sorted([*self.plans, *other.plans])
+        )
+
+
+def _listed(places: Sequence[int]) -> str:
+    """
+    >>> _listed([1, 2, 5, 6, 7, 9])
+    '1, 2, 5-7, 9'
+    """
+    parts = list[str]()
+    for _, run in groupby(enumerate(places), lambda pair: pair[1] - pair[0]):
+        numbers = [place for _, place in run]
+        long = len(numbers) > 2
+        parts += [f"{numbers[0]}-{numbers[-1]}"] if long else map(str, numbers)
+    return ", ".join(parts)
+
+
+def _label(goal: str) -> str:
+    side = "less" if metric(goal).less_is_better else "more"
+    return f"{in_words(goal)} ({metric(goal).unit}), {side} is better"

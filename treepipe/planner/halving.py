@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from math import ceil, comb
+from typing import TYPE_CHECKING
 
 from treepipe.core.errors import UserError
 from treepipe.planner.candidates import Candidate, Refused, find_candidates
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.front import Front, front_members, pareto_front
+from treepipe.planner.front import Front, front_figure, front_members, pareto_front
 from treepipe.planner.gaps import Simulated, far_behind, may_be_equal, relative_gap
 from treepipe.planner.limits import Miss, misses
 from treepipe.planner.uncertain import Cases
@@ -29,6 +30,9 @@ from treepipe.results.statistics import Interval
 from treepipe.results.units import number
 from treepipe.scenario.schema import ScheduleName
 from treepipe.sim.points import Point, outcomes_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 OF_ALL_TOGETHER = (
     "throughput_tokens_s",
@@ -116,6 +120,11 @@ class SearchResult:
     def front(self) -> Front:
         """The plans that no other one beats; empty if none keeps the limits."""
         return pareto_front(self.ranking if self.feasible else [], self.cluster.search.weighed)
+
+    def front_figure(self) -> Figure:
+        """Draw the front: every plan by the goal and each other goal."""
+        title = f"{self.cluster.name}: plans by their places in the ranking ({self.runs} runs)"
+        return front_figure(self.front, self.goal.name, title)
 
     @property
     def feasible(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from treepipe.planner.analysis import ANALYSES, Finding, with_empty
-from treepipe.planner.front_plot import search_figure
 from treepipe.planner.halving import SearchResult
 from treepipe.planner.report import (
     all_taken_as_exact,
@@ -90,7 +89,7 @@ def _front(result: SearchResult) -> Chapter:
         "Pareto front",
         [f"no other plan beats these in every goal (places in the ranking): {on}"],
         [table],
-        [Picture(search_figure(result), description)],
+        [Picture(result.front_figure(), description)],
     )
 
 

@@ -19,7 +19,7 @@ from treepipe.planner.report import (
     equal_plans,
     plan_content,
     plan_warnings,
-    short_table,
+    ranking_table,
     verdict,
 )
 from treepipe.planner.robustness import StressCase, stress_cases
@@ -139,11 +139,9 @@ class Plan(SearchResult):
 
         Raises ``UserError``: no plan keeps the limits.
         """
-        from treepipe.planner.front_plot import search_figure
-
         if not self.feasible:
             raise UserError(f"{self.cluster.path}: no plan keeps the limits; none is drawn")
-        return search_figure(self)
+        return self.front_figure()
 
     def report(self, folder: Path | str) -> Path:
         """Write the page of ``treepipe plan --report``, and return its path.
@@ -172,7 +170,7 @@ class Plan(SearchResult):
 
         first = taken_as_exact(all_taken_as_exact(self))
         said = [*equal_plans(self), *verdict(self), *binding(self), *plan_warnings(self)]
-        return notebook([short_table(self)], said, first)
+        return notebook([ranking_table(self, short=True)], said, first)
 
 
 def search(cluster: Cluster, say: Progress) -> Plan:

@@ -96,7 +96,7 @@ def _entry(ranked: Ranked, goal: str) -> dict[str, Any]:
 def show_plan(result: SearchResult, console: Console) -> None:
     """Print what is taken as exact, the ranking, the refused plans, and the verdict."""
     print_taken_as_exact(all_taken_as_exact(result), console)
-    print_sheet(console, short_table(result))
+    print_sheet(console, ranking_table(result, short=True))
     for sentence in equal_plans(result):
         console.print(sentence, highlight=False)
     of_inputs = by_inputs(result)  # printed last
@@ -357,50 +357,38 @@ def _ranking_title(result: SearchResult) -> str:
     return f"{result.cluster.name}: {result.goal.in_words} (plans simulated: {rungs})"
 
 
-def ranking_table(result: SearchResult) -> Sheet:
-    """Show the ranking; if no plan keeps the limits, with each one's excess."""
-    unit, columns, title = result.goal.unit, words("", "plan"), _ranking_title(result)
-    if result.feasible:
-        columns += figures(unit, "95 % interval", "against the best", "95 %, all together", "")
-    else:
-        title += ": no plan keeps the limits, nearest first"
-        columns += [*figures(unit), *words("limits missed, the worst first")]
-    sheet = Sheet(title, columns)
-    for rank, each in enumerate(result.ranking, 1):
-        value = result.value(each)
-        cells = [str(rank), _named(each), number(value.mean)]
-        if not result.feasible:
-            sheet.add(*cells, "; ".join(map(str, each.misses)))
-        elif rank == 1:
-            sheet.add(*cells, _ends(value), "", "", "best")
-        else:
-            gap, tied = each.gap, "not distinguishable" if each.tied else ""
-            relative = "" if gap is None else shown(gap.mean)
-            interval = "" if gap is None else shown_interval(gap)
-            sheet.add(*cells, _ends(value), relative, interval, tied)
-    return sheet
+def ranking_table(result: SearchResult, *, short: bool = False) -> Sheet:
+    """Show the ranking; if no plan keeps the limits, with each one's excess.
 
-
-def short_table(result: SearchResult) -> Sheet:
-    """Show the ranking in a terminal's width: of each plan the settings that others of its schedule
-    have otherwise, and how far it is behind the best one."""
+    Args:
+        short: in a terminal's width: of each plan the settings that others of its schedule have
+            otherwise, and how far it is behind the best one in one column.
+    """
+    title, heads, unit = _ranking_title(result), words("", "plan"), figures(result.goal.unit)
+    short = short and result.feasible
     if not result.feasible:
-        return ranking_table(result)
-    heads = figures("", result.goal.unit, "against the best (95 %, all together)")
-    sheet = Sheet(_ranking_title(result), [heads[0], *words("plan"), *heads[1:], *words("worse")])
+        title += ": no plan keeps the limits, nearest first"
+        heads += [*unit, *words("limits missed, the worst first")]
+    elif short:
+        heads += [*unit, *figures("against the best (95 %, all together)"), *words("worse")]
+    else:
+        more = figures("95 % interval", "against the best", "95 %, all together", "")
+        heads += [*unit, *more]
+    sheet = Sheet(title, heads)
     for rank, each in enumerate(result.ranking, 1):
-        behind, worse = "", "best"
-        if rank > 1:
-            behind = "" if each.gap is None else _behind(each.gap)
-            worse = "maybe" if each.tied else "yes"
-        figure = number(result.value(each).mean)
-        sheet.add(str(rank), _in_short(each, result), figure, behind, worse)
+        value, gap = result.value(each), each.gap
+        cells = [_in_short(each, result) if short else _named(each), number(value.mean)]
+        relative, ends = ("", "") if gap is None else (shown(gap.mean), shown_interval(gap))
+        if not result.feasible:
+            cells += ["; ".join(map(str, each.misses))]
+        elif short:
+            worse = "best" if rank == 1 else "maybe" if each.tied else "yes"
+            cells += [f"{relative} ({ends})" if ends else relative, worse]
+        else:
+            tied = "best" if rank == 1 else "not distinguishable" if each.tied else ""
+            cells += [_ends(value), relative, ends, tied]
+        sheet.add(str(rank), *cells)
     return sheet
-
-
-def _behind(gap: Interval) -> str:
-    ends = shown_interval(gap)
-    return f"{shown(gap.mean)} ({ends})" if ends else shown(gap.mean)
 
 
 def _in_short(ranked: Ranked, result: SearchResult) -> str:

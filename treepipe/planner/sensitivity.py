@@ -80,7 +80,7 @@ Search: TypeAlias = Generator[Sequence[Scenario], Sequence[Outcome], T]
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class Axis:
     """An input and the range of values to try.
 
     Attributes:
@@ -132,9 +132,9 @@ class Input:
     def label(self) -> str:
         """The input in words; of a key without words its stated value, too.
 
-        >>> Input("scale.devices.l40", 1.0, 0.1, 10.0).label
+        >>> Axis("scale.devices.l40", 1.0, 0.1, 10.0).label
         'times of l40'
-        >>> Input("workload.concurrency", 4, 1.0, 40.0, whole=True).label
+        >>> Axis("workload.concurrency", 4, 1.0, 40.0, whole=True).label
         'workload.concurrency (4)'
         """
         if self.key.startswith(DEVICES):
@@ -176,7 +176,7 @@ class Sensitivity:
         break_even: where another schedule becomes the best.
     """
 
-    input: Input
+    axis: Axis
     down: float | None
     up: float | None
     low: float | None
@@ -187,7 +187,7 @@ class Sensitivity:
     @property
     def key(self) -> str:
         """The key of the scenario."""
-        return self.input.key
+        return self.axis.key
 
     @property
     def size(self) -> float:
@@ -202,7 +202,7 @@ class Sensitivity:
     @property
     def turn(self) -> str:
         """Where another schedule becomes the best, in words."""
-        even, own = self.break_even, self.input
+        even, own = self.break_even, self.axis
         if even.value is None:
             known = "none" if even.matters else "no effect"
             return f"{known} from {own.low:.10g} to {own.high:.10g}"
@@ -211,8 +211,8 @@ class Sensitivity:
         return f"{other} {number(even.value)} ({' … '.join(ends)})"
 
     def as_dict(self) -> dict[str, Any]:
-        own = {"key": self.key, "stated": self.input.stated, "down": self.down, "up": self.up}
-        tried = [self.input.given(end) for end in (self.input.low, self.input.high)]
+        own = {"key": self.key, "stated": self.axis.stated, "down": self.down, "up": self.up}
+        tried = [self.axis.given(end) for end in (self.axis.low, self.axis.high)]
         even = {**asdict(self.break_even), "tried": tried}
         return {**own, "low": self.low, "high": self.high, "break_even": even}
 
@@ -249,7 +249,7 @@ class Sensitivities(Finding):
         for row in self.rows:
             interval = shown_interval(Interval(row.size, row.low, row.high, row.fixed))
             each = ["" if side is None else shown(side) for side in (row.down, row.up)]
-            sheet.add(row.input.label, *each, interval, row.turn)
+            sheet.add(row.axis.label, *each, interval, row.turn)
         return [sheet.filled]
 
     def pictures(self, result: SearchResult) -> list[Picture]:
@@ -280,7 +280,7 @@ LABELS = {
 }
 
 
-def inputs_of(result: SearchResult) -> list[Input]:
+def inputs_of(result: SearchResult) -> list[Axis]:
     """List the inputs of the best plan; arrivals of a trace are not changed."""
     plan = result.winner.candidate.scenario
     devices = named_devices(plan)
@@ -298,7 +298,7 @@ def inputs_of(result: SearchResult) -> list[Input]:
     return [each for each in found if each is not None]
 
 
-def _by_default(key: str, scenario: Scenario) -> Input | None:
+def _by_default(key: str, scenario: Scenario) -> Axis | None:
     """Return an input with the default range, at its ends as wide as ``scale.misses`` leaves hits;
     None if the scenario states no positive number."""
     stated = _number(scenario, key)
@@ -307,7 +307,7 @@ def _by_default(key: str, scenario: Scenario) -> Input | None:
     low, high = stated / REACH, stated * REACH
     if key.startswith("acceptance.") and stated < 1:
         high = 1 - (1 - stated) / REACH  # a share: REACH times fewer misses
-    made = Input(key, stated, low, high, isinstance(stated, int))
+    made = Axis(key, stated, low, high, isinstance(stated, int))
     if key != MISSES:
         return made
 
@@ -332,13 +332,13 @@ def _number(scenario: Scenario, key: str) -> float | None:
     return scenario.number_at(key)
 
 
-def input_of(text: str, scenario: Scenario) -> Input:
+def input_of(text: str, scenario: Scenario) -> Axis:
     """Parse ``KEY`` or ``KEY=LOW:HIGH`` and check it; raises ``UserError``."""
     key, equals, ends = (part.strip() for part in text.partition("="))
     option = f"--break-even {text}"
     if not key or key.split(".")[0] in NOT_INPUTS:
         raise UserError(f"{option}: needs an input, e.g. scale.latency or workload.concurrency")
-    chosen = _by_default(key, scenario) or Input(key, None, 0.5, 1.0)
+    chosen = _by_default(key, scenario) or Axis(key, None, 0.5, 1.0)
     if equals:
         try:
             low, high = (float(end) for end in ends.split(":"))
@@ -361,7 +361,7 @@ def input_of(text: str, scenario: Scenario) -> Input:
     return chosen
 
 
-def _check(scenario: Scenario, chosen: Input, option: str) -> None:
+def _check(scenario: Scenario, chosen: Axis, option: str) -> None:
     """Raise ``UserError`` now, before a long search, if the scenario rejects a value."""
     refused, values = list[UserError](), chosen.values
     for value in values:
@@ -427,7 +427,7 @@ def side_by_side(searches: Mapping[str, Search[T]], say: Progress, title: str) -
     return {name: found[name] for name in searches}
 
 
-def _examined(result: SearchResult, own: Input) -> Search[Sensitivity]:
+def _examined(result: SearchResult, own: Axis) -> Search[Sensitivity]:
     """Examine one input."""
     goal, plan, stated = result.goal.name, result.winner.candidate.scenario, own.stated
     sides = [] if own.whole or stated is None else [stated * (1 - STEP), stated * (1 + STEP)]
@@ -453,8 +453,8 @@ class _Turning:
     at all values on the first rung's runs, and on all runs those that are not far behind the best
     one there, also at further values between."""
 
-    def __init__(self, result: SearchResult, own: Input) -> None:
-        self._result, self._input = result, own
+    def __init__(self, result: SearchResult, own: Axis) -> None:
+        self._result, self._axis = result, own
         self._plans = {n: each.candidate.scenario for n, each in result.best_of_each.items()}
         self._tried = dict[float, Goals]()  # on all runs
         if {_number(plan, own.key) for plan in self._plans.values()} == {own.start}:  # as ranked
@@ -464,7 +464,7 @@ class _Turning:
 
     def steps(self) -> Search[BreakEven]:
         """Find the change that is nearest to the stated value."""
-        values, start = self._input.values, self._input.start
+        values, start = self._axis.values, self._axis.start
         few = min(self._result.runs, self._result.cluster.search.first_runs)
         new = [value for value in values if value not in self._tried]
         first = self._tried | (yield from self._runs(dict.fromkeys(new, self._plans), few))
@@ -481,12 +481,12 @@ class _Turning:
             seen = [[tuple(g.values[:few]) for g in first[value].values()] for value in values]
             only, matters = self._best[start], any(each != seen[0] for each in seen)
             return BreakEven(None, None, None, only, only, matters)
-        for _ in range(ENOUGH if self._input.whole else NEARER):
+        for _ in range(ENOUGH if self._axis.whole else NEARER):
             middle = self._between(low, high)
             if middle is None:
                 break
             yield from self._look({middle: between})
-            # Of a third schedule between them the end next to the stated value is told.
+            # Of a third schedule between them the end next to the stated value counts.
             inner = self._best[low if start <= low else high]
             if (self._best[middle] == inner) == (start <= low):
                 low = middle
@@ -495,7 +495,7 @@ class _Turning:
         pair = {self._best[low], self._best[high]}
         yield from self._look(dict.fromkeys([*values, *self._tried], pair))
         even = self._crossing(low, high)
-        if not self._input.whole:  # lines to the ends of far values are rough
+        if not self._axis.whole:  # lines to the ends of far values are rough
             ends = [end for end in (even.low, even.high) if end is not None]
             yield from self._look(dict.fromkeys(ends, pair))
             even = self._crossing(low, high)
@@ -506,7 +506,7 @@ class _Turning:
     ) -> Search[dict[float, Goals]]:
         """Simulate plans at values."""
         pairs = [(value, name) for value, names in wanted.items() for name in names]
-        outcomes = yield [self._input.changed(self._plans[n], value, runs) for value, n in pairs]
+        outcomes = yield [self._axis.changed(self._plans[n], value, runs) for value, n in pairs]
         found: dict[float, Goals] = {}
         for (value, name), outcome in zip(pairs, outcomes, strict=True):
             found.setdefault(value, {})[name] = Runs.of(outcome, self._result.goal.name)
@@ -542,9 +542,9 @@ class _Turning:
         """Return a value at which the best schedules of both ends may be equal; None if there is
         none, or an end is near enough."""
         leads = self._leads((low, high), low, high)
-        if not self._input.whole and min(abs(lead[1]) for lead in leads.values()) < EQUAL:
+        if not self._axis.whole and min(abs(lead[1]) for lead in leads.values()) < EQUAL:
             return None
-        return self._input.between(low, high, zero_between(low, high, leads, 1))
+        return self._axis.between(low, high, zero_between(low, high, leads, 1))
 
     def _leads(self, values: Iterable[float], low: float, high: float) -> dict[float, Lead]:
         """Return at each value the advantage of the schedule that is the best one at ``low`` over
@@ -568,11 +568,11 @@ class _Turning:
         first = zero_between(*below[-1], leads, 0) if below else None
         last = zero_between(*above[0], leads, 2) if above else None
         value = zero_between(low, high, leads, 1)
-        if self._input.whole:
+        if self._axis.whole:
             value = high
             first = None if first is None else math.floor(first)
             last = None if last is None else math.ceil(last)
-        return BreakEven(self._input.given(value), first, last, self._best[low], self._best[high])
+        return BreakEven(self._axis.given(value), first, last, self._best[low], self._best[high])
 
 
 def zero_between(a: float, b: float, leads: Mapping[float, Lead], which: int) -> float:
@@ -606,7 +606,7 @@ def tornado_figure(rows: Sequence[Sensitivity], title: str, goal: str) -> Figure
         bars = panel.barh(places, changes, THICK, xerr=beside, error_kw=lines, label=name, **style)
         labels = ["" if change is None else shown(change) for change in each]
         panel.bar_label(bars, labels, padding=4, fontsize=8, color=BLACK)
-    panel.set_yticks(range(len(rows)), [row.input.label for row in rows])
+    panel.set_yticks(range(len(rows)), [row.axis.label for row in rows])
     panel.invert_yaxis()
     panel.axvline(0, color=BLACK, lw=0.8)
     panel.margins(x=0.15)

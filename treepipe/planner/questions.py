@@ -1,0 +1,162 @@
+"""The questions that ``treepipe plan --question`` answers by a formula, without a search: how many
+tokens to draft by the number of streams, and whether drafting pays at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from treepipe.files.reading import named
+from treepipe.planner.cluster import Cluster
+from treepipe.planner.depths import ENOUGH_CASES, GOOD_ENOUGH, MOST_STREAMS, SHOWN, Depths, times
+from treepipe.report.background import background
+from treepipe.report.page import Chapter, Report
+from treepipe.results import units
+from treepipe.results.sheet import Sheet, columns, figures
+from treepipe.scenario.making import taken_as_exact
+
+DEPTH = "How many tokens to draft, by the number of streams?"
+WORTH = "Does speculation pay here, and up to which load?"
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionAnswer:
+    """What a question finds.
+
+    Attributes:
+        asks: the question in words.
+        sentences: the answer in two or three sentences, and what it leaves out.
+    """
+
+    name: str
+    asks: str
+    found: Depths
+    sentences: Sequence[str]
+    table: Sheet
+
+    @property
+    def content(self) -> Mapping[str, Any]:
+        """The file of ``--json``."""
+        return {**self.found.as_dict(), "question": self.name}
+
+    def page(self, command: str) -> Report:
+        """Return the page that shows the answer."""
+        scenario = self.found.scenario
+        return Report(
+            f"{self.asks} ({scenario.name})",
+            [self.asks],
+            self.sentences,
+            [
+                Chapter("Table", tables=[self.table]),
+                *background(scenario, self.found.warnings, command),
+            ],
+        )
+
+
+def question(name: str) -> Callable[[Cluster], QuestionAnswer]:
+    """Return what answers a question for a cluster; both raise ``UserError``."""
+    return named({"depth": _depth, "worth": _worth}, name, "--question")
+
+
+def depth_table(found: Depths) -> Sheet:
+    heads = columns("streams", "drafted|d", "tokens of a round|.2f", "round (ms)|.4g")
+    sheet = Sheet("Tokens to draft, and the gain over plain decoding", [*heads, *figures("gain")])
+    for first, last, depth in found.ranges:
+        sheet.add(
+            f"{first} to {last}" if last > first else f"{first}",
+            depth,
+            float(found.tokens[depth]),
+            float(found.periods_ms[first - 1, depth]),
+            times(found.gain(first, depth), "-"),
+        )
+    return sheet
+
+
+def _depth(cluster: Cluster) -> QuestionAnswer:
+    found = Depths.of(cluster)
+    first = found.ranges[0]
+    drafted = f"Draft {first.depth} tokens" if first.depth else "Draft nothing"
+    sentences = [
+        *said_first(found),
+        f"{drafted} for up to {first.last} streams; the table has the others, and "
+        f"the speed at the first of each range.",
+        paying(found),
+        *left_out(found),
+    ]
+    return QuestionAnswer(
+        "depth",
+        "How many tokens to draft, by the number of streams?",
+        found,
+        sentences,
+        depth_table(found),
+    )
+
+
+def _worth(cluster: Cluster) -> QuestionAnswer:
+    found = Depths.of(cluster)
+    title = "Tokens/s of a stream without and with drafting, and tokens of a round"
+    heads = columns("streams|d", "drafted|d", "plain|.4g", "drafting|.4g")
+    sheet = Sheet(title, [*heads, *figures("gain"), *columns("tokens|.2f", "pays at|.2f")])
+    gains = list[float]()
+    for streams in SHOWN:
+        depth = max(1, found.best(streams))
+        plain, drafting = found.periods_ms[streams - 1, [0, depth]].tolist()
+        tokens, gain = float(found.tokens[depth]), found.gain(streams, depth)
+        gains.append(gain.mean)
+        speeds = 1e3 / plain, 1e3 * tokens / drafting
+        sheet.add(streams, depth, *speeds, times(gain, "-"), tokens, drafting / plain)
+    alone = found.gain(1, max(1, found.best(1)))
+    verdict = "pays" if alone.mean > 1 else "does not pay"
+    steps = any(more > less * (1 + GOOD_ENOUGH) for less, more in pairwise(gains))
+    sentences = [
+        *said_first(found),
+        f"For one stream speculation {verdict}: {times(alone)} times the speed of plain decoding.",
+        paying(found),
+        *["More streams gain more in places: passes take steps with their rows."] * steps,
+        *left_out(found),
+    ]
+    return QuestionAnswer(
+        "worth", "Does speculation pay here, and up to which load?", found, sentences, sheet
+    )
+
+
+def paying(found: Depths) -> str:
+    """Say up to how many streams drafting pays, with the interval over the cases."""
+    last = found.last_paying
+    spread = ""
+    if last.low is not None and last.high is not None:
+        spread = f" (in 95 % of {len(found.cases)} cases {last.low:.0f} to {last.high:.0f})"
+    if not last.mean:
+        return f"Drafting does not pay at any number of streams{spread}."
+    if last.mean == MOST_STREAMS:
+        return f"Drafting pays up to {MOST_STREAMS} streams, the most that were tried{spread}."
+    return f"Do not speculate above {last.mean:.0f} streams{spread}."
+
+
+def said_first(found: Depths) -> list[str]:
+    """Say before any figure that acceptance counts as exact, unless its uncertainty is given."""
+    return units.taken_as_exact(taken_as_exact(found.scenario))
+
+
+def left_out(found: Depths) -> list[str]:
+    """Say what the intervals hold, and what the formula does not know."""
+    of = ", ".join(f"{each} ±{share * 100:.3g} %" for each, share in found.inputs.items())
+    if not found.inputs:
+        known = "No input states its uncertainty, so there is no interval."
+    elif len(found.cases) < ENOUGH_CASES:
+        known = (
+            f"Uncertain are {of}; fewer than {ENOUGH_CASES} cases (search.cases) tell no interval."
+        )
+    else:
+        known = (
+            f"An interval holds 95 % of {len(found.cases)} cases of {of}; a figure without one "
+            f"hardly depends on these."
+        )
+    return [
+        known,
+        "The formula leaves out prefill, queues, contexts, what further requests add to a pass "
+        "(request_ms) and an engine's own work beside its passes; it takes all streams of a batch "
+        "as drafting the same number of tokens.",
+    ]
