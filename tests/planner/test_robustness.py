@@ -10,7 +10,7 @@ import pytest
 from tests.worlds.searches import METRIC, found
 from tests.worlds.written_studies import say
 from treepipe.core.errors import UserError
-from treepipe.core.losses import noticed_after_ms
+from treepipe.core.failover import noticed_after_ms
 from treepipe.library import Plan
 from treepipe.planner.break_even import axis_of, break_even
 from treepipe.planner.halving import SearchResult
