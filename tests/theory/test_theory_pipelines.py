@@ -115,12 +115,10 @@ def test_a_chain_drafted_in_one_pass_takes_one(beta: int) -> None:
 def test_expected_values(name: str, beta: float, runs: int) -> None:
     draft = [] if name == "specpipe" else [GROWING_DRAFT]
     written = Written(name, *draft, f"acceptance.beta={beta}", f"runs={runs}")
-    metrics, shares = summarize(written.simulated())
-    expected = written.expected()
-    assert_within(metrics, expected.metrics)
+    metrics, _ = summarize(written.simulated())
+    assert_within(metrics, written.expected().metrics)
     if name != "specpipe":
         assert written.bent == []
-        assert_within(shares, expected.utilization)
 
 
 # --- DSD's own quantities ------------------------------------------------------------------------
