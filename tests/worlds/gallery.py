@@ -19,8 +19,8 @@ from unittest.mock import patch
 
 from treepipe.core.schedules import systems
 from treepipe.core.system import System
+from treepipe.testing.case import Trial
 from treepipe.testing.law import LAWS
-from treepipe.testing.trial import Trial
 from treepipe.testing.trials import TRIALS
 
 SEEDED = "seeded"
