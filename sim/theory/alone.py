@@ -10,12 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from treepipe.scenario.passage import Passage
-from treepipe.sim.theory import dsd
 from treepipe.sim.theory.tokens import (
     DecisionOutcome,
     acceptances,
-    committed,
-    decoding_moments,
     decoding_ms,
 )
 
@@ -135,9 +132,9 @@ class Alone:
         return self.passage.prefill_ms(list(self.chunks))
 
     @property
-    def decoding_ms(self) -> tuple[float, float]:
-        """Mean (ms) and variance (ms^2) of the decoding time."""
-        return decoding_moments(self._left, self.decoding.first_ms, self.decoding.outcomes)
+    def decoding_ms(self) -> float:
+        """Expected time of decoding (ms)."""
+        return decoding_ms(self._left, self.decoding.first_ms, self.decoding.outcomes)
 
     @property
     def rounds(self) -> float:
@@ -147,7 +144,7 @@ class Alone:
     def metrics(self) -> dict[str, float]:
         """Return the metrics of requests one after another."""
         left, rounds = self._left, self.rounds
-        found = request_metrics(self.prefill_ms, self.decoding_ms[0], self.new_tokens, rounds)
+        found = request_metrics(self.prefill_ms, self.decoding_ms, self.new_tokens, rounds)
         if not left:
             return found
         wasted = 1 - left / (rounds * self.decoding.rows)
@@ -156,23 +153,3 @@ class Alone:
     @property
     def _left(self) -> int:
         return self.new_tokens - 1
-
-
-def dsd_terms(passage: Passage, beta: float, gamma: int) -> dict[str, float]:
-    """Return DSD's own quantities (section 3): t0 of all stages, t1 as the mean of their links."""
-    between = passage.hops_ms(1)[1:-1]
-    nodes = len(passage.stages)
-    compute, window = sum(passage.stage_ms(1)), sum(passage.stage_ms(gamma + 1))
-    link = sum(between) / len(between) if between else 0.0
-    tokens = committed(beta, gamma)
-    speculative = dsd.speculative_ms(0.0, window, nodes, link)
-    return {
-        "compute_ms": compute,
-        "link_ms": link,
-        "plain_token_ms": dsd.plain_ms(1, nodes, compute, link),
-        "window_ms": speculative,
-        "window_tokens": tokens,
-        "saving_per_token_ms": dsd.saving_ms(tokens, nodes, link),
-        "gain": dsd.gain(tokens, nodes, compute, link, speculative),
-        "in_regime": float(dsd.in_regime(nodes, compute, link)),
-    }

@@ -200,8 +200,6 @@ def _alone(scenario: Scenario, deployment: Deployment, pool: Blocks | None) -> C
         assert pool is not None  # it drafts
         beta = terms["acceptance"] = pool.hit_ratio(1)
         decoding = form.rounds(passage, _by_depth(scenario) or beta, section.gamma, prompt)
-        if form.terms is not None:
-            terms |= form.terms(passage, beta, section.gamma)
     request = alone.Alone(passage, decoding, chunks, new_tokens)
     return ClosedForm(form.source, request.metrics(), terms, decoding.warnings)
 
@@ -295,22 +293,19 @@ class Form:
         source: publication, with the place of the formulas.
         rounds: function of ``alone`` that gives a request's rounds from passage, acceptance, gamma
             and prompt; None: plain decoding.
-        terms: function of ``alone`` that gives the paper's own quantities from passage, acceptance
-            and gamma.
         targets: whether it models several targets with a request each, instead of one pipeline.
     """
 
     source: str
     evaluate: Callable[[Scenario, Deployment, Blocks | None], ClosedForm]
     rounds: Callable[[Passage, Any, int, int], alone.Decoding] | None = None
-    terms: Callable[[Passage, float, int], dict[str, float]] | None = None
     targets: bool = False
 
 
 FORMS: Mapping[str, Form] = {
     "plain": Form("PipeDec, section 2.2", _alone),
     "chain": Form("Leviathan et al. 2023, eq. 1, over a pipeline", _alone, alone.chain),
-    "chain_ahead": Form("DSD, section 3", _alone, alone.chain_ahead, alone.dsd_terms),
+    "chain_ahead": Form("DSD, section 3", _alone, alone.chain_ahead),
     "star": Form("StarSD, eq. 3-12", _shared, targets=True),
     "pipedec": Form("PipeDec, section 2.3", _stepped),
     "specpipe": Form("SpecPipe, eq. 1-2", _stepped),

@@ -42,16 +42,6 @@ def specpipe_even_tbt_ms(step_ms: float, hit: float, stages: int, refill: Refill
     return step_ms * (1 + (1 - hit) * (stages if refill == "N" else stages - 1))
 
 
-def pipedec_latency_ms(draft_ms: float, stage_ms: float, transfer_ms: float) -> float:
-    """PipeDec's time per token if every prediction hits (section 2.3): the draft's pass, or the
-    slowest group's (over a layer's rows) and the slowest transfer.
-
-    >>> pipedec_latency_ms(5.0, 22.0, 2.0)
-    24.0
-    """
-    return max(draft_ms, stage_ms + transfer_ms)
-
-
 Transfer: TypeAlias = tuple[float, float]
 """Time to a message's delivery, and its part at a port (ms)."""
 
@@ -295,24 +285,12 @@ def stepped_metrics(
 
 
 def stepped_terms(steps: LockStep, hit: float) -> dict[str, float]:
-    """Compute the papers' quantities: SpecPipe, eq. 2, in both readings; PipeDec, section 2.3."""
-    groups = len(steps.groups)
-    inside = [
-        sum(steps.stage_ms[end - size : end])
-        + sum(lasts for lasts, _ in steps.hops[end - size + 1 : end])
-        for size, end in zip(steps.groups, accumulate(steps.groups), strict=True)
-    ]
-    stage = max(inside)
-    hop = max((lasts for lasts, _ in steps.hops[1:-1]), default=0.0)
-    step = stage + hop
+    """Return the steps of hits and misses, and the time between tokens of a text without end."""
     return {
         "hit_probability": hit,
         "hit_ms": steps.hit_ms,
         "miss_ms": steps.miss_ms,
         "long_run_time_between_tokens_ms": steps.tbt_ms(hit),
-        "specpipe_time_between_tokens_ms": specpipe_even_tbt_ms(step, hit, groups),
-        "specpipe_worst_time_between_tokens_ms": specpipe_even_tbt_ms(step, hit, groups, "N"),
-        "pipedec_latency_ms": pipedec_latency_ms(steps.draft_ms, stage, hop),
     }
 
 
