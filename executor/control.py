@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 from treepipe.core.draft_work import Turn
-from treepipe.core.losses import FaultKind
+from treepipe.core.failover import FaultKind
 from treepipe.core.recovery import Committed, OpenRequestState
 from treepipe.core.requests import RequestTrace
 from treepipe.executor.codec import Codec

@@ -15,8 +15,7 @@ from math import inf
 from multiprocessing.process import BaseProcess
 from typing import TypeVar
 
-from treepipe.core.failover import Spare, take_spare
-from treepipe.core.losses import FaultKind
+from treepipe.core.failover import FaultKind, Spare, take_spare
 from treepipe.core.recovery import Committed, Journal
 from treepipe.executor import control
 from treepipe.executor.clock import now_ms

@@ -20,7 +20,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from treepipe.core.errors import RunError, UserError
-from treepipe.core.losses import MOST_BEAT_MS
+from treepipe.core.failover import MOST_BEAT_MS
 from treepipe.executor import session
 from treepipe.executor.addresses import is_loopback
 from treepipe.executor.clock import now_ms

@@ -11,11 +11,10 @@ from typing import TypeAlias
 
 import torch
 
-from treepipe.core.draft_book import DraftBook
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn, WarmUp
 from treepipe.core.messages import Beat, Flight, Segment, Through, Verified, judged_rows
 from treepipe.core.protocol import DraftPass, Offer
-from treepipe.core.recovery import CommitReporter, Committed
+from treepipe.core.recovery import CommitReporter, Committed, DraftBook
 from treepipe.core.requests import RUN_ENDED, RequestTrace
 from treepipe.core.words import NodeNotes
 from treepipe.executor.checkpoint import Checkpoint

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from treepipe.core.errors import RunError
-from treepipe.core.losses import FaultKind, beat_ms
+from treepipe.core.failover import FaultKind, beat_ms
 from treepipe.executor.clock import now_ms
 from treepipe.executor.fork_server import state_of
 

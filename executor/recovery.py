@@ -12,8 +12,7 @@ from functools import partial
 
 from treepipe.core import failover
 from treepipe.core.errors import RunError, UserError
-from treepipe.core.failover import Spare
-from treepipe.core.losses import Fault
+from treepipe.core.failover import Fault, Spare
 from treepipe.executor.control import Finished, Lose
 from treepipe.executor.crew import Crew
 from treepipe.executor.pulse import LostWorkerError, WorkerError

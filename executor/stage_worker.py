@@ -10,9 +10,8 @@ from contextlib import nullcontext
 
 import torch
 
-from treepipe.core.accepted_rows import AcceptedRows
 from treepipe.core.messages import Beat, Close, Flight, Segment, Verified, judged_rows
-from treepipe.core.stage import Prune
+from treepipe.core.stage import AcceptedRows, Prune
 from treepipe.core.stage_desk import Move, Send, StageWork
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.computing import DTYPES, DeviceTransfer

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from treepipe.core.errors import UserError
-from treepipe.core.losses import FaultKind
+from treepipe.core.failover import FaultKind
 from treepipe.executor import control
 from treepipe.executor.clock import set_ahead
 from treepipe.executor.computing import fault_of, peak_memory, use

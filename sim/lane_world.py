@@ -145,8 +145,8 @@ class LaneSimulation(Simulation):
 
     clock: LaneClock
 
-    def __init__(self, deployment: Deployment, source: AcceptanceSource, kept: Kept) -> None:
-        clock = LaneClock(kept, KINDS)
+    def __init__(self, deployment: Deployment, source: AcceptanceSource, lanes: Kept) -> None:
+        clock = LaneClock(lanes, KINDS)
         super().__init__(deployment, source, record_spans=True, clock=clock, spans=clock.spans)
 
     def run(self) -> Trace:

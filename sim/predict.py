@@ -24,7 +24,7 @@ from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.acceptance_pool import acceptance_pool, acceptance_warnings, judges_whole
 from treepipe.sim.alike import simulate_alike
 from treepipe.sim.replay import ReplaySource
-from treepipe.sim.theory.admission import resolve_admission
+from treepipe.sim.theory.closed_form import resolve_admission
 from treepipe.sim.world import simulate
 
 MOST = 256

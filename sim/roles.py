@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from treepipe.core.accepted_rows import AcceptedRows
-from treepipe.core.draft_book import DraftBook
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn
 from treepipe.core.messages import (
     Beat,
@@ -25,9 +23,9 @@ from treepipe.core.messages import (
     Verified,
     judged_rows,
 )
-from treepipe.core.recovery import CommitReporter, Committed, OpenRequestState
+from treepipe.core.recovery import CommitReporter, Committed, DraftBook, OpenRequestState
 from treepipe.core.requests import OpenRequest, RequestTrace
-from treepipe.core.stage import Prune
+from treepipe.core.stage import AcceptedRows, Prune
 from treepipe.core.stage_desk import Send, StageWork
 from treepipe.physics.timing import HostTimes, later
 from treepipe.results.trace import Kind

@@ -14,8 +14,7 @@ from math import inf
 from simpy.core import EmptySchedule
 
 from treepipe.core.errors import RunError
-from treepipe.core.failover import EndRun, Failover, GiveUp
-from treepipe.core.losses import Fault, noticed_after_ms
+from treepipe.core.failover import EndRun, Failover, Fault, GiveUp, noticed_after_ms
 from treepipe.core.recovery import Committed, Journal, OpenRequestState
 from treepipe.core.requests import RUN_ENDED, Assignment, RequestTrace
 from treepipe.physics.timing import later

@@ -102,7 +102,7 @@ def run(
     from treepipe.executor.fork_server import import_ahead
     from treepipe.executor.remote import ask_all
     from treepipe.results.result import make_result
-    from treepipe.sim.theory.admission import resolve_admission
+    from treepipe.sim.theory.closed_form import resolve_admission
 
     chosen = resolve_admission(_changed(scenario, runs=runs, seed=seed))
     ask_all(chosen.workers, chosen.key_file)

@@ -7,15 +7,12 @@ expected values of requests of finite length.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from treepipe.scenario.passage import Passage, answered_of
-from treepipe.sim.theory import dsd
+from treepipe.scenario.passage import Passage
 from treepipe.sim.theory.tokens import (
     DecisionOutcome,
     acceptances,
-    committed,
-    decoding_moments,
     decoding_ms,
 )
 
@@ -28,17 +25,12 @@ class Decoding:
         rows: rows of a segment.
         first_ms: time from the first token to the first decision.
         outcomes: outcomes of a decision; ``then_ms`` is the time to the next one.
-        first_draft_ms, draft_ms: the draft passes' part of these times; the latter per outcome.
-        told: whether stages prune after a decision.
         warnings: assumptions that the deployment breaks.
     """
 
     rows: int
     first_ms: float
     outcomes: tuple[DecisionOutcome, ...]
-    first_draft_ms: float = 0.0
-    draft_ms: tuple[float, ...] = (0.0,)
-    told: bool = False
     warnings: tuple[str, ...] = ()
 
 
@@ -74,9 +66,8 @@ def chain(
         )
         for accepted, share in enumerate(acceptances(beta, gamma))
     )
-    first = read(prompt_tokens + 1) + others
-    lap = first + passage.lap_ms(rows) + decide
-    return Decoding(rows, lap, outcomes, first, tuple(drafts), told=True)
+    first = read(prompt_tokens + 1) + others + passage.lap_ms(rows) + decide
+    return Decoding(rows, first, outcomes)
 
 
 def chain_ahead(passage: Passage, beta: float, gamma: int, prompt_tokens: int) -> Decoding:
@@ -96,7 +87,6 @@ def chain_ahead(passage: Passage, beta: float, gamma: int, prompt_tokens: int) -
         DecisionOutcome(whole.probability * beta, rows, hit),
     )
     ahead = rows * draft(1)
-    drafts = (*(each + ahead for each in plain_chain.draft_ms), ahead)
     warnings = []
     if ahead > passage.round_ms(rows, 0.0, 1):
         warnings.append(
@@ -104,10 +94,7 @@ def chain_ahead(passage: Passage, beta: float, gamma: int, prompt_tokens: int) -
             f"take {ahead:.4g} ms and the way {passage.round_ms(rows, 0.0, 1):.4g} ms"
         )
     warnings += passage.bent_reading(gamma, gamma)
-    first = plain_chain.first_draft_ms + ahead
-    return Decoding(
-        rows, plain_chain.first_ms, outcomes, first, drafts, told=True, warnings=tuple(warnings)
-    )
+    return Decoding(rows, plain_chain.first_ms, outcomes, tuple(warnings))
 
 
 def request_metrics(
@@ -145,70 +132,24 @@ class Alone:
         return self.passage.prefill_ms(list(self.chunks))
 
     @property
-    def decoding_ms(self) -> tuple[float, float]:
-        """Mean (ms) and variance (ms^2) of the decoding time."""
-        return decoding_moments(self._left, self.decoding.first_ms, self.decoding.outcomes)
+    def decoding_ms(self) -> float:
+        """Expected time of decoding (ms)."""
+        return decoding_ms(self._left, self.decoding.first_ms, self.decoding.outcomes)
 
     @property
     def rounds(self) -> float:
-        return self._expect(1.0, [1.0] * len(self.decoding.outcomes))
+        outcomes = [replace(each, then_ms=1.0) for each in self.decoding.outcomes]
+        return decoding_ms(self._left, 1.0, outcomes)
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of requests one after another."""
         left, rounds = self._left, self.rounds
-        found = request_metrics(self.prefill_ms, self.decoding_ms[0], self.new_tokens, rounds)
+        found = request_metrics(self.prefill_ms, self.decoding_ms, self.new_tokens, rounds)
         if not left:
             return found
         wasted = 1 - left / (rounds * self.decoding.rows)
         return found | {"tokens_per_step": left / rounds, "wasted_node_share": wasted}
 
-    def busy_ms(self) -> dict[str, float]:
-        """Return the time that each device is busy for a request."""
-        passage, decoding = self.passage, self.decoding
-        rounds, rows = self.rounds, decoding.rows
-        drafting = self._expect(decoding.first_draft_ms, decoding.draft_ms)
-        answered = answered_of(self.chunks)
-        prefill = sum(map(passage.decide_ms, answered))
-        found = {passage.draft.name: prefill + drafting + rounds * passage.decide_ms(rows)}
-        words = max(0.0, rounds - 1) if decoding.told else 0.0
-        prefills = [*map(passage.stage_ms, self.chunks, answered)]
-        for number, stage in enumerate(passage.stages):
-            found[stage.name] = (
-                sum(times[number] for times in prefills)
-                + rounds * passage.stage_ms(rows)[number]
-                + words * stage.times.prune
-            )
-        return found
-
     @property
     def _left(self) -> int:
         return self.new_tokens - 1
-
-    def _expect(self, first: float, then: Sequence[float]) -> float:
-        """Return the expected sum of a cost that is ``first`` before the first decision, and
-        ``then`` after each outcome that another decision follows."""
-        outcomes = [
-            DecisionOutcome(each.probability, each.tokens, cost)
-            for each, cost in zip(self.decoding.outcomes, then, strict=True)
-        ]
-        return decoding_ms(self._left, first, outcomes)
-
-
-def dsd_terms(passage: Passage, beta: float, gamma: int) -> dict[str, float]:
-    """Return DSD's own quantities (section 3): t0 of all stages, t1 as the mean of their links."""
-    between = passage.hops_ms(1)[1:-1]
-    nodes = len(passage.stages)
-    compute, window = sum(passage.stage_ms(1)), sum(passage.stage_ms(gamma + 1))
-    link = sum(between) / len(between) if between else 0.0
-    tokens = committed(beta, gamma)
-    speculative = dsd.speculative_ms(0.0, window, nodes, link)
-    return {
-        "compute_ms": compute,
-        "link_ms": link,
-        "plain_token_ms": dsd.plain_ms(1, nodes, compute, link),
-        "window_ms": speculative,
-        "window_tokens": tokens,
-        "saving_per_token_ms": dsd.saving_ms(tokens, nodes, link),
-        "gain": dsd.gain(tokens, nodes, compute, link, speculative),
-        "in_regime": float(dsd.in_regime(nodes, compute, link)),
-    }

@@ -1,4 +1,5 @@
-"""The closed form that applies to a scenario: its inputs, its figures, and its assumptions.
+"""The closed form that applies to a scenario: its inputs, its figures, and its assumptions; and the
+value of ``serving.admission = "auto"`` that follows from StarSD's.
 
 A scenario without a closed form is refused with one sentence; for one that bends an assumption the
 form says what it leaves out.
@@ -18,10 +19,10 @@ from treepipe.scenario.passage import Passage, chunks_of
 from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scale import scaled_hits
 from treepipe.scenario.scenario import Scenario
-from treepipe.scenario.schema import HIT_RATIOS, PoolSection, Replay
+from treepipe.scenario.schema import HIT_RATIOS, Bernoulli, PoolSection, Replay, ServingSection
 from treepipe.sim.acceptance_pool import acceptance_pool, acceptance_warnings
 from treepipe.sim.blocks import Blocks, blocks_of
-from treepipe.sim.theory import alone, shared, stepped
+from treepipe.sim.theory import alone, layered, starsd
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +32,12 @@ class ClosedForm:
     Attributes:
         form: source of the formulas.
         metrics: values by the names of ``metrics.py``, in their units.
-        utilization: utilization per device, where known.
         terms: the formulas' own quantities, with units in their names.
         warnings: assumptions that the scenario bends.
     """
 
     form: str
     metrics: Mapping[str, float]
-    utilization: Mapping[str, float]
     terms: Mapping[str, float]
     warnings: tuple[str, ...]
 
@@ -201,12 +200,8 @@ def _alone(scenario: Scenario, deployment: Deployment, pool: Blocks | None) -> C
         assert pool is not None  # it drafts
         beta = terms["acceptance"] = pool.hit_ratio(1)
         decoding = form.rounds(passage, _by_depth(scenario) or beta, section.gamma, prompt)
-        if form.terms is not None:
-            terms |= form.terms(passage, beta, section.gamma)
     request = alone.Alone(passage, decoding, chunks, new_tokens)
-    metrics, busy = request.metrics(), request.busy_ms()
-    shares = {name: time / metrics["request_latency_ms"] for name, time in busy.items()}
-    return ClosedForm(form.source, metrics, shares, terms, decoding.warnings)
+    return ClosedForm(form.source, request.metrics(), terms, decoding.warnings)
 
 
 def _shared(scenario: Scenario, deployment: Deployment, pool: Blocks | None) -> ClosedForm:
@@ -214,7 +209,7 @@ def _shared(scenario: Scenario, deployment: Deployment, pool: Blocks | None) -> 
     section, passage = scenario.schedule.parameters, Passage(deployment)
     targets = len(deployment.roles.pipelines)
     gamma = len(section.branching) if section.branching else section.gamma
-    cycle = shared.cycle_of(passage, pool.hit_ratio(1), gamma)
+    cycle = starsd.cycle_of(passage, pool.hit_ratio(1), gamma)
     warnings = ["the closed form is the steady state: it leaves out prefill and requests' ends"]
     ported_ms = passage.ported_ms(gamma + 1, gamma + 1)
     if targets > 1 and ported_ms > cycle.service_ms:
@@ -226,9 +221,8 @@ def _shared(scenario: Scenario, deployment: Deployment, pool: Blocks | None) -> 
     warnings += passage.bent_reading(gamma, gamma - 1)
     return ClosedForm(
         _form(scenario).source,
-        shared.shared_metrics(cycle, targets),
-        shared.shared_utilization(passage, cycle, targets, gamma + 1),
-        shared.shared_terms(passage, cycle, pool.hit_ratio(1), gamma),
+        starsd.shared_metrics(cycle, targets),
+        starsd.shared_terms(passage, cycle, pool.hit_ratio(1), gamma),
         tuple(warnings),
     )
 
@@ -240,11 +234,11 @@ def _stepped(scenario: Scenario, deployment: Deployment, pool: Blocks | None) ->
     prompt, new_tokens = _lengths(scenario)
     chunks = chunks_of(prompt, section.prefill_chunk)
     parallel = section.parallel_prefill and not deployment.roles.reads_states
-    prefill, read = stepped.prefill_ms(passage, chunks, parallel=parallel)
-    steps = stepped.steps_of(passage, section.width, read)
+    prefill, read = layered.prefill_ms(passage, chunks, parallel=parallel)
+    steps = layered.steps_of(passage, section.width, read)
     # With a single group the tree is its root alone whenever the target's token is known.
     hit = pool.hit_ratio(offered) if len(steps.groups) > 1 else 0.0
-    warnings = stepped.bent(passage, steps, section.width, len(chunks))
+    warnings = layered.bent(passage, steps, section.width, len(chunks))
     if pool.hit_ratio(1) < hit:
         warnings.append(
             f"the closed form takes P(w) to be the share of tokens among the draft's first "
@@ -256,9 +250,8 @@ def _stepped(scenario: Scenario, deployment: Deployment, pool: Blocks | None) ->
         warnings.append("the closed form assumes that every request finds an empty pipeline")
     return ClosedForm(
         _form(scenario).source,
-        stepped.stepped_metrics(steps, hit, prefill, new_tokens),
-        {},
-        stepped.stepped_terms(steps, hit),
+        layered.stepped_metrics(steps, hit, prefill, new_tokens),
+        layered.stepped_terms(steps, hit),
         tuple(warnings),
     )
 
@@ -300,22 +293,19 @@ class Form:
         source: publication, with the place of the formulas.
         rounds: function of ``alone`` that gives a request's rounds from passage, acceptance, gamma
             and prompt; None: plain decoding.
-        terms: function of ``alone`` that gives the paper's own quantities from passage, acceptance
-            and gamma.
         targets: whether it models several targets with a request each, instead of one pipeline.
     """
 
     source: str
     evaluate: Callable[[Scenario, Deployment, Blocks | None], ClosedForm]
     rounds: Callable[[Passage, Any, int, int], alone.Decoding] | None = None
-    terms: Callable[[Passage, float, int], dict[str, float]] | None = None
     targets: bool = False
 
 
 FORMS: Mapping[str, Form] = {
     "plain": Form("PipeDec, section 2.2", _alone),
     "chain": Form("Leviathan et al. 2023, eq. 1, over a pipeline", _alone, alone.chain),
-    "chain_ahead": Form("DSD, section 3", _alone, alone.chain_ahead, alone.dsd_terms),
+    "chain_ahead": Form("DSD, section 3", _alone, alone.chain_ahead),
     "star": Form("StarSD, eq. 3-12", _shared, targets=True),
     "pipedec": Form("PipeDec, section 2.3", _stepped),
     "specpipe": Form("SpecPipe, eq. 1-2", _stepped),
@@ -332,3 +322,38 @@ def _form(scenario: Scenario) -> Form:
 def _named(wanted: Callable[[Form], bool]) -> str:
     found = [each for each in systems().values() if each.closed_form in FORMS]
     return ", ".join(each.name for each in found if wanted(FORMS[each.closed_form or ""]))
+
+
+def resolve_admission(scenario: Scenario) -> Scenario:
+    """Replace ``serving.admission = "auto"`` with N_max; other scenarios stay as they are.
+
+    N_max is the largest number of targets of which each is still as fast as plain decoding without
+    the draft, by the scenario's own times and acceptance.
+
+    Raises:
+        UserError: no closed form has an N_max for it, or not even one target is as fast.
+    """
+    if scenario.serving.admitted != "auto":
+        return scenario
+    key = f"{scenario.path}: key serving.admission = 'auto'"
+    if not isinstance(scenario.acceptance, Bernoulli | HIT_RATIOS | PoolSection):
+        raise UserError(f"{key} needs an acceptance to reckon N_max with (key acceptance)")
+    workload = scenario.workload.model_copy(
+        update={
+            "arrivals": None,
+            "prompt_tokens": 1,
+            "new_tokens": 2,
+            "requests": 1,
+            "concurrency": sum(pipeline.count for pipeline in scenario.pipelines),
+        }
+    )
+    one_each = {"workload": workload, "serving": ServingSection()}
+    terms = closed_form(scenario.model_copy(update=one_each)).terms
+    if "n_max" not in terms:
+        raise UserError(f"{key} is N_max of StarSD, not of {scenario.schedule.name!r}")
+    if not terms["n_max"]:
+        raise UserError(
+            f"{key} is N_max = 0: with the draft not even one target is as fast as alone"
+        )
+    serving = scenario.serving.admitting(int(terms["n_max"]))
+    return scenario.model_copy(update={"serving": serving})

@@ -6,9 +6,6 @@ times and the links to and from the draft server cost nothing.
 
 from __future__ import annotations
 
-REGIME_NODES = (3, 8)
-REGIME_RATIO = (3.0, 10.0)
-
 
 def plain_ms(tokens: int, nodes: int, compute_ms: float, link_ms: float) -> float:
     """Compute the time of plain decoding of k tokens: k (t0 + (N - 1) t1).
@@ -29,15 +26,6 @@ def speculative_ms(draft_ms: float, window_ms: float, nodes: int, link_ms: float
     return draft_ms + window_ms + (nodes - 1) * link_ms
 
 
-def saving_ms(tokens: float, nodes: int, link_ms: float) -> float:
-    """Compute the communication saved per token if a pass yields k tokens: (N - 1) t1 (k - 1) / k.
-
-    >>> saving_ms(4, 4, 100.0)
-    225.0
-    """
-    return (nodes - 1) * link_ms * (tokens - 1) / tokens
-
-
 def gain(tokens: float, nodes: int, compute_ms: float, link_ms: float, window_ms: float) -> float:
     """Compute plain time over that of windows of ``window_ms`` (``speculative_ms``) and ``tokens``.
 
@@ -45,14 +33,3 @@ def gain(tokens: float, nodes: int, compute_ms: float, link_ms: float, window_ms
     4.0
     """
     return tokens * (compute_ms + (nodes - 1) * link_ms) / window_ms
-
-
-def in_regime(nodes: int, compute_ms: float, link_ms: float) -> bool:
-    """Whether the claimed sweet spot holds: 3 <= N <= 8 and 3 t0 < t1 < 10 t0, both strict.
-
-    >>> in_regime(3, 10.0, 31.0), in_regime(3, 10.0, 30.0), in_regime(9, 10.0, 50.0)
-    (True, False, False)
-    """
-    low, high = REGIME_RATIO
-    fits = REGIME_NODES[0] <= nodes <= REGIME_NODES[1]
-    return fits and low * compute_ms < link_ms < high * compute_ms

@@ -20,7 +20,11 @@ from itertools import accumulate
 from statistics import fmean
 from typing import Literal, TypeAlias
 
+from treepipe.core.barrier import group_sizes
 from treepipe.results.statistics import ROUNDING
+from treepipe.scenario.passage import Passage
+from treepipe.sim.theory.alone import request_metrics
+from treepipe.sim.theory.tokens import DecisionOutcome, decoding_ms
 
 Refill = Literal["N", "N-1"]
 
@@ -36,16 +40,6 @@ def specpipe_even_tbt_ms(step_ms: float, hit: float, stages: int, refill: Refill
     (35.0, 40.0)
     """
     return step_ms * (1 + (1 - hit) * (stages if refill == "N" else stages - 1))
-
-
-def pipedec_latency_ms(draft_ms: float, stage_ms: float, transfer_ms: float) -> float:
-    """PipeDec's time per token if every prediction hits (section 2.3): the draft's pass, or the
-    slowest group's (over a layer's rows) and the slowest transfer.
-
-    >>> pipedec_latency_ms(5.0, 22.0, 2.0)
-    24.0
-    """
-    return max(draft_ms, stage_ms + transfer_ms)
 
 
 Transfer: TypeAlias = tuple[float, float]
@@ -234,3 +228,97 @@ class LockStep:
     def tbt_ms(self, hit: float) -> float:
         """Return the expected time between tokens in the long run."""
         return hit * self.hit_ms + (1 - hit) * self.miss_ms
+
+
+MARKER_TURNS = 3
+"""Number of transfers per group until all markers before a text's first layer are in place."""
+
+
+def steps_of(passage: Passage, width: int, read_ms: float) -> LockStep:
+    """Compute the steps of a deployment, with words as if all nodes below a hit stayed: the root,
+    and the layers behind it in flight. ``read_ms`` is the draft's reading between the first token
+    and its first layer."""
+    deployment, stages = passage.deployment, passage.stages
+    groups = group_sizes(deployment.service.groups, len(stages))
+    ends = [*accumulate(groups)][:-1]
+    return LockStep(
+        groups=groups,
+        stage_ms=tuple(passage.passes_ms(width)),
+        prune_ms=tuple(stage.times.prune for stage in stages),
+        hops=passage.ways(width),
+        marker_hops=passage.ways(0),
+        reports=tuple(map(passage.report, ends)),
+        hit=Broadcast(*passage.told(1 + (len(groups) - 1) * width), prunes=True),
+        flush=Broadcast(*passage.told(1), prunes=True),
+        marker=Broadcast(*passage.told(0)),
+        decide_ms=passage.decide_ms(width),
+        draft_ms=passage.draft.times.draft(width),
+        verify_ms=passage.verify_ms(width),
+        read_ms=read_ms,
+        overlapped=deployment.service.overlapped_pruning,
+        central=deployment.wiring.central_transfers,
+    )
+
+
+def prefill_ms(passage: Passage, chunks: list[int], *, parallel: bool) -> tuple[float, float]:
+    """Compute the time to the first token, and the draft's reading from there on.
+
+    Args:
+        parallel: the draft reads the prompt's chunks while the target does, and the first token
+            behind them; else all of it then, in one pass.
+    """
+    read = passage.draft.times.read
+    if not parallel:
+        return passage.prefill_ms(chunks), read(sum(chunks) + 1)
+    first, left = passage.first_token_ms(chunks, [*map(read, chunks)])
+    return first, left + read(1)
+
+
+def stepped_metrics(
+    steps: LockStep, hit: float, prefill: float, new_tokens: int
+) -> dict[str, float]:
+    """Compute expected values of a request that finds an empty pipeline."""
+    left = new_tokens - 1
+    outcomes = [DecisionOutcome(hit, 1, steps.hit_ms), DecisionOutcome(1 - hit, 1, steps.miss_ms)]
+    decode = decoding_ms(left, steps.first_ms, outcomes)
+    return request_metrics(prefill, decode, new_tokens, 1 + (1 - hit) * (left - 1))
+
+
+def stepped_terms(steps: LockStep, hit: float) -> dict[str, float]:
+    """Return the steps of hits and misses, and the time between tokens of a text without end."""
+    return {
+        "hit_probability": hit,
+        "hit_ms": steps.hit_ms,
+        "miss_ms": steps.miss_ms,
+        "long_run_time_between_tokens_ms": steps.tbt_ms(hit),
+    }
+
+
+def bent(passage: Passage, steps: LockStep, width: int, prefilled: int) -> list[str]:
+    """Return the assumptions that the deployment breaks, for prompts of ``prefilled`` chunks."""
+    central, groups = steps.central, steps.groups
+    rippled_ms = MARKER_TURNS * len(groups) * max(lasts for lasts, _ in steps.marker_hops)
+    waits = {
+        "flights inside a group, or while stages prune, may wait for others in the central "
+        "scheduler": central and (steps.overlapped or max(groups) > 1),
+        "the prompt's chunks may wait for each other in the central scheduler": central
+        and prefilled > 1,
+        "words and layers may wait for each other at ports that every message keeps busy (links, "
+        "message_ms)": any(link.message_ms for link in passage.links),
+        "steps between hits take different times in turn, so that figures depend on where a text "
+        "ends": steps.alternates,
+        "the markers before a text's first layer wait for each other in the central scheduler": (
+            central and len(groups) > 1 and rippled_ms > steps.stage_ms[0]
+        ),
+    }
+    found = [f"the closed form leaves out that {each}" for each, bent in waits.items() if bent]
+    if _times(passage, width) != _times(passage, 1):
+        found.append(
+            f"the closed form assumes that a layer takes as long as one of {width} rows, however "
+            f"few are left"
+        )
+    return found
+
+
+def _times(passage: Passage, rows: int) -> list[float]:
+    return [*passage.stage_ms(rows), *passage.hops_ms(rows), passage.decide_ms(rows)]

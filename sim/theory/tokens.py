@@ -61,37 +61,22 @@ class DecisionOutcome:
 
 
 def decoding_ms(tokens: int, first_ms: float, outcomes: Sequence[DecisionOutcome]) -> float:
-    """Compute the expected time of ``decoding_moments``, in milliseconds.
+    """Compute the expected time (ms) until ``tokens`` are committed.
+
+    A renewal process, stopped: the first decision is ``first_ms`` after the start. There is no wait
+    after the last one, and its tokens beyond ``tokens`` are cut off: a request of finite length has
+    more rounds than ``tokens`` over the mean, and one wait less. 0 tokens take no time.
 
     >>> decoding_ms(4, 10.0, [DecisionOutcome(1.0, 2, 7.0)])
     17.0
     >>> decoding_ms(2, 10.0, [DecisionOutcome(0.5, 1, 4.0), DecisionOutcome(0.5, 2, 9.0)])
     12.0
     """
-    return decoding_moments(tokens, first_ms, outcomes)[0]
-
-
-def decoding_moments(
-    tokens: int, first_ms: float, outcomes: Sequence[DecisionOutcome]
-) -> tuple[float, float]:
-    """Compute mean (ms) and variance (ms^2) of the time until ``tokens`` are committed.
-
-    A renewal process, stopped: the first decision is ``first_ms`` after the start. There is no wait
-    after the last one, and its tokens beyond ``tokens`` are cut off: a request of finite length has
-    more rounds than ``tokens`` over the mean, and one wait less. 0 tokens take no time.
-
-    >>> decoding_moments(2, 10.0, [DecisionOutcome(0.5, 1, 4.0), DecisionOutcome(0.5, 2, 9.0)])
-    (12.0, 4.0)
-    """
     if not tokens:
-        return 0.0, 0.0
-    mean, square = [0.0] * (tokens + 1), [0.0] * (tokens + 1)  # of the time behind the next
-    for wanted in range(1, tokens + 1):  # decision, by tokens wanted
+        return 0.0
+    mean = [0.0] * (tokens + 1)  # of the time behind the next decision, by tokens wanted
+    for wanted in range(1, tokens + 1):
         for each in outcomes:
             if each.tokens < wanted:
-                left, then = wanted - each.tokens, each.then_ms
-                mean[wanted] += each.probability * (then + mean[left])
-                square[wanted] += each.probability * (
-                    then**2 + 2 * then * mean[left] + square[left]
-                )
-    return first_ms + mean[tokens], max(0.0, square[tokens] - mean[tokens] ** 2)
+                mean[wanted] += each.probability * (each.then_ms + mean[wanted - each.tokens])
+    return first_ms + mean[tokens]

@@ -25,8 +25,7 @@ import pytest
 from tests.worlds import toy_lm
 from tests.worlds.one_request import OneRequest
 from treepipe.core.decoding.drafting import Growth
-from treepipe.core.decoding.static_tree import StaticTree
-from treepipe.core.decoding.tree_schedule import TreeParameters
+from treepipe.core.decoding.tree_schedule import StaticTree, TreeParameters
 from treepipe.core.protocol import Schedule
 from treepipe.core.schedules.flowspec import Continuous, Expansion
 from treepipe.testing.timeless_world import first

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from tests.worlds.examples import examples
 from tests.worlds.one_request import OneRequest
 from treepipe.core.decoding.drafting import Growth
-from treepipe.core.decoding.static_tree import StaticTree
 from treepipe.core.decoding.tree_decoding import TreeDecoding
-from treepipe.core.decoding.tree_schedule import TreeParameters, TreeSchedule
+from treepipe.core.decoding.tree_schedule import StaticTree, TreeParameters, TreeSchedule
 from treepipe.core.errors import ProtocolError
 from treepipe.core.protocol import (
     Drafted,

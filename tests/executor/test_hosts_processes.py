@@ -29,7 +29,7 @@ from tests.worlds.hosts import (
 )
 from tests.worlds.real_runs import LONG, SHORT, TIMEOUT_MS, assert_greedy, one_by_one
 from treepipe.core.errors import RunError, UserError
-from treepipe.core.losses import FaultKind
+from treepipe.core.failover import FaultKind
 from treepipe.core.schedules import systems
 from treepipe.executor.controller import Controller, RunEndedError
 from treepipe.executor.remote import RemoteHost, status

@@ -29,7 +29,7 @@ from tests.worlds.hosts import free_port
 from tests.worlds.real_runs import LONG, SHORT, TIMEOUT_MS, controller_of
 from tests.worlds.tiny_models import greedy
 from treepipe.core.errors import RunError
-from treepipe.core.losses import FaultKind
+from treepipe.core.failover import FaultKind
 from treepipe.core.requests import RequestTrace
 from treepipe.executor import execute as execute_module
 from treepipe.executor import fork_server, pulse

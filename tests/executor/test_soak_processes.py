@@ -19,7 +19,7 @@ from tests.worlds.changed import changed
 from tests.worlds.deployments import PROMPT, small_deployment
 from tests.worlds.examples import THOROUGH
 from tests.worlds.real_runs import TIMEOUT_MS, assert_greedy, controller_of
-from treepipe.core.losses import Fault, FaultKind, noticed_after_ms
+from treepipe.core.failover import Fault, FaultKind, noticed_after_ms
 from treepipe.scenario.deployment import RequestSpec
 from treepipe.scenario.faults import Injected
 

@@ -27,8 +27,7 @@ from tests.worlds.examples import examples
 from tests.worlds.one_request import OneRequest
 from tests.worlds.sources import modules
 from treepipe.core.decoding.drafting import Growth
-from treepipe.core.decoding.static_tree import StaticTree
-from treepipe.core.decoding.tree_schedule import TreeParameters
+from treepipe.core.decoding.tree_schedule import StaticTree, TreeParameters
 from treepipe.core.protocol import Drafted, DraftPass, Schedule
 from treepipe.core.schedules.flowspec import Continuous, Expansion
 from treepipe.core.schedules.pp import Autoregressive

@@ -50,10 +50,10 @@ def test_newcomers_are_sent_to_the_small_file(file: str) -> None:
 
 
 def test_the_path_into_the_core_is_as_long_as_newcomers_are_told() -> None:
-    """CONTRIBUTING.md says 2,000 lines, and then the desks."""
+    """CONTRIBUTING.md says 2,300 lines, and then the desks."""
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (step,) = re.findall(r"^2\. (.*?)^3\. ", page, re.M | re.S)
     files = [ROOT / "treepipe" / "core" / name for name in re.findall(r"`([\w/]+\.py)`", step)]
     lines = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
-    assert re.search(r"2,000 lines", step)
-    assert 1800 < lines < 2200
+    assert re.search(r"2,300 lines", step)
+    assert 2100 < lines < 2500

@@ -10,7 +10,7 @@ import pytest
 from tests.worlds.searches import METRIC, found
 from tests.worlds.written_studies import say
 from treepipe.core.errors import UserError
-from treepipe.core.losses import noticed_after_ms
+from treepipe.core.failover import noticed_after_ms
 from treepipe.planner.halving import SearchResult
 from treepipe.planner.report import write_best
 from treepipe.planner.robustness import StressCase, StressCases, stress_cases

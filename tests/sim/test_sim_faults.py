@@ -26,8 +26,7 @@ from tests.worlds.timed_pipeline import (
     run,
 )
 from treepipe.core.errors import RunError
-from treepipe.core.failover import Spare
-from treepipe.core.losses import Fault, FaultKind
+from treepipe.core.failover import Fault, FaultKind, Spare
 from treepipe.core.recovery import TELL_MS
 from treepipe.physics.timing import Factor, HostTimes, LinkTimes, TimeTable
 from treepipe.results.result import make_result

@@ -12,7 +12,7 @@ from treepipe.core.errors import UserError
 from treepipe.planner.candidates import find_candidates
 from treepipe.planner.cluster import Cluster
 from treepipe.scenario.resolve import resolve
-from treepipe.sim.theory.admission import resolve_admission
+from treepipe.sim.theory.closed_form import resolve_admission
 from treepipe.sim.theory.tokens import committed
 
 AUTO = ("serving.admission=auto", "workload.requests=20", "workload.concurrency=20")

@@ -19,8 +19,8 @@ from unittest.mock import patch
 
 from treepipe.core.schedules import systems
 from treepipe.core.system import System
+from treepipe.testing.case import Trial
 from treepipe.testing.law import LAWS
-from treepipe.testing.trial import Trial
 from treepipe.testing.trials import TRIALS
 
 SEEDED = "seeded"
@@ -250,7 +250,7 @@ MUTANTS = (
         "treepipe: DSD and PEARL with a block draft, or drafts.least_probability",
         "dsd",
         ("blocks", "drafted"),
-        f"{CORE}.decoding.chain_draft:ChainDraft.absorb",
+        f"{CORE}.decoding.drafting:ChainDraft.absorb",
         "log_prob == -inf",
         "False",
     ),
@@ -390,7 +390,7 @@ MUTANTS = (
         SEEDED,
         "specinfer",
         ("drafted", "lossless"),
-        f"{CORE}.decoding.drafted_ahead:_Guess.holds",
+        f"{CORE}.schedules.specinfer:_Guess.holds",
         "accepted == (*self.path, self.draft.tokens[0])",
         "accepted[:-1] == self.path",
     ),
@@ -500,7 +500,7 @@ MUTANTS = (
         SEEDED,
         "eagle",
         ("refusal", "protocol"),
-        f"{CORE}.decoding.pending_pass:PendingPass.answered",
+        f"{CORE}.decoding.drafting:PendingPass.answered",
         "event.expect(order.asked if order.top_k else 0)",
         "pass",
         examples=300,

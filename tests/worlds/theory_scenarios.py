@@ -10,7 +10,7 @@ import pytest
 
 from treepipe.core.requests import RequestTrace
 from treepipe.files.toml_file import tomllib
-from treepipe.results.metrics import run_metrics, utilization
+from treepipe.results.metrics import run_metrics
 from treepipe.results.statistics import Interval
 from treepipe.results.trace import Trace
 from treepipe.scenario.scenario import Scenario, override_key
@@ -122,14 +122,12 @@ def gaps(request: RequestTrace) -> list[float]:
 
 
 def assert_equal(written: Written) -> None:
-    """All metrics and utilizations, exactly."""
+    """All metrics, exactly."""
     (trace,) = written.simulated()
     expected = written.expected()
-    metrics, shares = run_metrics(trace), utilization(trace)
+    metrics = run_metrics(trace)
     for name, value in expected.metrics.items():
         assert metrics[name] == pytest.approx(value, rel=EXACTLY, abs=EXACTLY), name
-    for name, value in expected.utilization.items():
-        assert shares[name] == pytest.approx(value, rel=EXACTLY), name
 
 
 def assert_within(

@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 
 from treepipe.core.decoding.drafting import Growth
-from treepipe.core.decoding.static_tree import StaticTree
-from treepipe.core.decoding.tree_schedule import TreeParameters
+from treepipe.core.decoding.tree_schedule import StaticTree, TreeParameters
 from treepipe.core.protocol import Schedule
 from treepipe.core.requests import RequestTrace
 from treepipe.core.schedules.flowspec import Continuous, Expansion

@@ -95,7 +95,7 @@ class _Lane:
         return all(n >= min(beat + 1 + g, self.next_beat) for g, n in enumerate(before, start=1))
 
 
-class LockStep:
+class PipelineSteps:
     """The steps of a draft server's pipelines."""
 
     def __init__(self, draft: int, groups: Sequence[int]) -> None:

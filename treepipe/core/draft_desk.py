@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, TypeAlias
 
-from treepipe.core.barrier import LockStep
+from treepipe.core.barrier import PipelineSteps
 from treepipe.core.cache_room import CacheBook
 from treepipe.core.dock import Dock
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn, WarmUp, Work
@@ -112,7 +112,7 @@ class DraftDesk:
         self._draft, self._queue = draft, queue
         self.room = CacheBook() if room is None else room
         self._dock = Dock() if dock is None else dock
-        self.steps = LockStep(draft, groups)
+        self.steps = PipelineSteps(draft, groups)
         self._idle, self._least_log_prob = _Idleness(warm_up_ms), least_log_prob
         self.turns: list[Turn] = []
         self._turn: tuple[int | None, float, float] | None = None

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from treepipe.core.messages import Beat, Feedback, Flight, Message
+from treepipe.core.messages import Beat, Feedback, Flight, Message, record
 from treepipe.core.protocol import DraftPass
-from treepipe.core.records import record
 
 
 @record

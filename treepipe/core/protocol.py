@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from treepipe.core.errors import ProtocolError
-from treepipe.core.messages import Flight, Segment, Word, require
-from treepipe.core.records import record
+from treepipe.core.messages import Flight, Segment, Word, record, require
 
 # --- events: world -> schedule -------------------------------------------------------------------
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from treepipe.core.messages import NO_PARENT
+from treepipe.core.messages import NO_PARENT, record
 from treepipe.core.protocol import DraftPass
-from treepipe.core.records import record
 
 Payload = TypeVar("Payload")
 

@@ -24,8 +24,7 @@ from typing import Any, Literal, TypeAlias
 
 from treepipe.core.barrier import Barrier, Groups, group_sizes
 from treepipe.core.errors import ProtocolError
-from treepipe.core.messages import Beat, Close, Flight, Message, Segment, Through
-from treepipe.core.records import record
+from treepipe.core.messages import Beat, Close, Flight, Message, Segment, Through, record
 from treepipe.core.stage import Prune, Run, StageSession
 
 

@@ -25,7 +25,7 @@ from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario, assign_key
 from treepipe.scenario.schema import ScheduleName
 from treepipe.scenario.workload import draw_requests
-from treepipe.sim.theory.admission import resolve_admission
+from treepipe.sim.theory.closed_form import resolve_admission
 
 MOST_COMBINATIONS, MANY_COMBINATIONS = 100_000, 2_000
 """Most combinations that a search tries, and the number from which it says beforehand how many: one

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from treepipe.core.draft_work import Turn
-from treepipe.core.losses import Fault
-from treepipe.core.records import record
+from treepipe.core.failover import Fault
+from treepipe.core.messages import record
 from treepipe.core.requests import Objectives, RequestTrace
 from treepipe.files.outputs import write_file
 from treepipe.results.critical_path import PathPart

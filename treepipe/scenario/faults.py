@@ -12,8 +12,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from treepipe.core.errors import UserError
-from treepipe.core.failover import Spare
-from treepipe.core.losses import FaultKind
+from treepipe.core.failover import FaultKind, Spare
 from treepipe.files.section import ReadIf, Section
 from treepipe.scenario.schema import WorkerAddress
 

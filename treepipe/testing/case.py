@@ -1,4 +1,5 @@
-"""A case of a trial: the values drawn for it, by name, which replay it.
+"""A trial, code that tries a subject (a system, or an executor of trees) and observes laws; and a
+case of it: the values drawn for it, by name, which replay it.
 
 Hypothesis draws a case and shrinks it; ``TrialCase.values`` of the smallest one is enough to run it
 again without hypothesis.
@@ -67,3 +68,25 @@ class TrialCase:
             order.pop()
         rest = {name: value for name, value in self.values.items() if name != ORDER}
         return {**rest, ORDER: order} if order else rest
+
+
+def always(subject: Any) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One trial.
+
+    Attributes:
+        run: tries the subject in one case; raises ``LawBroken`` where a law does not hold.
+        examples: number of cases of a usual check.
+        applies: whether the subject can be tried.
+        unless: why it cannot, where it cannot.
+    """
+
+    name: str
+    run: Callable[[Any, TrialCase], None]
+    examples: int
+    applies: Callable[[Any], bool] = always
+    unless: str = ""

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 
 from treepipe.core.errors import UserError
 from treepipe.core.system import System
-from treepipe.testing.case import TrialCase
+from treepipe.testing.case import Trial, TrialCase
 from treepipe.testing.law import LAWS, PROTOCOL, Law, LawBroken
 from treepipe.testing.shrinking import Size, shrunk
 from treepipe.testing.story import Story
 from treepipe.testing.subjects import found_executor, found_system
 from treepipe.testing.tree_executor import TREE_LAWS, TREE_TRIALS, TreeExecutor
-from treepipe.testing.trial import Trial
 from treepipe.testing.trials import TRIALS
 
 

@@ -16,10 +16,9 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from treepipe.core.messages import NO_PARENT
-from treepipe.testing.case import TrialCase
+from treepipe.testing.case import Trial, TrialCase
 from treepipe.testing.law import PROTOCOL, Law, hold
 from treepipe.testing.story import Step
-from treepipe.testing.trial import Trial
 
 Logits = npt.NDArray[np.floating[Any]]
 

@@ -29,7 +29,7 @@ from treepipe.scenario.deployment import FULL, ONE_CORE, Compute, Deployment
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schedule_check import ends_of
 from treepipe.scenario.workload import run_seeds
-from treepipe.sim.theory.admission import resolve_admission
+from treepipe.sim.theory.closed_form import resolve_admission
 from treepipe.sim.world import simulate
 from treepipe.validation.calibration import CalibratedAcceptance, Prepared, calibrate
 from treepipe.validation.judgement import Cut, Prediction, Row, Timed, judge

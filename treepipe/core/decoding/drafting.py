@@ -1,4 +1,11 @@
-"""A draft tree, grown one draft pass at a time. The places of its nodes are not decided here."""
+"""What one request has its draft do: the pass under way, and the tokens drafted so far.
+
+A tree grows one draft pass at a time; the places of its nodes are not decided here. A chain goes on
+while the target verifies earlier parts of it.
+
+Invariant: every pass is answered once or withdrawn; an unexpected answer is an error and changes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +17,65 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from treepipe.core.errors import ProtocolError
 from treepipe.core.messages import NO_PARENT
-from treepipe.core.protocol import Drafted, DraftPass
+from treepipe.core.protocol import Command, Drafted, DraftPass, Withdraw
+from treepipe.core.scratch import Scratch
 from treepipe.core.tree import best, subtree
+
+
+class PendingPass:
+    """The pass that was ordered and is not answered, at most one."""
+
+    def __init__(self, text: Sequence[int], *, keeps: bool = False) -> None:
+        """Make the record.
+
+        Args:
+            text: the committed tokens, prompt included, which grow.
+            keeps: the draft need not reread accepted tokens it drafted from.
+        """
+        self._text, self._read = text, 0
+        self._scratch = Scratch[None]() if keeps else None
+        self._order: DraftPass | None = None
+
+    @property
+    def under_way(self) -> bool:
+        return self._order is not None
+
+    @property
+    def unread(self) -> Sequence[int]:
+        """Committed tokens that the draft has not read as such, nor will with the pass under way;
+        it may hold some of them as scratch nodes."""
+        return self._text[self._read :]
+
+    def ask(self, order: DraftPass) -> DraftPass:
+        self._order = order
+        self._read += order.renews
+        return order
+
+    def held(self) -> tuple[int, ...]:
+        """Return the scratch nodes that hold the first unread tokens; the last is always read."""
+        return () if self._scratch is None else self._scratch.along(self.unread[:-1])
+
+    def withdraw(self) -> list[Command]:
+        """Take back the pass under way, if there is one: the draft then reads nothing of it."""
+        order, self._order = self._order, None
+        if order is None:
+            return []
+        self._read -= order.renews
+        return [Withdraw(order.ticket)]
+
+    def answered(self, event: Drafted) -> None:
+        """Take the answer. Raise ``ProtocolError`` if it was not asked for, or does not answer for
+        every node."""
+        order = self._order
+        if order is None or event.ticket != order.ticket:
+            raise ProtocolError(f"no draft pass with ticket {event.ticket} is under way")
+        event.expect(order.asked if order.top_k else 0)
+        if self._scratch is not None:
+            self._scratch.follow(order)
+        self._order = None
+
 
 Scores: TypeAlias = list[float] | npt.NDArray[np.float64]
 """Scores of a layer: a list for a single node."""
@@ -228,3 +291,49 @@ class TreeDraft:
         parents = [NO_PARENT, *[place[self.parents[node]] for node in picked[1:]]]
         scores: list[float] = self.scores[picked].tolist()
         return [self.tokens[node] for node in picked], parents, scores
+
+
+class ChainDraft:
+    """Tokens drafted behind those that the draft has read as committed ones.
+
+    Attributes:
+        tokens: token ids with their log probabilities.
+        used: number of them that are committed, the root last.
+        ended: the draft has no candidate behind the last of them.
+    """
+
+    def __init__(self, *, drawn: bool) -> None:
+        self._drawn = drawn
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the tokens drafted below the newest committed token."""
+        self.tokens: list[tuple[int, float]] = []
+        self.used, self.ended = 0, False
+        self._slots = 0  # number of them in the draft's scratch part
+        self._read = False
+
+    @property
+    def ahead(self) -> int:
+        """Number of tokens below the root."""
+        return len(self.tokens) - self.used
+
+    def absorb(self, event: Drafted) -> None:
+        token, log_prob = int(event.tokens[0][0]), float(event.log_probs[0][0])
+        self.ended = log_prob == -inf
+        if not self.ended:
+            self.tokens.append((token, log_prob))
+
+    def next_pass(self, ticket: int, pending: PendingPass) -> DraftPass:
+        """Return the pass for one token more; the first one reads the committed tokens."""
+        if not self._read:
+            self._read = True
+            unread, held = pending.unread, pending.held()
+            return DraftPass.over_committed(ticket, unread, 1, held, drawn=self._drawn)
+        committed = min(self.used, self._slots)
+        keep = tuple(range(self._slots)) if committed else None
+        self.tokens, self.used = self.tokens[committed:], self.used - committed
+        self._slots -= committed
+        token, parent = self.tokens[self._slots][0], self._slots - 1 if self._slots else NO_PARENT
+        self._slots += 1
+        return DraftPass(ticket, (), (token,), (parent,), False, 1, keep, committed, self._drawn)

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 
 from treepipe.core.decoding.request import RequestState
 from treepipe.core.errors import ProtocolError
-from treepipe.core.messages import Segment, Word
+from treepipe.core.messages import Segment, Word, record
 from treepipe.core.protocol import Announce, Command, Feed, Offer, Returned, RoundRecord
-from treepipe.core.records import record
 from treepipe.core.tree import TokenTree
 from treepipe.core.words import WordLog
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from treepipe.core.decoding.drafting import Growth
-from treepipe.core.decoding.static_tree import StaticTree
-from treepipe.core.decoding.tree_schedule import TreeParameters
+from treepipe.core.decoding.tree_schedule import StaticTree, TreeParameters
 from treepipe.core.registry import key
 from treepipe.core.system import Block, Ends, Load, Parameters, ScheduleContext
 

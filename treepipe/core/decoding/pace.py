@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from treepipe.core.draft_work import Begin, Draft
-from treepipe.core.messages import Flight
+from treepipe.core.messages import Flight, record
 from treepipe.core.protocol import Command, Feed, Gauge, Judged
-from treepipe.core.records import record
 
 MEMORY = 50
 """Number of durations over which older ones fade."""

@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+from treepipe.core.decoding.drafting import PendingPass
 from treepipe.core.decoding.in_flight import TreeInFlight
-from treepipe.core.decoding.pending_pass import PendingPass
 from treepipe.core.decoding.request import RequestState
 from treepipe.core.errors import ProtocolError
 from treepipe.core.messages import Segment

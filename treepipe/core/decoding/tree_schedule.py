@@ -1,12 +1,13 @@
 """Rounds of one tree each: drafting it, cutting it into segments, and the effect of a miss.
 
-The subclasses decide when a returned segment is evaluated, and which nodes are fed behind it.
+The subclasses decide when a returned segment is evaluated, and which nodes are fed behind it;
+``StaticTree``, when all of the tree is back.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp
 
 from treepipe.core.decoding.best_first import BlockTreeDraft
@@ -128,3 +129,29 @@ class TreeSchedule(TreeDecoding):
             return commands
         word = self._flying.drop_round(walk, lock_step=self.lock_step)
         return [word, *commands, *self._begin(walk.next_token)]
+
+
+class StaticTree(TreeSchedule):
+    """A schedule that evaluates once per round; the stages run free within it.
+
+    ``naive_pp`` (FlowSpec's baseline, section 4.1): the EAGLE-2 tree is cut into one segment more
+    than there are stages; they flow through the pipeline one behind another, in plain tree order in
+    the authors' code. With one part it is a tree verified in one batch: ``eagle`` (EAGLE-2 tree
+    under PP), ``specinfer`` (fixed branching), ``chain`` (no branching), and each session of
+    ``starsd``.
+    """
+
+    def _decide(self) -> list[Command]:
+        flying = self._flying
+        if flying.waiting and len(flying.outstanding) < self._parts:
+            flying.nothing_committed()
+            return [self._feed(min(self._parameters.segment, flying.waiting))]
+        if flying.outstanding:
+            flying.nothing_committed()
+            return []
+        walk = flying.walk()
+        assert walk is not None  # the root came back, so at least it is verified
+        if self._parameters.cut:
+            flying.shortened()
+            walk = replace(walk, next_node=None)  # it was drafted, but did not travel
+        return self._end_round(walk)

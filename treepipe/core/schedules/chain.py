@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from treepipe.core.decoding.keys import CutChainKeys, chain_grid, fixed_tree, fixed_tree_tokens
-from treepipe.core.decoding.static_tree import StaticTree
+from treepipe.core.decoding.tree_schedule import StaticTree
 from treepipe.core.system import ScheduleContext, System
 
 

@@ -7,7 +7,7 @@ window and its own next guess were right. If they are, the next window is ready 
 
 from __future__ import annotations
 
-from treepipe.core.decoding.chain_draft import ChainDraft
+from treepipe.core.decoding.drafting import ChainDraft
 from treepipe.core.decoding.keys import AheadKeys, chain_grid
 from treepipe.core.decoding.tree_decoding import TreeDecoding
 from treepipe.core.protocol import Command, Drafted, Returned

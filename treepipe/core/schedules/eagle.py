@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from treepipe.core.decoding.keys import TreeKeys, scratch_of_tree, tree_grid
-from treepipe.core.decoding.static_tree import StaticTree
-from treepipe.core.decoding.tree_schedule import TreeParameters
+from treepipe.core.decoding.tree_schedule import StaticTree, TreeParameters
 from treepipe.core.system import ScheduleContext, System
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from treepipe.core.decoding.keys import CutChainKeys, chain_grid, fixed_tree, fixed_tree_tokens
-from treepipe.core.decoding.static_tree import StaticTree
+from treepipe.core.decoding.tree_schedule import StaticTree
 from treepipe.core.messages import Feedback
 from treepipe.core.protocol import Command
 from treepipe.core.registry import key

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 from treepipe.core.decoding.drafting import Growth, TreeDraft
 from treepipe.core.decoding.keys import TREES, SegmentKeys, TreeKeys, scratch_of_tree, tree_grid
-from treepipe.core.decoding.static_tree import StaticTree
-from treepipe.core.decoding.tree_schedule import TreeParameters, TreeSchedule
+from treepipe.core.decoding.tree_schedule import StaticTree, TreeParameters, TreeSchedule
 from treepipe.core.protocol import Command
 from treepipe.core.registry import key
 from treepipe.core.system import Block, Load, ScheduleContext, System

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from treepipe.core.decoding.chain_draft import ChainDraft
+from treepipe.core.decoding.drafting import ChainDraft
 from treepipe.core.decoding.keys import AheadKeys, chain_grid
 from treepipe.core.decoding.tree_decoding import TreeDecoding
 from treepipe.core.protocol import Command, Drafted, Returned

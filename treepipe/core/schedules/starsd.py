@@ -16,8 +16,7 @@ from treepipe.core.decoding.drafting import Growth
 from treepipe.core.decoding.in_flight import Walk
 from treepipe.core.decoding.keys import ChainKeys, chain_grid
 from treepipe.core.decoding.pace import UNKNOWN, Pace, PaceBook
-from treepipe.core.decoding.static_tree import StaticTree
-from treepipe.core.decoding.tree_schedule import TreeParameters
+from treepipe.core.decoding.tree_schedule import StaticTree, TreeParameters
 from treepipe.core.protocol import Command, Gauge, Judged
 from treepipe.core.registry import key
 from treepipe.core.system import Block, Load, ScheduleContext, System

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from treepipe.testing.trial import Trial
+from treepipe.testing.case import Trial
 from treepipe.testing.trials import adversary, decoding, sampling, timed
 
 TRIALS: Mapping[str, Trial] = {

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 from treepipe.core.errors import ProtocolError
 from treepipe.core.protocol import Drafted, Event, Returned, Schedule, Started, Stepped, WorkerLost
 from treepipe.core.system import ScheduleContext, System
-from treepipe.testing.case import TrialCase
+from treepipe.testing.case import Trial, TrialCase
 from treepipe.testing.hashed_lm import DRAFTS, greedy, target
 from treepipe.testing.law import LawBroken, hold
 from treepipe.testing.story import Noted
 from treepipe.testing.strategies import DRAFT_NAMES, requests
 from treepipe.testing.timeless_world import TimelessWorld
-from treepipe.testing.trial import Trial
 from treepipe.testing.trials.decoding import drawn_parameters, prompt_of
 
 STAGES = 3

@@ -11,7 +11,7 @@ from treepipe.core.barrier import Groups
 from treepipe.core.cache_room import DRAFT, CacheRoom
 from treepipe.core.protocol import Started
 from treepipe.core.system import Parameters, ScheduleContext, System
-from treepipe.testing.case import TrialCase
+from treepipe.testing.case import Trial, TrialCase
 from treepipe.testing.hashed_lm import DRAFTS, VOCABULARY, greedy, target
 from treepipe.testing.law import hold
 from treepipe.testing.strategies import (
@@ -22,7 +22,6 @@ from treepipe.testing.strategies import (
     requests,
 )
 from treepipe.testing.timeless_world import ALONE, Sharing, TimelessWorld
-from treepipe.testing.trial import Trial
 
 Asked = list[tuple[int, int, frozenset[int]]]
 """Prompt length, most new tokens and end tokens of each request."""

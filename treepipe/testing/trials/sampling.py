@@ -23,12 +23,11 @@ from treepipe.core.verification import (
     draw_without_replacement,
     target_distribution,
 )
-from treepipe.testing.case import TrialCase
+from treepipe.testing.case import Trial, TrialCase
 from treepipe.testing.hashed_lm import VOCABULARY, Logits, any_order, noisy, target
 from treepipe.testing.law import hold
 from treepipe.testing.strategies import parameters_of
 from treepipe.testing.timeless_world import Sharing, TimelessWorld
-from treepipe.testing.trial import Trial
 
 PROMPT, HORIZON = (3, 1, 4), 2
 """All 49 texts of two tokens have a known probability."""

@@ -21,12 +21,11 @@ from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 from treepipe.sim.theory.closed_form import FORMS, closed_form
 from treepipe.sim.world import simulate
-from treepipe.testing.case import TrialCase
+from treepipe.testing.case import Trial, TrialCase
 from treepipe.testing.hashed_lm import DRAFTS, Logits, greedy
 from treepipe.testing.law import hold
 from treepipe.testing.strategies import requests
 from treepipe.testing.timeless_world import Sharing, candidates
-from treepipe.testing.trial import Trial
 from treepipe.testing.trials.decoding import (
     Asked,
     decode,
