@@ -176,7 +176,6 @@ ENDS = [
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("command", "number", "whom"), ENDS)
 def test_nothing_is_left_of_a_command_that_is_ended(
     command: str, number: signal.Signals, whom: str, tmp_path: Path

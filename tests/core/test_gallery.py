@@ -13,7 +13,7 @@ from treepipe.studies.workshop.laws_page import with_laws
 from treepipe.testing import checking
 from treepipe.testing.checking import run_trial
 
-MOST_EVENTS = 12
+MOST_EVENTS = 17
 SHRINK_S = 8.0
 PAGE = Path(__file__).parents[2] / "docs/laws.md"
 

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.worlds.changed import changed
 from tests.worlds.command_line import Terminal
-from tests.worlds.deployments import small_deployment
+from tests.worlds.deployments import REQUESTS, small_deployment
 from tests.worlds.eagle3_heads import DIALECTS, Formulas, save_eagle3
 from tests.worlds.local_workers import LocalRun, drafting_roles
 from treepipe.core.drafts import drafters
@@ -249,9 +249,11 @@ def test_a_command_says_the_figures(target: Checkpoint, tmp_path: Path, terminal
 
 
 def deployment_of(target: Checkpoint, head: Path, name: str) -> Deployment:
-    captured = head_settings(head, "drafts.source=eagle3")
+    """Without the prompt of two chunks, whose states ``test_captured_states.py`` follows."""
+    captured = head_settings(head, "drafts.source=eagle3").captured(target.layers)
     return changed(
-        small_deployment(name, clients=3, captured=captured.captured(target.layers)),
+        small_deployment(name, clients=2, captured=captured),
+        requests=REQUESTS[1:],
         row_bytes=4 * target.hidden_size,
     )
 

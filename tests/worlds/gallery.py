@@ -463,6 +463,7 @@ MUTANTS = (
         f"{CORE}.stage_desk:StageDesk._has_room",
         "<= self._batch",
         "<= self._batch + 1",
+        examples=240,
     ),
     Mutant(
         "servers_mixed",
@@ -503,7 +504,7 @@ MUTANTS = (
         f"{CORE}.decoding.drafting:PendingPass.answered",
         "event.expect(order.asked if order.top_k else 0)",
         "pass",
-        examples=300,
+        examples=600,
     ),
     Mutant(
         "told_while_lost",
