@@ -27,8 +27,7 @@ from treepipe.results.critical_path import CriticalPath
 from treepipe.results.estimates import critical_path, observe
 from treepipe.results.metrics import METRICS
 from treepipe.results.statistics import Interval
-from treepipe.results.steady import steady
-from treepipe.results.trace import Trace
+from treepipe.results.trace import Trace, steady
 from treepipe.scenario.scale import Estimated
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.alike import FEWEST
@@ -50,7 +49,7 @@ class Point:
     """A scenario to simulate.
 
     Attributes:
-        steady: only the part of each run in which all pipelines are at work counts (``steady.py``).
+        steady: only the part of each run in which all pipelines are at work counts (``steady``).
         paths: whether the outcome has the critical path.
     """
 

@@ -20,7 +20,7 @@ class Cycle:
     """A round of one target, and its consequences for N equal ones.
 
     The simulator agrees exactly with constant times once all targets are under way
-    (``results/steady.py`` cuts off prefill and ends).
+    (``steady`` cuts off prefill and ends).
 
     Attributes:
         back_ms: Z, from the end of a service to the target's next request (eq. 6: t_c + t_v).

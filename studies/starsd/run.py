@@ -81,7 +81,7 @@ def measure_targets(
     study: StudyResult, bed: Testbed, targets: Sequence[int], measuring: Measuring, say: Progress
 ) -> None:
     """Measure the draft's rounds, and add the column to the study's page."""
-    from treepipe.results.steady import steady
+    from treepipe.results.trace import steady
     from treepipe.studies.measured import Axis, measure  # needs the executor
 
     slowly = replace(bed, slow_motion=SLOW_MOTION)

@@ -14,7 +14,7 @@ from treepipe.core.errors import UserError
 from treepipe.profiles.library import LIBRARY
 from treepipe.profiles.pool_file import SCHEMA
 from treepipe.results.estimates import observe
-from treepipe.results.steady import steady
+from treepipe.results.trace import steady
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim import points
 from treepipe.sim.engine import abandon, engine, run_jobs, start

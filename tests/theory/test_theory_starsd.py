@@ -13,8 +13,7 @@ from tests.worlds.examples import examples
 from tests.worlds.theory_scenarios import EXACTLY, Written, assert_within, stages_of, targets_of
 from treepipe.core.draft_work import Turn
 from treepipe.results.estimates import summarize
-from treepipe.results.steady import steady
-from treepipe.results.trace import Trace
+from treepipe.results.trace import Trace, steady
 from treepipe.sim.theory.starsd import Cycle
 from treepipe.sim.theory.tokens import accepted, committed
 

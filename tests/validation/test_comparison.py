@@ -13,8 +13,7 @@ from treepipe.core.requests import RequestTrace
 from treepipe.executor.launch import shared_roles
 from treepipe.executor.processor import Processor, is_this_machine
 from treepipe.results.metrics import run_metrics
-from treepipe.results.steady import steady
-from treepipe.results.trace import Span, Trace
+from treepipe.results.trace import Span, Trace, steady
 from treepipe.scenario.scenario import Scenario
 from treepipe.validation.cells import SCENARIO
 from treepipe.validation.comparison import (
