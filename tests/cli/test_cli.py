@@ -61,6 +61,7 @@ def test_keys_are_shown_below_a_path(terminal: Terminal) -> None:
     [
         (["profiles"], "emulated-20ms"),
         (["profiles", "emulated-20ms"], "stage_ms"),
+        (["check"], "answered_once"),
         *((["study"], name) for name in STUDIES),
     ],
 )
