@@ -122,12 +122,10 @@ class Measure:
     Attributes:
         link: its name in errors.
         seconds: limit of the time.
-        precision: relative precision of medians at which the measurement ends early; 0: never.
     """
 
     link: str
     seconds: float
-    precision: float
 
 
 @dataclass(frozen=True, slots=True)

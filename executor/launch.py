@@ -261,7 +261,6 @@ def _roles(
             capacity=scratch if place[1] == "draft" else tree,
             port=base + at if base else 0,
             emulate=scenario.emulate,
-            check_causality=scenario.check_causality,
             timeout_ms=scenario.faults.timeout_ms,
             vocabulary=target.vocabulary,
         )

@@ -34,9 +34,11 @@ from treepipe.executor.prompts import load_texts, tokenize
 from treepipe.executor.sources import SourceSettings, open_source
 from treepipe.executor.stage_model import StageModel, TargetEnds
 from treepipe.files.outputs import cache_folder
+from treepipe.files.section import Section
 from treepipe.files.toml_file import validated
 from treepipe.profiles.library import CALIBRATION
 from treepipe.scenario.computing import ONE_CORE
+from treepipe.scenario.scenario import override_key
 from treepipe.scenario.schema import SamplingSection, SourceSection
 
 PLACES, BEFORE = 64, 16
@@ -98,21 +100,37 @@ def _names_layers(drafter: Drafter) -> bool:
     return "capture" in drafter.keys or drafter.drafts_blocks
 
 
-def head_settings(head: Path, source: str | None, capture: str) -> SourceSettings:
+class _Drafting(Section):
+    """The table of a scenario that says how a head drafts."""
+
+    drafts: SourceSection
+
+
+def head_settings(head: Path, *settings: str) -> SourceSettings:
     """Return the settings of a draft whose checkpoint names boundaries; by default the first such.
 
-    Raises ``UserError``: there is no such source, or its boundaries cannot be said.
+    Args:
+        settings: keys of a scenario's table ``drafts``, e.g. ``drafts.capture=1,2,3``.
+
+    Raises:
+        UserError: a key is invalid or has no effect, or the source's boundaries cannot be said.
     """
     found = {each.name: each for each in drafters().values() if _names_layers(each)}
-    named = source or next(iter(found))
-    keys: dict[str, Any] = {"source": named, "capture": capture}
-    if named in found and found[named].drafts_blocks:
-        keys = {"source": named, "block": block_layout(head / "config.json")[1].size}
-        if capture != "auto":
-            raise UserError(f"--capture {capture}: has no effect; target_layer_ids says it")
-    section = validated(SourceSection, keys, "profiles check")
-    if named not in found:
-        raise UserError(f"--source {named}: reads no states between layers: {', '.join(found)} do")
+    content: dict[str, Any] = {"drafts": {"source": next(iter(found))}}
+    for setting in settings:
+        override_key(content, setting)
+    section = validated(_Drafting, content, "profiles check").drafts
+    if section.source not in found:
+        raise UserError(
+            f"--set drafts.source={section.source}: reads no states between layers: "
+            f"{', '.join(found)} do"
+        )
+    blocks = section.drafter.drafts_blocks  # then the checkpoint's target_layer_ids say it
+    for key in content["drafts"].keys() - {"source", *(() if blocks else ("capture",))}:
+        raise UserError(f"--set drafts.{key}: has no effect on the boundaries that {head} reads")
+    if blocks:
+        size = block_layout(head / "config.json")[1].size
+        section = section.model_copy(update={"block": size})
     return SourceSettings(section, head, SamplingSection(), False, 0)
 
 

@@ -33,7 +33,6 @@ class RoleSettings:
         capacity: cache entries per session.
         port: 0 for any free one.
         emulate: pad work and delay messages to the profiles; "devices": pad work alone.
-        check_causality: assert the entries that every row attends to.
         timeout_ms: longest allowed silence of a worker.
         vocabulary: size of the target's vocabulary.
         token: the run's secret, known only to its workers.
@@ -50,7 +49,6 @@ class RoleSettings:
     capacity: int
     port: int = 0
     emulate: bool | Literal["devices"] = False
-    check_causality: bool = False
     timeout_ms: float = DEFAULT_TIMEOUT_MS
     vocabulary: int = 2**31
     token: bytes = field(default=b"", repr=False)

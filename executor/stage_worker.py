@@ -41,7 +41,6 @@ class StageWorker:
         layers, captured = settings.placed.layers, self._deployment.roles.captured
         self._model = StageModel(checkpoint, layers, capacity, dtype, device, captured)
         self._width, self._captured = checkpoint.hidden_size, captured
-        self._model.check_causality = settings.check_causality
         self._embeds = settings.number == 1 and self._deployment.roles.ends == "pipeline"
         verifies = self._deployment.roles.verifies(settings.pipeline, settings.number)
         ends = TargetEnds(checkpoint, dtype, device, embeds=self._embeds, projects=verifies)

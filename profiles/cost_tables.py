@@ -75,8 +75,8 @@ def device_content(
     config: ModelProfile | None,
     *,
     model: str,
-    dtype: DType | None,
-    **origin: Any,
+    dtype: str | None,
+    source: str,
 ) -> dict[str, Any]:
     """Build a profile's content; without the model's sizes it holds the times of a role that has
     the whole model.
@@ -84,14 +84,13 @@ def device_content(
     Args:
         model: its name, where the file tells none.
         dtype: of the weights, instead of what the file or ``config`` tells.
-        origin: keys that replace what the file tells.
     """
     notes = [*found.notes, SILENT]
     said = {
         "date": found.date or datetime.date.today(),
         "hardware": found.hardware or UNSAID,
         "versions": found.versions or UNSAID,
-        **origin,
+        "source": source,
     }
     if config is None:
         least = min(found.ms)

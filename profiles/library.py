@@ -28,6 +28,7 @@ from treepipe.profiles.schema import (
     LinkProfile,
     MeasuredTime,
     ModelProfile,
+    Peaks,
     device_kind,
     given_keys,
 )
@@ -115,7 +116,7 @@ def resolve_device(device: AnyDevice, asked_by: str, base: Path = Path()) -> Dev
     if isinstance(device, str):
         return find_device(device, asked_by, base)
     if not isinstance(device, ExtendedDevice):
-        return device
+        return device.hardware if isinstance(device, Peaks) else device
     profile = find_device(device.profile, f"{asked_by}.profile", base)
     given = given_keys(device)
     foreign = sorted(set(given) - set(type(profile).model_fields))

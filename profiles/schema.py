@@ -1,6 +1,7 @@
 """Keys of profile files: origins, devices, links, models, acceptance.
 
-A scenario's inline device or link has the same keys; a profile adds its ``[origin]``.
+A link of a scenario has the same keys, and a device all but measured tables (``Hardware``), which
+only profiles hold; a profile adds its ``[origin]``.
 """
 
 from __future__ import annotations
@@ -90,15 +91,11 @@ class MeasuredTime(Section):
     dtype: DType = Field(description="of the weights")
     ms: ContextTable = Field(description="medians: context length → { tokens = ms }")
     shape: Shape | None = Field(None, description="of a model that has no profile")
-    iqr_ms: Annotated[ContextTable | None, ReadIf("shown")] = Field(
+    iqr_ms: ContextTable | None = Field(
         None, description="interquartile range of the passes whose median ms holds"
     )
-    fit_error: Annotated[FitError | None, ReadIf("shown")] = Field(
-        None, description="what thinning the table cost"
-    )
-    source: Annotated[str | None, ReadIf("shown")] = Field(
-        None, description="where it differs from the profile's"
-    )
+    fit_error: FitError | None = Field(None, description="what thinning the table cost")
+    source: str | None = Field(None, description="where it differs from the profile's")
 
 
 class LayerTime(MeasuredTime):
@@ -197,43 +194,46 @@ class AnyHardware(Section):
         return self
 
 
-class LayerKeys(AnyHardware):
-    """Keys of a device described by the cost of one model layer."""
+class RooflineKeys(AnyHardware):
+    """Keys of every device whose times may follow from its peak figures."""
 
-    call_overhead_ms: Annotated[Milliseconds, ReadIf("working")] = Field(
-        0.0, description="once per pass, whatever its size"
-    )
-    request_ms: Annotated[Milliseconds, ReadIf("shared")] = Field(
-        0.0, description="per layer and request beyond the first whose rows a pass computes"
-    )
     roofline: Annotated[Roofline | None, ReadIf("working")] = Field(
         None, description="peak figures, for what was not measured"
     )
-    layer: Annotated[tuple[LayerTime, ...], ReadIf("working")] = Field(
-        (), description="measured decoder layers"
+
+
+class Hardware(RooflineKeys):
+    """A device described by the cost of one model layer; ``service.py`` computes a stage's time."""
+
+    call_overhead_ms: Milliseconds = Field(0.0, description="once per pass, whatever its size")
+    request_ms: Milliseconds = Field(
+        0.0, description="per layer and request beyond the first whose rows a pass computes"
     )
-    head: Annotated[tuple[HeadTime, ...], ReadIf("projecting")] = Field(
-        (), description="measured output projections"
-    )
-    embedding: Annotated[tuple[MeasuredTime, ...], ReadIf("drafting")] = Field(
-        (), description="measured embeddings"
-    )
-    draft: Annotated[tuple[MeasuredTime, ...], ReadIf("drafting")] = Field(
-        (), description="measured whole draft passes"
-    )
-    sampling: Annotated[tuple[SamplingTime, ...], ReadIf("sampling")] = Field(
+    layer: tuple[LayerTime, ...] = Field((), description="measured decoder layers")
+    head: tuple[HeadTime, ...] = Field((), description="measured output projections")
+    embedding: tuple[MeasuredTime, ...] = Field((), description="measured embeddings")
+    draft: tuple[MeasuredTime, ...] = Field((), description="measured whole draft passes")
+    sampling: tuple[SamplingTime, ...] = Field(
         (), description="measured verification rules; evaluate_ms of a role's times includes them"
     )
-
-
-class Hardware(LayerKeys):
-    """A device described by the cost of one model layer; ``service.py`` computes a stage's time."""
 
     @model_validator(mode="after")
     def _has_times(self) -> Hardware:
         if self.roofline is None and not (self.layer or self.draft):
             raise ValueError("needs [roofline], [[layer]] or [[draft]]: there is nothing to time")
         return self
+
+
+class Peaks(RooflineKeys):
+    """A device of a scenario by its peak figures alone; measured tables are a profile's."""
+
+    roofline: Annotated[Roofline, ReadIf("working")] = Field(
+        description="peak figures, for what was not measured"
+    )
+
+    @property
+    def hardware(self) -> Hardware:
+        return Hardware.model_validate(given_keys(self))
 
 
 class RoleKeys(AnyHardware):
@@ -324,7 +324,7 @@ class HostProfile(Section):
     fit: HostFit | None = None
 
 
-class ExtendedDevice(RoleKeys, LayerKeys):
+class ExtendedDevice(RoleKeys, RooflineKeys):
     """A device profile with overriding keys; an absent key keeps the profile's value."""
 
     profile: str = Field(description="a device profile, whose keys the others here replace")
@@ -339,13 +339,13 @@ def device_kind(data: Any) -> str:
     if isinstance(data, dict):
         hardware = bool({"roofline", "layer", "draft"} & set(data))
     else:
-        hardware = isinstance(data, Hardware)
+        hardware = isinstance(data, Peaks)
     return "device-hardware" if hardware else "device-times"
 
 
 AnyDevice: TypeAlias = Annotated[
     Annotated[Device, Tag("device-times")]
-    | Annotated[Hardware, Tag("device-hardware")]
+    | Annotated[Peaks, Tag("device-hardware")]
     | Annotated[ExtendedDevice, Tag("device-extended")]
     | Annotated[str, Tag("device-name")],
     Discriminator(device_kind),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from copy import copy
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -86,9 +85,10 @@ def merged(values: Sequence[Any], kept: Kept) -> Any:
         return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
     if isinstance(first, Mapping) and all(each.keys() == first.keys() for each in values):
         return {key: merged([each[key] for each in values], kept) for key in first}
-    if not all(each == first or _points(each) == _points(first) != None for each in values):  # noqa: E711
-        raise NotAlikeError
-    return first
+    points = _points(first)
+    if all(each == first or (points is not None and _points(each) == points) for each in values):
+        return first
+    raise NotAlikeError
 
 
 def _points(value: Any) -> Any:
@@ -113,12 +113,7 @@ def _merged_fields(values: Sequence[Any], kept: Kept) -> Any:
             part = merged([getattr(each, name) for each in values], kept)
             if part is not getattr(first, name):
                 changed[name] = part
-    if not changed:
-        return first
-    found = copy(first)
-    for name, part in changed.items():
-        object.__setattr__(found, name, part)
-    return found
+    return replace(first, **changed) if changed else first
 
 
 def simulate_alike(deployments: Sequence[Deployment], source: AcceptanceSource) -> list[LaneTrace]:

@@ -21,7 +21,7 @@ ROUNDING_MS = 1e-9
 """Tolerance for the rounding of summed times."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Cause:
     """One activity of a place from ``begin_ms`` to ``end_ms``, let begin by ``parent``.
 
@@ -94,7 +94,7 @@ class ListeningClock(Clock):
             before = at.parent
             while before.parent is not None and _hides(before):
                 before = before.parent
-            object.__setattr__(before, "parent", None)
+            before.parent = None
 
 
 def _hides(cause: Cause) -> bool:

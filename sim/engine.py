@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from itertools import islice
 from multiprocessing import resource_tracker
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal
 
 from joblib import Parallel, parallel_config  # type: ignore[import-untyped]
 from joblib.externals.loky.backend import (  # type: ignore[import-untyped]
@@ -26,7 +26,7 @@ from treepipe.extras import need
 from treepipe.interruption import children_shielded
 from treepipe.scenario.schema import endpoint
 
-Backend: TypeAlias = Literal["joblib", "ray", "dask"]
+CLUSTERS = ("ray", "dask")
 PATIENCE_S = 8.0
 """Time-out of a cluster's first answer."""
 ROUNDS = 4
@@ -34,28 +34,28 @@ ROUNDS = 4
 
 
 @contextmanager
-def engine(
-    backend: str = "joblib", jobs: int | None = None, address: str | None = None
-) -> Iterator[None]:
+def engine(backend: str = "joblib", jobs: int | None = None) -> Iterator[None]:
     """Run jobs on an engine within the context.
 
     Args:
-        backend: "joblib" is processes of this machine.
+        backend: "joblib" is processes of this machine, "ray://HOST:PORT" or "dask://HOST:PORT" a
+            running cluster.
         jobs: number of jobs at once; None: as many as there are cores.
-        address: address of a running cluster, HOST:PORT.
 
     Raises:
         UserError: there is no such engine, it is not installed, or the cluster does not answer.
         RunError: the cluster failed.
     """
-    if backend not in get_args(Backend):
-        raise UserError(f"--backend {backend}: there are {', '.join(get_args(Backend))}")
+    name, _, address = backend.partition("://")
+    if backend != "joblib" and (name not in CLUSTERS or not address):
+        raise UserError(
+            f"--backend {backend}: must be joblib, or a running cluster's ray://HOST:PORT or "
+            f"dask://HOST:PORT"
+        )
     if jobs is not None and jobs < 1:
         raise UserError(f"--jobs {jobs}: must be at least 1")
-    if backend == "joblib" and address is not None:
-        raise UserError(f"--address {address}: is a cluster's; add --backend ray or dask")
     here: dict[str, Any] = {"backend": "sequential"} if jobs == 1 else {}
-    place = nullcontext(here) if backend == "joblib" else _cluster(backend, address)
+    place = nullcontext(here) if backend == "joblib" else _cluster(name, address)
     with place as options, parallel_config(n_jobs=jobs or -1, **options):
         yield
 
@@ -119,14 +119,13 @@ def _streamed(
 
 
 @contextmanager
-def _cluster(backend: str, address: str | None) -> Iterator[dict[str, Any]]:
+def _cluster(backend: str, address: str) -> Iterator[dict[str, Any]]:
     """Join a cluster; yield joblib's options for it."""
-    if address is None:
-        raise UserError(f"--backend {backend}: needs --address HOST:PORT of a running cluster")
+    option = f"--backend {backend}://{address}"
     module = "distributed" if backend == "dask" else "ray"
     try:
         socket.create_connection(endpoint(address), PATIENCE_S).close()  # Ray would try for minutes
-        need(backend, [module], f"--backend {backend}")
+        need(backend, [module], option)
         library: Any = import_module(module)
         if backend == "dask":
             joined = library.Client(address, timeout=PATIENCE_S, set_as_default=False)
@@ -140,7 +139,7 @@ def _cluster(backend: str, address: str | None) -> Iterator[dict[str, Any]]:
         raise
     except Exception as error:  # any reply is possible at that address
         reason = _first_line(error)
-        raise UserError(f"--address {address}: no {backend} cluster answers: {reason}") from None
+        raise UserError(f"{option}: no {backend} cluster answers: {reason}") from None
     with joined:
         try:
             yield {"backend": backend, **options}

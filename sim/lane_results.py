@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import chain, compress
 from typing import Any
 
 import numpy as np
@@ -37,8 +36,8 @@ class LaneResults:
         self._inside = clock.before_end(clock.spans.steps)
         self._what = [(s.device, s.kind, s.session, s.tokens) for s in trace.spans]
         self._columns = dict[bytes, SpanColumns]()  # by which spans they are
-        times = [s.start_ms for s in trace.spans], [s.end_ms for s in trace.spans]
-        self._spans = stacked([*chain(*times)], lanes).reshape(2, -1, lanes)
+        times = [s.start_ms for s in trace.spans] + [s.end_ms for s in trace.spans]
+        self._spans = stacked(times, lanes).reshape(2, -1, lanes)
         self._requests = [stacked(_times(each), lanes) for each in trace.requests]
         self._turned = [t.draft for t in trace.turns], [t.pipeline for t in trace.turns]
         turns = [getattr(turn, name) for name in TURN for turn in trace.turns]
@@ -75,15 +74,19 @@ class LaneResults:
         return found
 
     def _turns_of(self, lane: int) -> Iterator[Turn]:
-        turns = map(Turn, *self._turned, *self._turns[:, :, lane].tolist())
-        return compress(turns, self._ended[:, lane])
+        columns = zip(*self._turned, *self._turns[:, :, lane].tolist(), strict=True)
+        for row, ended in zip(columns, self._ended[:, lane], strict=True):
+            if ended:
+                yield Turn(*row)
 
     def _columns_of(self, lane: int) -> tuple[SpanColumns, Flags]:
         """Return which spans a lane has; many lanes have the same."""
         inside = self._inside[:, lane]
         key = inside.tobytes()
         if key not in self._columns:
-            self._columns[key] = SpanColumns(compress(self._what, inside))
+            self._columns[key] = SpanColumns(
+                what for what, within in zip(self._what, inside, strict=True) if within
+            )
         return self._columns[key], inside
 
     def _figures_of(self, lane: int, trace: Trace) -> Figures | None:
@@ -104,7 +107,7 @@ class LaneResults:
         times = self._spans[:, busy]
         times[0, ~self._inside[busy]] = np.inf  # a span outside covers nothing
         spans = Spans(SpanColumns([self._what[place] for place in busy]), times)
-        turns = [*compress(whole.turns, ended[:, 0])]
+        turns = [turn for turn, over in zip(whole.turns, ended[:, 0], strict=True) if over]
         try:
             sums = LaneSums(replace(whole, spans=spans, turns=turns), len(before))
             metrics, shares = sums.metrics, sums.values(utilization_ratios(sums))

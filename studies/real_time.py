@@ -224,8 +224,7 @@ class Bench:
         asked = DeviceRequest(
             model=models["target"],
             draft=models["draft"],
-            tokens=ROWS,
-            contexts=(CONTEXT,),
+            settings=[f"tokens={[*ROWS]}", f"contexts=[{CONTEXT}]"],
             seconds=self._settings.device_seconds,
             out=device,
         )

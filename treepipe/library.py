@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from treepipe.planner.sensitivity import Sensitivity
     from treepipe.results.trace import Trace
     from treepipe.results.versus import Comparison
-    from treepipe.sim.engine import Backend
     from treepipe.sweeps.sweep import Sweep, SweepResult
     from treepipe.validation.judgement import Row
     from treepipe.validation.validation import BusyShares, MetricErrors
@@ -496,8 +495,7 @@ def sweep(
     grid: Sweep | Path | str,
     out: Path | str,
     jobs: int | None = None,
-    backend: Backend = "joblib",
-    address: str | None = None,
+    backend: str = "joblib",
     *,
     force: bool = False,
     say: Progress = silent,
@@ -509,8 +507,8 @@ def sweep(
         grid: a sweep, or the path of its file.
         out: folder of the Parquet files.
         jobs: simulations at once; None: the number of cores.
-        backend: processes of this machine, or a cluster of Ray or Dask.
-        address: address of the cluster, HOST:PORT.
+        backend: "joblib" is processes of this machine, "ray://HOST:PORT" or "dask://HOST:PORT" a
+            running cluster.
         force: delete results of another sweep in ``out``.
 
     Raises:
@@ -537,7 +535,7 @@ def sweep(
     from treepipe.sweeps.sweep import Sweep, carry_out
 
     loaded = grid if isinstance(grid, Sweep) else Sweep.load(grid)
-    with engine(backend, jobs, address):
+    with engine(backend, jobs):
         return carry_out(loaded, Path(out), say, force=force)
 
 
@@ -566,8 +564,8 @@ def calibrate(
     >>> calibrate("device", spead=3)
     Traceback (most recent call last):
         ...
-    treepipe.core.errors.UserError: calibrate('device'): no option 'spead'; there are contexts, \
-device, draft, dtype, force, layers, model, out, seconds, threads, tokens
+    treepipe.core.errors.UserError: calibrate('device'): no option 'spead'; there are device, \
+draft, dtype, force, model, out, seconds, settings
     """
     need_executor("treepipe.calibrate")
     from treepipe.executor.measure.calibrate import CALIBRATIONS

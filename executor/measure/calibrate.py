@@ -47,14 +47,14 @@ from treepipe.executor.measure.requests import (
 from treepipe.executor.measure.run import calibrate_run
 from treepipe.executor.measure.subject import open_subject
 from treepipe.executor.measure.timing import Effort
-from treepipe.executor.measure.work import Bench
+from treepipe.executor.measure.work import Bench, Points
 from treepipe.files.outputs import write_file
-from treepipe.files.toml_file import toml_text
+from treepipe.files.toml_file import toml_text, validated
 from treepipe.profiles.schema import LinkProfile
 from treepipe.profiles.shapes import BYTES
 from treepipe.progress import Progress
 from treepipe.scenario.resolve import resolve
-from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.scenario import Scenario, override_key
 
 DEVICES = ("cpu", "cuda")
 TABLE = "links.toml"
@@ -65,7 +65,7 @@ def calibrate_device(asked: DeviceRequest, say: Progress) -> list[Path]:
     """Measure this machine and write its device profile; see ``docs/calibration.md``."""
     bench = _bench(asked)
     claim(asked.out, asked.force)
-    subject = open_subject(asked.model, asked.draft, asked.layers, bench)
+    subject = open_subject(asked.model, asked.draft, bench)
     session = DeviceSession(subject, bench, asked.seconds)
 
     def save() -> None:
@@ -74,7 +74,7 @@ def calibrate_device(asked: DeviceRequest, say: Progress) -> list[Path]:
             heading = f"{profile.origin.hardware}, measured by treepipe calibrate."
             write_profile(profile, heading, asked.out)
 
-    with _threads(asked.threads):
+    with _threads(bench.points.threads):
         session.run(say, save)
     return [asked.out]
 
@@ -86,9 +86,8 @@ def calibrate_links(asked: LinksRequest, say: Progress) -> list[Path]:
         RunError: a host or the peer stopped answering. Finished links of a scenario are written.
     """
     if asked.scenario is None:
-        for option, given in (("together", asked.together), ("scenario-out", asked.scenario_out)):
-            if given:
-                raise UserError(f"--{option}: is for a scenario's links, and no scenario is given")
+        if asked.scenario_out is not None:
+            raise UserError("--scenario-out: is for a scenario's links, and no scenario is given")
         return [_one_link(asked.peer, asked, say)]
     if asked.peer is not None:
         raise UserError(f"--peer {asked.peer}: a scenario names the hosts itself; give one of both")
@@ -136,12 +135,11 @@ def _scenario_links(scenario: Scenario, asked: LinksRequest, say: Progress) -> l
             with contextlib.closing(Fleet(hosts)) as fleet:
                 fleet.meet(deployment.wiring.key)
                 session = PairsSession(fleet, deployment.faults.timeout_ms, scenario.base_port)
-                for group in [pairs] if asked.together else [[pair] for pair in pairs]:
-                    for pair, profile in session.measure(group, asked.seconds):
-                        heading = f"Link {pair}, by treepipe calibrate links."
-                        write_profile(profile, heading, files[pair])
-                        done[pair] = profile
-                        say("", 1)
+                for pair in pairs:
+                    done[pair] = session.measure(pair, asked.seconds)
+                    heading = f"Link {pair}, by treepipe calibrate links."
+                    write_profile(done[pair], heading, files[pair])
+                    say("", 1)
         finally:
             sections = pair_sections(deployment, {pair: files[pair] for pair in done})
             if done:
@@ -197,7 +195,10 @@ def _bench(asked: DeviceRequest) -> Bench:
     if name not in dtypes:
         hint = "; quantized weights are not measured" if name in BYTES else ""
         raise UserError(f"--dtype {name}: must be one of {', '.join(dtypes)}{hint}")
-    return Bench(device, dtypes[name], tuple(asked.tokens), tuple(asked.contexts), asked.threads)
+    content = dict[str, Any]()
+    for setting in asked.settings or ():
+        override_key(content, setting)
+    return Bench(device, dtypes[name], validated(Points, content, "calibrate"))
 
 
 @contextlib.contextmanager

@@ -159,8 +159,8 @@ class DeviceSession:
                 raise
             raise UserError(
                 f"--model {self.subject.target.name}: {self.subject.layers} layers, caches and "
-                f"ends do not fit into the memory of {self.bench.device}; try --layers 1 or a "
-                f"shorter --context"
+                f"ends do not fit into the memory of {self.bench.device}; try --set layers=1, "
+                f"or shorter contexts"
             ) from None
 
     @property
@@ -198,7 +198,7 @@ class DeviceSession:
         target = subject.target.checkpoint
         self._block = block = LayerBlock(target, subject.layers, bench)
         self.found.read_mib_s = _read_mib_s(target, bench)
-        yield from (block.probe(("block", *point)) for point in bench.points)
+        yield from (block.probe(("block", *point)) for point in bench.grid)
         yield block.prune()
         if max(bench.tokens) >= SHARING:
             yield block.shared()
@@ -206,7 +206,8 @@ class DeviceSession:
             # After the shortest context only: a single layer's longer caches would stay in the
             # processor's cache, unlike a block's.
             tokens = tuple(n for n in bench.tokens if n <= SINGLE_TOKENS)
-            single = LayerBlock(target, 1, replace(bench, contexts=(min(bench.contexts),)))
+            shortest = bench.points.model_copy(update={"contexts": bench.contexts[:1]})
+            single = LayerBlock(target, 1, replace(bench, points=shortest))
             yield from (single.probe(("single", n, min(bench.contexts))) for n in tokens)
         yield from end_probes(target, bench)
         if subject.draft is not None:
@@ -432,7 +433,7 @@ def _origin(session: DeviceSession) -> MeasuredOrigin:
     notes += filter(None, (found.thinned, found.powerless))
     if found.missing:
         notes.append(f"interrupted, not finished: {', '.join(found.missing)}")
-    hardware, versions = Processor.here().described(bench.threads), ""
+    hardware, versions = Processor.here().described(bench.points.threads), ""
     if bench.device == "cuda":
         hardware, versions = torch.cuda.get_device_name(), f"CUDA {torch.version.cuda}, "
     versions += software("torch", "transformers")
@@ -440,6 +441,6 @@ def _origin(session: DeviceSession) -> MeasuredOrigin:
         source="treepipe calibrate",
         date=datetime.date.today(),
         hardware=hardware,
-        versions=f"{versions}; {bench.dtype_name}, {bench.threads} CPU threads",
+        versions=f"{versions}; {bench.dtype_name}, {bench.points.threads} CPU threads",
         note="; ".join(notes),
     )

@@ -146,7 +146,7 @@ def round_trips(end: End, peer: str, asked: Measure) -> RoundTrips:
     """Time the link to an end that the coordinator has started. Raises as ``LinkSession.run``."""
     hint = "can the two hosts reach each other's ports, as in a run?"
     session, start = LinkSession(end, peer, asked.link, hint), time.perf_counter()
-    session.run(Effort(asked.seconds, asked.precision, turns=TURNS), silent)
+    session.run(Effort(asked.seconds, turns=TURNS), silent)
     samples = tuple((kind, size, taken) for (kind, size), taken in session.samples.items())
     seconds = time.perf_counter() - start
     return RoundTrips(samples, seconds, platform.node(), link_versions())
@@ -158,7 +158,7 @@ def link_versions() -> str:
 
 
 def link_profile(
-    samples: Samples[Key], ends: str, seconds: float, versions: str, remark: str = ""
+    samples: Samples[Key], ends: str, seconds: float, versions: str
 ) -> LinkProfile | None:
     """Fit a profile to round trips; None without at least two sizes."""
     found = {key: summary.median for key, summary in measured(samples).items()}
@@ -196,7 +196,7 @@ def link_profile(
                 f"halves of round trips over TCP, {seconds:.0f} s in all; an empty one took "
                 f"{trips.median:.4g} ms (interquartile range {trips.high - trips.low:.2g} ms, "
                 f"{trips.passes} trips); the line {over} to {sizes[-1]} bytes misses the "
-                f"medians by at most {miss:.0%}; duplex was not measured{remark}"
+                f"medians by at most {miss:.0%}; duplex was not measured"
             ),
         ),
     )

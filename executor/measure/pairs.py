@@ -20,7 +20,6 @@ from treepipe.executor.lines import ControlLines
 from treepipe.executor.mailbox import TOKEN_BYTES
 from treepipe.executor.measure.link import link_profile
 from treepipe.executor.measure.profile_file import beside
-from treepipe.executor.measure.timing import Effort
 from treepipe.profiles.schema import LinkProfile
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.scenario import Scenario
@@ -129,32 +128,29 @@ class PairsSession:
     timeout_ms: float
     base_port: int
 
-    def measure(
-        self, pairs: Sequence[HostPair], seconds: float
-    ) -> list[tuple[HostPair, LinkProfile]]:
-        """Time the links of all these pairs at the same time.
+    def measure(self, pair: HostPair, seconds: float) -> LinkProfile:
+        """Time a pair's link.
 
         Raises:
-            UserError: two hosts do not reach each other.
+            UserError: the two hosts do not reach each other.
             RunError: a host is gone, or there were too few round trips.
         """
-        alone, lines = len(pairs) == 1, ControlLines(self.timeout_ms, {})
-        precision = Effort(seconds).precision if alone else 0.0  # no link ends before the others
+        lines, ends = ControlLines(self.timeout_ms, {}), _processes(pair)
+        near = ends[0]
         try:
-            ends = [_processes(pair) for pair in pairs]
-            self._start([each for both in ends for each in both], lines)
-            for pair, (near, _) in zip(pairs, ends, strict=True):
-                lines.order(near.name, control.Measure(f"link {pair}", seconds, precision))
-            found = [lines.answer(near.name, control.RoundTrips) for near, _ in ends]
+            self._start(ends, lines)
+            lines.order(near.name, control.Measure(f"link {pair}", seconds))
+            found = lines.answer(near.name, control.RoundTrips)
         finally:
             lines.end()
-        beside = "" if alone else f"; {len(pairs)} links were measured together"
-        return [
-            (pair, _profile(pair, trips, beside)) for pair, trips in zip(pairs, found, strict=True)
-        ]
+        samples = {(kind, size): taken for kind, size, taken in found.samples}
+        profile = link_profile(samples, f"{found.node}, {pair}", found.seconds, found.versions)
+        if profile is None:
+            raise RunError(f"link {pair}: too few round trips in {found.seconds:.0f} s")
+        return profile
 
     def _start(self, processes: Sequence[_Process], lines: ControlLines) -> None:
-        """Start the ends of some links, and send each the address of its other end."""
+        """Start the ends of a link, and send each the address of its other end."""
         token, key, fleet = secrets.token_bytes(TOKEN_BYTES), self.fleet.new_key(), self.fleet
         addresses = dict[str, str]()
         for number, each in enumerate(processes):
@@ -178,12 +174,3 @@ def _processes(pair: HostPair) -> tuple[_Process, _Process]:
     """Return the end that measures, and the end that answers."""
     near, far = (".".join(ends) for ends in (pair.roles[0], pair.roles[0][::-1]))
     return _Process(near, far, pair.hosts[0]), _Process(far, near, pair.hosts[1])
-
-
-def _profile(pair: HostPair, found: control.RoundTrips, remark: str) -> LinkProfile:
-    samples = {(kind, size): taken for kind, size, taken in found.samples}
-    ends = f"{found.node}, {pair}"
-    profile = link_profile(samples, ends, found.seconds, found.versions, remark)
-    if profile is None:
-        raise RunError(f"link {pair}: too few round trips in {found.seconds:.0f} s")
-    return profile

@@ -5,24 +5,18 @@ This module loads no numbers and no PyTorch, so that the command line starts at 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 import typer
 
-from treepipe.core.errors import UserError
-
 LONGEST_S = 1e6
 """Upper bound of ``--seconds``; it only excludes infinity."""
-TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256)
-CONTEXTS = (0, 256, 1024, 4096)
 TEXTS = 4
 """Number of texts that each turn of a run continues."""
 
 MODEL = "DIR|config.json|PROFILE"
-Counts: TypeAlias = Sequence[int]
 Seconds = Annotated[float, typer.Option(min=1, max=LONGEST_S, help="Time to spend at most.")]
 Prompts = Annotated[
     str, typer.Option(metavar="FILE.json", help="A list of texts, or a reference set.")
@@ -36,36 +30,19 @@ ScenarioOut = Annotated[
     Path | None,
     typer.Option(metavar="FILE.toml", help="Write the scenario with what was measured."),
 ]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a key (docs/calibration.md)."),
+]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite what is there.")]
-
-
-def numbers(option: str, least: int) -> Callable[[str | Sequence[int]], tuple[int, ...]]:
-    """Make the reader of an option with numbers separated by commas; it sorts them.
-
-    >>> numbers("--tokens", 1)("8,1,8")
-    (1, 8)
-
-    The reader raises ``UserError`` for anything else.
-    """
-
-    def read(given: str | Sequence[int]) -> tuple[int, ...]:
-        try:
-            parts = given.split(",") if isinstance(given, str) else given
-            found = sorted({int(part) for part in parts})
-        except ValueError:
-            found = []
-        if not found or found[0] < least:
-            raise UserError(
-                f"{option} {given}: must be whole numbers of at least {least}, separated by commas"
-            )
-        return tuple(found)
-
-    return read
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceRequest:
-    """A device of this machine, and the passes to time on it."""
+    """A device of this machine, and the passes to time on it.
+
+    ``settings`` are keys of ``work.Points``, e.g. ``tokens=[1,4]``.
+    """
 
     device: Annotated[str, typer.Option(metavar="cpu|cuda", help="What is measured.")] = "cpu"
     model: Annotated[
@@ -77,19 +54,7 @@ class DeviceRequest:
     dtype: Annotated[
         str | None, typer.Option(help="Type to compute in; default float32, on a GPU float16.")
     ] = None
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads; a worker has one.")] = 1
-    layers: Annotated[
-        int | None, typer.Option(min=1, help="Layers of the timed block; default at most 4.")
-    ] = None
-    tokens: Annotated[
-        Counts, typer.Option(parser=numbers("--tokens", 1), metavar="N,…", help="Rows per pass.")
-    ] = TOKENS
-    contexts: Annotated[
-        Counts,
-        typer.Option(
-            "--context", parser=numbers("--context", 0), metavar="N,…", help="Cached tokens."
-        ),
-    ] = CONTEXTS
+    settings: Settings = None
     seconds: Seconds = 120.0
     out: Profile = Path("calibrated-device.toml")
     force: Force = False
@@ -111,9 +76,6 @@ class LinksRequest:
     seconds: Annotated[
         float, typer.Option(min=1, max=LONGEST_S, help="Time to spend on each link at most.")
     ] = 20.0
-    together: Annotated[
-        bool, typer.Option("--together", help="A scenario's links all at the same time.")
-    ] = False
     scenario_out: ScenarioOut = None
     out: Profiles = None
     force: Force = False
@@ -139,12 +101,7 @@ class AcceptanceRequest:
     task: Annotated[
         str | None, typer.Option(help="The kind of text; default the name of the prompts.")
     ] = None
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="A key drafts.… or sampling.… of a scenario."
-        ),
-    ] = None
+    settings: Settings = None
     seed: Annotated[int, typer.Option(min=0, help="For sampled texts and wrong tokens.")] = 0
     out: Profile = Path("calibrated-acceptance.toml")
     force: Force = False

@@ -15,13 +15,11 @@ import torch
 from treepipe.core.errors import UserError
 from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.families import AutoConfig, layer_shapes
-from treepipe.executor.measure.work import Bench
+from treepipe.executor.measure.work import LAYERS, Bench
 from treepipe.executor.supported import read_config
 from treepipe.profiles.library import LIBRARY, REFERENCE, load_model, profile_names
 from treepipe.profiles.shapes import Shape
 
-LAYERS = 4
-"""Layers of the timed block, unless the model has fewer or another number is given."""
 SPREAD = 0.02
 """Standard deviation of the weights: small, so that no state overflows in 16 bits."""
 
@@ -103,7 +101,7 @@ class Subject:
     layers: int
 
 
-def open_subject(model: str, draft: str | None, layers: int | None, bench: Bench) -> Subject:
+def open_subject(model: str, draft: str | None, bench: Bench) -> Subject:
     """Open the models. Raises ``UserError`` if one is missing or contradicts itself."""
     if draft is None and model == "reference":
         draft = "reference"
@@ -111,9 +109,9 @@ def open_subject(model: str, draft: str | None, layers: int | None, bench: Bench
     small = None
     if draft is not None:
         small = open_model(draft, "draft", "--draft", bench.dtype, bench.device)
-    most = target.shape.layers
+    layers, most = bench.points.layers, target.shape.layers
     if layers is not None and layers > most:
-        raise UserError(f"--layers {layers}: {target.name} has {most} layers")
+        raise UserError(f"--set layers={layers}: {target.name} has {most} layers")
     return Subject(target, small, layers or min(LAYERS, most))
 
 

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
+from pydantic import Field, NonNegativeInt, field_validator
 
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
@@ -22,6 +23,7 @@ from treepipe.executor.computing import DTYPES
 from treepipe.executor.draft_model import LanguageModelDraft
 from treepipe.executor.measure.timing import Probe
 from treepipe.executor.stage_model import Part, StageModel, TargetEnds
+from treepipe.files.section import Count, Section
 from treepipe.scenario.computing import Computed
 
 WorkKind: TypeAlias = Literal[
@@ -36,6 +38,10 @@ Peak: TypeAlias = tuple[str, int]
 """The name "matmul" with a number of floating-point operations, or "stream" with a number of
 bytes."""
 
+TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256)
+CONTEXTS = (0, 256, 1024, 4096)
+LAYERS = 4
+"""Layers of the timed block, unless the model has fewer or another number is given."""
 MATMUL_SIZES = {"cpu": (512, 1024), "cuda": (4096, 8192)}
 STREAM_MIB = {"cpu": 128, "cuda": 1024}
 """Size of a matrix that no cache holds."""
@@ -50,15 +56,42 @@ SINGLE_TOKENS = 16
 """Most rows of one layer alone, enough to separate a call's fixed cost."""
 
 
+class Points(Section):
+    """The points to measure.
+
+    Attributes:
+        tokens: rows per pass.
+        contexts: cached tokens before a pass.
+        layers: layers of the timed block; None: at most ``LAYERS``.
+        threads: CPU threads that compute; a worker has one.
+    """
+
+    tokens: tuple[Count, ...] = Field(TOKENS, min_length=1)
+    contexts: tuple[NonNegativeInt, ...] = Field(CONTEXTS, min_length=1)
+    layers: Count | None = None
+    threads: Count = 1
+
+    @field_validator("tokens", "contexts")
+    @classmethod
+    def _in_order(cls, given: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(sorted(set(given)))
+
+
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A device, its number type, the points to measure, and the CPU threads that compute."""
+    """A device, its number type, and the points to measure."""
 
     device: str
     dtype: torch.dtype
-    tokens: tuple[int, ...]
-    contexts: tuple[int, ...]
-    threads: int = 1
+    points: Points
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return self.points.tokens
+
+    @property
+    def contexts(self) -> tuple[int, ...]:
+        return self.points.contexts
 
     @property
     def dtype_name(self) -> Computed:
@@ -70,7 +103,7 @@ class Bench:
         return max(*self.tokens, PRUNED_NODES)
 
     @property
-    def points(self) -> Iterator[tuple[int, int]]:
+    def grid(self) -> Iterator[tuple[int, int]]:
         """Every number of tokens after every context."""
         return ((tokens, context) for context in self.contexts for tokens in self.tokens)
 
@@ -180,7 +213,7 @@ def draft_probes(checkpoint: Checkpoint, bench: Bench) -> Iterator[Probe[WorkPoi
     capacity = max(bench.contexts) + bench.rows
     draft = LanguageModelDraft(checkpoint, capacity, bench.dtype, bench.device)
     _open_caches(draft, bench)
-    for tokens, context in bench.points:
+    for tokens, context in bench.grid:
         order = DraftPass(0, (), (0,) * tokens, tuple(tree(tokens)), False, TOP_K)
         yield Probe(
             ("draft", tokens, context),

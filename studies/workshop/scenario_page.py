@@ -17,19 +17,16 @@ def with_tables(text: str) -> str:
     """Replace the page's tables by those of the schema.
 
     A place lists the paths whose keys it holds; a key goes to the place with the longest path above
-    it, a key without such a path to the place that lists none. Keys below a path behind "without"
-    are on no page.
+    it, a key without such a path to the place that lists none.
     """
-    places = [found[2].replace("without ", "").split() for found in PLACE.finditer(text)]
-    named = [path for paths in places for path in paths]
+    named = [path for found in PLACE.finditer(text) for path in found[2].split()]
     rows: dict[str, list[KeyFacts]] = {path: [] for path in ("", *named)}
     for each in key_facts():
         above = [path for path in named if each.path.startswith(f"{path}.")]
         rows[max(above, key=len, default="")].append(each)
 
     def table(found: re.Match[str]) -> str:
-        paths = found[2].partition("without")[0].split() or [""]
-        own = [each for path in paths for each in rows[path]]
+        own = [each for path in found[2].split() or [""] for each in rows[path]]
         return f"{found[1]}\n{_table(own)}\n{found[4]}"
 
     return PLACE.sub(table, text)

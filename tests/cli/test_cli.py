@@ -57,7 +57,7 @@ def test_keys_are_shown_below_a_path(terminal: Terminal) -> None:
     [
         (["profiles"], "emulated-20ms"),
         (["profiles", "emulated-20ms"], "stage_ms"),
-        *((["study", "--list"], name) for name in STUDIES),
+        *((["study"], name) for name in STUDIES),
     ],
 )
 def test_what_there_is_is_listed(arguments: list[str], shown: str, terminal: Terminal) -> None:
@@ -72,7 +72,7 @@ def test_what_there_is_is_listed(arguments: list[str], shown: str, terminal: Ter
         (["study", "which-sistem"], "did you mean 'which-system'?"),
         (["study", "which-system", "--measure"], "specpipe-width and starsd-threshold have"),
         (["study", "xyz"], "there are dsd-region"),
-        (["study"], "treepipe study needs a name"),
+        (["study", "--full"], "treepipe study needs a name"),
         (["demo", "--out", "."], "holds something else than an earlier demonstration"),
     ],
 )

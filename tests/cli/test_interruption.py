@@ -202,7 +202,7 @@ def test_nothing_is_left_of_a_command_that_is_ended(
     else:
         process.send_signal(number)
     _, error = process.communicate(timeout=60)
-    _, alive = psutil.wait_procs(below, timeout=2)
+    _, alive = psutil.wait_procs(below, timeout=10)
     assert not alive
     assert not [*tmp_path.glob("pymp-*")]
     assert process.returncode == (0 if command == "worker" else 128 + number)

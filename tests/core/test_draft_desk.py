@@ -6,7 +6,8 @@ from math import inf
 
 import pytest
 
-from treepipe.core.cache_room import CacheRoom
+from treepipe.core.cache_room import CacheBook, CacheRoom
+from treepipe.core.dock import Dock
 from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders
 from treepipe.core.front_desk import ArrivalQueue
@@ -19,7 +20,7 @@ GAMMA, SESSIONS = 2, (1, 2, 3)
 
 def _begun(batch: int, wanted: dict[int, int], gamma: int = GAMMA) -> tuple[DraftDesk, Flight]:
     """Requests whose prompts are under way in one flight, as a stage has put them together."""
-    desk = DraftDesk(0, [1], ArrivalQueue(), batch)
+    desk = DraftDesk(0, [1], ArrivalQueue(), dock=Dock(batch))
     section = ScheduleSection.model_validate({"name": "chain", "gamma": gamma})
     fed = []
     for session in SESSIONS:
@@ -100,7 +101,7 @@ def test_what_waits_is_gone_with_its_pipeline() -> None:
     assert not _flights(desk.drafted(answers)), "1 and 2 wait for 3"
     orders = desk.lose(0, "pipeline0.stage1")
     assert not _flights(orders)
-    assert not desk._held
+    assert desk.at_rest
 
 
 def test_a_flight_whose_first_request_is_over_is_served_for_the_others() -> None:
@@ -118,7 +119,7 @@ def test_a_flight_whose_first_request_is_over_is_served_for_the_others() -> None
 def test_requests_that_wait_for_room_end_with_their_pipeline(name: str) -> None:
     """Room for one: the others wait, and a lost worker ends all of them; its room is free then."""
     room = CacheRoom((2 + 9,), tree_tokens=0)
-    desk = DraftDesk(0, [1, 1], ArrivalQueue(), room=room)
+    desk = DraftDesk(0, [1, 1], ArrivalQueue(), CacheBook(room))
     make = ScheduleSection.model_validate({"name": name}).choose()
     for session in SESSIONS:
         desk.open(session, 0, make(session, 1), Started((4, 5), 9), 0.0)
@@ -129,5 +130,5 @@ def test_requests_that_wait_for_room_end_with_their_pipeline(name: str) -> None:
     assert desk.next(0.0) == Begin(4), "at another pipeline there is room"
     orders = desk.lose(0, "pipeline0.stage1")
     assert orders.finished == [(session, "worker lost") for session in SESSIONS]
-    assert {*desk._sessions} == {4}
+    assert {*desk.sessions} == {4}
     assert desk.next(0.0) is None

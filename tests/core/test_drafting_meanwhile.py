@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.worlds.one_request import OneRequest
+from treepipe.core.dock import Dock
 from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders
 from treepipe.core.errors import ProtocolError
@@ -160,7 +161,7 @@ def answer(order: DraftPass) -> Drafted:
 @pytest.mark.parametrize("jit", [False, True])
 def test_a_chain_drafted_on_the_spot_lets_all_wait(jit: bool) -> None:
     """Of two requests that come back together the second one's outcome was not guessed."""
-    desk = DraftDesk(0, [1], ArrivalQueue(), batch=2)
+    desk = DraftDesk(0, [1], ArrivalQueue(), dock=Dock(2))
     system, fed = systems()["ssd"], list[Flight]()
     keys = system.parameters(gamma=1, fan_out=1, jit_speculate=jit)
     for session in (1, 2):

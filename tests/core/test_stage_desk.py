@@ -142,7 +142,7 @@ def test_a_request_that_ends_before_its_pass_leaves_it() -> None:
     desk.receive(Close(2))
     desk.receive(Close(1))
     assert _passes(desk) == [[3]]
-    assert {*desk._sessions} == {3}
+    assert {*desk.sessions} == {3}
 
 
 def test_a_stage_remembers_a_bounded_number_of_closed_sessions() -> None:
@@ -153,4 +153,4 @@ def test_a_stage_remembers_a_bounded_number_of_closed_sessions() -> None:
     assert len(desk._closed) == KEPT_CLOSED
     late = Segment(3 * KEPT_CLOSED - 1, 1, 0, 0, 0, (5,), (0,))
     assert desk.receive(Flight(0, 0, (late,))) == []
-    assert not desk._sessions
+    assert not desk.sessions

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from treepipe.core.dock import Dock
 from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders
 from treepipe.core.front_desk import ArrivalQueue
@@ -76,7 +77,7 @@ def flights(orders: Orders) -> list[Flight]:
 
 def test_requests_of_a_flight_compete_for_its_rows() -> None:
     """Two chains of two tokens: one is drafted with confidence, of the other the root goes."""
-    desk = DraftDesk(0, [1], ArrivalQueue(), batch=2, rounds_ms=[lambda rows: 1.0 + rows])
+    desk = DraftDesk(0, [1], ArrivalQueue(), dock=Dock(2, rounds_ms=[lambda rows: 1.0 + rows]))
     system, fed = systems()["chain"], list[Flight]()
     for session in (1, 2):
         keys = system.parameters(gamma=2, dynamic_length=True)

@@ -183,8 +183,8 @@ def test_what_is_no_block_draft_of_this_target_is_refused(
 
 def test_the_bundled_draft_passes_the_offset_test() -> None:
     target = Checkpoint.open(REFERENCE / "target")
-    offsets = measure_offsets(head_settings(REFERENCE / "block", "block", "auto"), target)
+    offsets = measure_offsets(head_settings(REFERENCE / "block", "drafts.source=block"), target)
     assert [each.said for each in offsets] == [f"target_layer_ids = [{n}]" for n in (7, 6)]
     refuse(offsets)
-    with pytest.raises(UserError, match="--capture output: has no effect"):
-        head_settings(REFERENCE / "block", "block", "output")
+    with pytest.raises(UserError, match=r"--set drafts\.capture: has no effect"):
+        head_settings(REFERENCE / "block", "drafts.source=block", "drafts.capture=output")

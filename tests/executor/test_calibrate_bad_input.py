@@ -24,10 +24,12 @@ REFUSED = [
     ("--device tpu", "--device tpu: must be one of cpu, cuda"),
     ("--dtype int8", "quantized weights are not measured"),
     ("--dtype float", "--dtype float: must be one of float32, float16, bfloat16"),
-    ("--tokens 0,4", "--tokens 0,4: must be whole numbers of at least 1"),
-    ("--tokens 1;4", "--tokens 1;4: must be whole numbers"),
-    ("--context -1", "--context -1: must be whole numbers of at least 0"),
-    ("--layers 9", "--layers 9: reference has 8 layers"),
+    ("--set tokens=[0,4]", "key tokens.0 = 0"),
+    ("--set tokens=1;4", 'key tokens = "1;4"'),
+    ("--set tokens=[]", "key tokens = []"),
+    ("--set contexts=[-1]", "key contexts.0 = -1"),
+    ("--set layer=1", "key layer"),
+    ("--set layers=9", "--set layers=9: reference has 8 layers"),
     ("--model no-such-model", "is neither a checkpoint directory nor a config.json"),
     ("--draft no-such-model", "--draft no-such-model: is neither"),
     ("--draft eagle-llama-2-7b", "--draft eagle-llama-2-7b: is an EAGLE head"),
@@ -69,7 +71,6 @@ REFUSED = [
     ("peer --listen 192.0.2.1:5555", "192.0.2.1 is no address that calibration could"),
     # The links of a scenario:
     (f"links hosts.toml --peer {A}", f"--peer {A}: a scenario names the hosts itself"),
-    ("links --together", "--together: is for a scenario's links, and no scenario is given"),
     ("links --scenario-out x.toml", "--scenario-out: is for a scenario's links, and no scenario"),
     ("links one.toml", "one.toml: all roles are on one host, so that there is no link to measure"),
     ("links none.toml", "none.toml: there is no such file"),
@@ -147,8 +148,17 @@ def test_what_does_not_fit_into_memory_is_refused(
     terminal: Terminal, pair: tuple[Path, Path]
 ) -> None:
     """A cache of 10^15 entries; the peak figures, which were measured before, are kept."""
-    arguments = ("--model", pair[0], "--context", 10**15, "--seconds", 1, "--out", "device.toml")
-    sentence = "4 layers, caches and ends do not fit into the memory of cpu; try --layers 1"
+    arguments = (
+        "--model",
+        pair[0],
+        "--set",
+        f"contexts=[{10**15}]",
+        "--seconds",
+        1,
+        "--out",
+        "device.toml",
+    )
+    sentence = "4 layers, caches and ends do not fit into the memory of cpu; try --set layers=1"
     terminal.fails(sentence, "calibrate", *arguments)
     profile = load_device(terminal.folder / "device.toml")
     assert isinstance(profile, DeviceProfile)

@@ -25,7 +25,7 @@ from treepipe.testing.random_model import save_random_checkpoint
 
 pytestmark = pytest.mark.processes
 
-FEW = ("--seconds", "1", "--tokens", "1,4", "--context", "0,16", "--quiet")
+FEW = ("--seconds", "1", "--set", "tokens=[4,1,4]", "--set", "contexts=[0,16]", "--quiet")
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_a_config_alone_is_measured_with_random_weights(
     """And an existing file is kept unless forced."""
     (terminal.folder / "config.json").write_text((pair[0] / "config.json").read_text())
     Path("device.toml").write_text("mine")
-    few = ("--layers", "1", "--out", "device.toml", *FEW)
+    few = ("--set", "layers=1", "--out", "device.toml", *FEW)
     terminal.refuses("--force overwrites it", "calibrate", "--model", "config.json", *few)
     mixture = ("--model", "qwen-3-30b-a3b", "--out", "other.toml")
     terminal.refuses("is a mixture of experts; give", "calibrate", *mixture)
@@ -114,7 +114,6 @@ def test_a_config_alone_is_measured_with_random_weights(
     profile = _loaded(Path("device.toml"))
     assert not profile.draft
     assert profile.call_overhead_ms == 0.0  # one layer alone does not tell it
-    assert profile.request_ms < 1.0  # a cache's part of a pass, not another pass
     assert "random weights" in profile.origin.note
 
 
@@ -189,7 +188,7 @@ def test_a_gpu_is_measured(pair: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "device.toml"
     target, draft = map(str, pair)
     asked = DeviceRequest(
-        model=target, draft=draft, device="cuda", tokens=(1, 16), seconds=2, out=out
+        model=target, draft=draft, device="cuda", settings=["tokens=[1,16]"], seconds=2, out=out
     )
     calibrate_device(asked, lambda *_: None)
     profile = _loaded(out)

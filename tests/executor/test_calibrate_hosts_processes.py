@@ -48,19 +48,18 @@ new_tokens = 8
 """
 
 
-def _checked(path: Path) -> str:
-    """The note of a link profile whose values a loopback can have."""
+def _checked(path: Path) -> None:
+    """A link profile has values that a loopback can have."""
     assert check_file(path)[0] == "links"
     found = find_link(str(path), "test")
     assert 0 < found.latency_ms + found.message_ms < 1e3, "on however busy a machine"
     assert found.jitter_ms >= 0
     assert found.bandwidth_mbit_s is not None
     assert found.bandwidth_mbit_s > 0
-    return str(found.origin.note)
 
 
 def test_daemons_measure_the_links_between_each_other(terminal: Terminal) -> None:
-    """One after another and all together; what is written simulates with these links."""
+    """What is written simulates with these links."""
     out = terminal.folder / "links"
     with ExitStack() as stack:
         hosts = [stack.enter_context(serving()).address for _ in range(3)]
@@ -68,13 +67,10 @@ def test_daemons_measure_the_links_between_each_other(terminal: Terminal) -> Non
         command = ("calibrate", "links", path, "--seconds", 1, "--out", out)
         said = terminal.succeeds(*command, "--scenario-out", "made.toml")
         assert (out / "links.toml").read_text() in said
-        alone = [_checked(out / f"{name}.toml") for name in FILES]
-        terminal.succeeds(*command, "--together", "--force", "--quiet")
-        together = [_checked(out / f"{name}.toml") for name in FILES]
+        for name in FILES:
+            _checked(out / f"{name}.toml")
         found = [status(host, None) for host in hosts]
-        assert [(each.sessions, each.roles) for each in found] == [(2, ())] * 3
-    assert not any("measured together" in note for note in alone)
-    assert all("3 links were measured together" in note for note in together)
+        assert [(each.sessions, each.roles) for each in found] == [(1, ())] * 3
     terminal.succeeds("simulate", "made.toml", "--quiet")
     written = Scenario.load(terminal.folder / "made.toml").links.pairs
     assert {pair.profile for pair in written} >= {f"links/{name}.toml" for name in FILES}
@@ -96,10 +92,10 @@ def test_a_network_is_found_to_be_as_fast_as_it_is(terminal: Terminal) -> None:
         path.write_text(f'{path.read_text()}[run]\nkey = "cluster.key"\n')
         terminal.succeeds("calibrate", "links", path, "--seconds", 2, "--out", out, "--quiet")
     found = [find_link(str(out / f"{name}.toml"), "test") for name in FILES]
-    # Other tests' work beside it makes messages late, and the bucket look smaller; tests in memory
-    # hold how exactly it is fitted.
-    assert [link.bandwidth_mbit_s for link in found] == pytest.approx([191] * 3, rel=0.1)
-    assert all(20 < (link.burst_kib or 0) < 180 for link in found)
+    # Other work on this machine makes messages late, the rate smaller than it is, and the bucket,
+    # too; tests in memory hold how exactly they are fitted.
+    assert all(20 < (link.bandwidth_mbit_s or 0) < 1.1 * 191 for link in found)
+    assert all((link.burst_kib or 0) < 180 for link in found)
 
 
 def test_every_host_has_a_profile(terminal: Terminal) -> None:
@@ -124,6 +120,7 @@ def test_every_host_has_a_profile(terminal: Terminal) -> None:
     assert front.stage_factor
     assert back.stage_factor
     assert front.wake_ms > 0
+    assert (front.gauge_ms or 0) > 0
     assert back.restart_ms == front.restart_ms > median(taken) - 0.1, "and what is told beside it"
     assert "pyzmq" in back.origin.versions
     assert "protocol" in front.origin.versions, "as the worker tells them"

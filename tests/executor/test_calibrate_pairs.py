@@ -134,38 +134,29 @@ def test_all_workers_are_asked_before_anything_is_loaded(
 PROFILE = LinkProfile(latency_ms=1.5, bandwidth_mbit_s=900.0, origin=ORIGIN)
 
 
-@pytest.mark.parametrize(("together", "kept"), [(False, 1), (True, 0)])
-def test_what_was_measured_before_a_host_was_lost_is_kept(
-    terminal: Terminal, together: bool, kept: int
-) -> None:
-    """One after another the first link is; of links that are measured together there is none."""
+def test_what_was_measured_before_a_host_was_lost_is_kept(terminal: Terminal) -> None:
     asked = []
 
-    def measure(
-        session: PairsSession, pairs: list[HostPair], seconds: float
-    ) -> list[tuple[HostPair, LinkProfile]]:
-        asked.append((len(pairs), seconds))
-        if len(asked) == 1 + kept:
+    def measure(session: PairsSession, pair: HostPair, seconds: float) -> LinkProfile:
+        asked.append(seconds)
+        if len(asked) == 2:
             raise RunError("worker is lost")
-        return [(pair, PROFILE) for pair in pairs]
+        return PROFILE
 
     fleet = create_autospec(calibrate.Fleet)
     terminal.monkeypatch.setattr(calibrate, "Fleet", fleet)
     terminal.monkeypatch.setattr(PairsSession, "measure", measure)
     path, out = scenario_at(terminal.folder, A, B, B, C), terminal.folder / "links"
     command = ("calibrate", "links", path, "--out", out, "--scenario-out", "made.toml", "--quiet")
-    more = ("--together",) if together else ()
-    terminal.fails("worker is lost", *command, "--seconds", 2, *more, code=1)
+    terminal.fails("worker is lost", *command, "--seconds", 2, code=1)
     assert set(fleet.call_args.args[0]) == {A, B, C}
-    assert asked == ([(3, 2.0)] if together else [(1, 2.0)] * 2)
+    assert asked == [2.0, 2.0]
     assert not (terminal.folder / "made.toml").exists()
-    assert len(list(out.glob("draft0*"))) == kept
-    assert (out / "links.toml").exists() == bool(kept)
-    if kept:
-        table = (out / "links.toml").read_text()
-        assert f"# {A} to {B}: 1.5 ms, jitter 0 ms, 0 ms a message, 900 Mbit/s\n" in table
-        pairs = read_toml(out / "links.toml")["links"]["pairs"]
-        assert [pair["ends"] for pair in pairs] == [["draft0", stage] for stage in STAGES[:2]]
+    assert len(list(out.glob("draft0*"))) == 1
+    table = (out / "links.toml").read_text()
+    assert f"# {A} to {B}: 1.5 ms, jitter 0 ms, 0 ms a message, 900 Mbit/s\n" in table
+    pairs = read_toml(out / "links.toml")["links"]["pairs"]
+    assert [pair["ends"] for pair in pairs] == [["draft0", stage] for stage in STAGES[:2]]
 
 
 # --- the two ends --------------------------------------------------------------------------------
@@ -190,7 +181,7 @@ def test_two_ends_with_a_key_time_every_size() -> None:
         answering = threading.Thread(target=serve, args=(far,))
         answering.start()
         try:
-            found = round_trips(near, "far", Measure("link", 0.05, 0.0))
+            found = round_trips(near, "far", Measure("link", 0.05))
         finally:
             os.write(writable, b"!")
             answering.join()
@@ -206,11 +197,10 @@ def test_two_ends_with_a_key_time_every_size() -> None:
     assert ANSWERS.decoded(ANSWERS.encoded(found)) == found
     samples = {(kind, size): taken for kind, size, taken in found.samples}
     assert {size for kind, size in samples if kind == "trip"} == {0, *SIZES}
-    profile = link_profile(samples, "here", found.seconds, found.versions, "; beside others")
+    profile = link_profile(samples, "here", found.seconds, found.versions)
     assert profile is not None
     assert 0 < profile.latency_ms + profile.message_ms + profile.jitter_ms < 1e3
     assert profile.measured_to_bytes == SIZES[-1]
-    assert str(profile.origin.note).endswith("; beside others")
 
 
 def test_an_end_listens_to_the_other_one_alone() -> None:
@@ -249,4 +239,4 @@ def test_ends_that_do_not_hear_each_other_are_named(monkeypatch: pytest.MonkeyPa
         near.ways = {"far": "tcp://127.0.0.1:1"}
         sentence = rf"^link {A} to {B}: no answer within 0.1 s; can the two hosts reach each other"
         with pytest.raises(UserError, match=sentence):
-            round_trips(near, "far", Measure(f"link {A} to {B}", 1.0, 0.01))
+            round_trips(near, "far", Measure(f"link {A} to {B}", 1.0))

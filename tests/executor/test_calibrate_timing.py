@@ -13,9 +13,8 @@ from treepipe.executor.measure.device import (
     idle_factors,
     request_ms,
 )
-from treepipe.executor.measure.requests import CONTEXTS, TOKENS
 from treepipe.executor.measure.timing import Effort, HostClock, Probe, Sampler, measured
-from treepipe.executor.measure.work import WorkKind, WorkPoint
+from treepipe.executor.measure.work import CONTEXTS, TOKENS, WorkKind, WorkPoint
 
 
 class Machine:

@@ -46,7 +46,9 @@ def test_a_slow_host_makes_the_device_late_beyond_the_lag() -> None:
     end = clock.spend(start, 2.0)
     assert end >= start + 8.0
     wait_until(end + LAG_MS + 2.0)
-    assert clock.spend(end, 20.0) == end + 20.0, "made up for where the device is slower"
+    later = clock.spend(end, 20.0)
+    late = now_ms() - LAG_MS  # if the host has been away meanwhile
+    assert end + 20.0 <= later <= max(end + 20.0, late), "made up for where the device is slower"
 
 
 def test_an_earlier_message_does_not_turn_time_back() -> None:

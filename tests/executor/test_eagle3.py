@@ -215,7 +215,7 @@ def test_a_random_head_is_tried_from_all_offsets_that_there_are(
     with torch.inference_mode():
         found = model.eval()(torch.tensor([tokens]), output_hidden_states=True)
     states, wanted = found.hidden_states, found.logits[0].softmax(-1)
-    offsets = measure_offsets(head_settings(head, None, "1,2,3"), target)
+    offsets = measure_offsets(head_settings(head, "drafts.capture=1,2,3"), target)
     said = [each.said for each in offsets]
     assert said == [f"capture = '{each}'" for each in ("1,2,3", "0,1,2", "2,3,4")]
     for each, first in zip(offsets[:2], (1, 0), strict=True):  # transformers norms its last states
@@ -224,32 +224,32 @@ def test_a_random_head_is_tried_from_all_offsets_that_there_are(
             drafted = formulas.log_probs(tokens[: place + 1], given[:place], ()).exp()
             kept = float(torch.minimum(drafted, wanted[place]).sum())
             assert each.kept[place - len(tokens)] == pytest.approx(kept, abs=1e-5)
-    at_the_top = measure_offsets(head_settings(head, None, "0,2,4"), target)
+    at_the_top = measure_offsets(head_settings(head, "drafts.capture=0,2,4"), target)
     assert [each.by for each in at_the_top] == [0]
 
 
 def test_the_bundled_head_reads_what_it_was_trained_on() -> None:
     target = Checkpoint.open(REFERENCE / "target")
-    offsets = measure_offsets(head_settings(REFERENCE / "eagle3", None, "auto"), target)
+    offsets = measure_offsets(head_settings(REFERENCE / "eagle3"), target)
     assert offsets[0].said == "capture = '2,4,5'"
     refuse(offsets)
     with pytest.raises(UserError, match="with capture = '2,4,5'; say the latter"):
-        refuse(measure_offsets(head_settings(REFERENCE / "eagle3", None, "1,3,4"), target))
+        refuse(measure_offsets(head_settings(REFERENCE / "eagle3", "drafts.capture=1,3,4"), target))
 
 
 def test_a_command_says_the_figures(target: Checkpoint, tmp_path: Path, terminal: Terminal) -> None:
     head = save_eagle3(tmp_path / "head", target, "eagle")
-    command = ("profiles", "check", head, "--target", target.directory, "--capture")
-    said = terminal.succeeds(*command, "1,2,3").splitlines()
+    command = ("profiles", "check", head, "--target", target.directory, "--set")
+    said = terminal.succeeds(*command, "drafts.capture=1,2,3").splitlines()
     assert [line.split(":")[0] for line in said] == ["offset +0", "offset -1", "offset +1"]
-    terminal.fails("has no boundary 9", *command, "1,2,9")
+    terminal.fails("has no boundary 9", *command, "drafts.capture=1,2,9")
 
 
 # --- in runs -------------------------------------------------------------------------------------
 
 
 def deployment_of(target: Checkpoint, head: Path, name: str) -> Deployment:
-    captured = head_settings(head, "eagle3", "auto")
+    captured = head_settings(head, "drafts.source=eagle3")
     return changed(
         small_deployment(name, clients=3, captured=captured.captured(target.layers)),
         row_bytes=4 * target.hidden_size,

@@ -163,7 +163,7 @@ def test_what_fails_over_there_is_named_and_leaves_nothing(pair: tuple[Path, Pat
             (fault,) = ended.value.trace.faults
             assert (fault.worker, fault.kind) == (AWAY[1], kind)
             assert fault.detected_ms is not None
-            _, left = psutil.wait_procs(host.process.children(), timeout=5)
+            _, left = psutil.wait_procs(host.process.children(), timeout=30)
             assert (host.roles(), left) == ((), [])
         with Controller(roles, deployment) as running:
             trace, _ = running.run(deployment)

@@ -38,7 +38,7 @@ def test_requests_that_share_passes_keep_their_texts(
     pair: tuple[Path, Path], name: str, ends: Ends
 ) -> None:
     deployment = small_deployment(name, clients=3, batch=4, ends=ends)
-    run = LocalRun(worker_roles(pair, deployment, check_causality=True))
+    run = LocalRun(worker_roles(pair, deployment))
     run.assert_greedy(pair[0])
     sent = [message for message, _ in run.stations["pipeline0.stage1"].sent]
     assert any(len(each.segments) > 1 for each in sent if isinstance(each, Flight))
@@ -50,7 +50,7 @@ def test_runs_are_lossless_and_replay_step_by_step(
     pair: tuple[Path, Path], name: str, ends: Ends
 ) -> None:
     deployment = small_deployment(name, clients=3, ends=ends)
-    run = LocalRun(worker_roles(pair, deployment, check_causality=True))
+    run = LocalRun(worker_roles(pair, deployment))
     run.assert_greedy(pair[0])
     replay = simulate(deployment, ReplaySource(run.recording))
     assert [request.tokens for request in replay.requests] == run.texts
@@ -82,7 +82,7 @@ def test_runs_that_preempt_are_lossless_and_can_be_replayed(
     pair: tuple[Path, Path], name: str
 ) -> None:
     deployment = crowded(name)
-    run = LocalRun(worker_roles(pair, deployment, check_causality=True))
+    run = LocalRun(worker_roles(pair, deployment))
     assert sum(request.preemptions for request in run.requests) > 0
     run.assert_greedy(pair[0])
     replay = simulate(deployment, ReplaySource(run.recording))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import mean
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.worlds.changed import changed
 from tests.worlds.deployments import PROMPT, small_deployment
-from tests.worlds.real_runs import assert_greedy, controller_of, run_once
+from tests.worlds.real_runs import assert_greedy, controller_of, one_by_one, run_once
 from tests.worlds.tiny_models import greedy
 from treepipe.core.front_desk import ServiceLevels
 from treepipe.scenario.deployment import Deployment, RequestSpec
@@ -46,20 +46,20 @@ def test_the_depth_is_chosen_by_what_the_draft_server_measures(pair: tuple[Path,
 def test_a_target_that_leaves_frees_its_state_and_the_others_go_on(
     pair: tuple[Path, Path],
 ) -> None:
-    deployment = _star(requests=TARGETS, new_tokens=60)
+    """When the first request is over, which wants a fifth of what the others want."""
+    plain = _star(requests=TARGETS, new_tokens=60)
+    first, *others = plain.requests
+    deployment = replace(plain, requests=(replace(first, max_new_tokens=12), *others))
     with controller_of(pair, deployment) as running:
-        # Somewhere in the middle: a request takes a few hundred emulated milliseconds.
-        killer = threading.Timer(0.4, running.inject, ["pipeline2.stage1", "kill"])
-        killer.start()
-        trace, _ = running.run(deployment)
+        lose = one_by_one(partial(running.inject, "pipeline2.stage1", "kill"))
+        trace, _ = running.run(deployment, lose)
         left = running.open_sessions()
     ended = {request.pipeline: request for request in trace.requests}
     assert ended[2].reason == "worker lost"
     assert 0 < len(ended[2].tokens) < 60
     whole = greedy(pair[0], list(deployment.requests[ended[2].session - 1].prompt), 60)
     assert list(ended[2].tokens) == whole[: len(ended[2].tokens)]
-    for pipeline in (0, 1, 3):
-        assert len(ended[pipeline].tokens) == 60
+    assert [len(ended[pipeline].tokens) for pipeline in (0, 1, 3)] == [12, 60, 60]
     assert left["draft0"] == 0
     assert len(trace.warnings) == 1
     assert "pipeline2.stage1 died (exit code -9) after" in trace.warnings[0]

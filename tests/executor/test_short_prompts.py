@@ -34,7 +34,7 @@ def test_a_prompt_of_one_token_has_the_targets_text(
         model, captured = head, (NORMED,)
     elif source == "eagle3":
         model = save_eagle3(tmp_path / "head", target, "speculators")
-        captured = head_settings(model, "eagle3", "auto").captured(target.layers)
+        captured = head_settings(model, "drafts.source=eagle3").captured(target.layers)
     elif source == "block":
         model = save_block_head(tmp_path, target, layers=(1, target.layers - 1))
         captured, keys = (2, NORMED), {"block": 5}

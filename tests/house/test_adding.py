@@ -146,7 +146,7 @@ assert help == "nodes below the root", "the list of keys knows it"
 def entries(nodes):
     path = Path("studies/scenarios/chain.toml")
     changes = ["schedule.name=root_branch", f"schedule.root_nodes={nodes}",
-               "target.layer_mib=1", "target.kv_kib=4"]
+               "target.profile=qwen-2.5-0.5b", "target.layers=24"]
     return memory_needs(deploy(Scenario.load(path, changes)))[0].entries
 
 assert entries(20) - entries(8) == 12, "the memory bound counts its tree"

@@ -163,7 +163,7 @@ def test_starting_loads_no_more_than_it_needs() -> None:
     _python(
         "import sys, treepipe.cli.main as cli\n"
         f"for words in (['simulate', {short!r}, '--set', 'workload.new_tokens=4'],\n"
-        f"              ['plan', {cluster!r}, '--question', 'depth'], ['study', '--list']):\n"
+        f"              ['plan', {cluster!r}, '--question', 'depth'], ['study']):\n"
         "    sys.argv = ['treepipe', *words]\n"
         "    try:\n"
         "        cli.main()\n"

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worlds.command_line import ROOT, Terminal
+from tests.worlds.profile_files import model_file
 from tests.worlds.searches import CLUSTER as SEARCHED
 from tests.worlds.searches import METRIC
 from tests.worlds.written_studies import say
@@ -33,22 +34,22 @@ from treepipe.scenario.scenario import Scenario
 from treepipe.sim.points import Point, simulate_points
 from treepipe.sim.predict import predict
 
-CLUSTER = """
+CLUSTER = f"""
 name = "small"
 runs = 6
 [target]
-layers = 8
-layer_mib = 100.0
-kv_kib = 4.0
+profile = "{model_file(8, 100.0, 4.0)}"
 [[drafts]]
-device = { draft_ms = { 1 = 4.0, 64 = 5.0 } }
+device = {{ draft_ms = {{ 1 = 4.0, 64 = 5.0 }} }}
 [[pipelines]]
-stages = [{ count = 2, device = { stage_ms = { 1 = 20, 16 = 21, 64 = 60 }, memory_mib = 450 } }]
+[[pipelines.stages]]
+count = 2
+device = {{ stage_ms = {{ 1 = 20, 16 = 21, 64 = 60 }}, memory_mib = 450 }}
 [links]
-default = { latency_ms = 1.0 }
+default = {{ latency_ms = 1.0 }}
 [acceptance]
 source = "hit_ratio"
-table = { 1 = 0.7, 8 = 0.95 }
+table = {{ 1 = 0.7, 8 = 0.95 }}
 [workload]
 requests = 2
 new_tokens = 24
@@ -343,7 +344,7 @@ def test_what_is_too_dear_by_the_hour_is_refused_and_of_all_such_the_cheapest_is
 
 def test_what_does_not_fit_is_listed_with_its_reason() -> None:
     """400 MiB of layers leave room for a small tree; of 80 % of the memory there is none."""
-    file = loaded(CLUSTER, "target.kv_kib=50")
+    file = loaded(CLUSTER, f"target.profile='{model_file(8, 100.0, 50.0)}'")
     candidates, refused = find_candidates(file)
     assert {each.settings.get("schedule.width") for each in refused} == {64}
     assert "pipeline0.stage1 needs 400.0 MiB for 4 layers" in refused[0].reason

@@ -194,16 +194,15 @@ def test_what_a_file_does_not_tell_is_said(terminal: Terminal) -> None:
     assert (profile.origin.hardware, profile.origin.versions) == ("not stated", "not stated")
     assert profile.stage_ms == profile.draft_ms == {1: 10.0, 8: 12.5, 64: 20.0}
     assert "the model's sizes are unknown" in profile.origin.note
-    sizes = ("--config", "qwen-3-30b-a3b", "--dtype", "int8", "--hardware", "an Orin")
+    sizes = ("--config", "qwen-3-30b-a3b", "--dtype", "int8", "--set", "origin.hardware=an Orin")
     terminal.succeeds(*command, *sizes)
     other = load_device(out)
     assert isinstance(other, DeviceProfile)
     assert (other.layer[0].dtype, other.origin.hardware) == ("int8", "an Orin")
-    terminal.refuses("--dtype nf4: must be one of", *command, "--dtype", "nf4")
+    terminal.refuses('key layer.0.dtype = "nf4"', *command, *sizes[:2], "--dtype", "nf4")
     terminal.refuses("--dtype: has no effect without --config", *command, "--dtype", "int4")
-    terminal.refuses(
-        "--task: has no effect; dspark makes a device profile", *command, "--task", "x"
-    )
+    terminal.refuses("--replay: has no effect; dspark makes a profile of device", *command,
+                     "--replay", "x.json")  # fmt: skip
 
 
 BAD = [

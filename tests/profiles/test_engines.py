@@ -284,12 +284,13 @@ def test_what_is_imported_is_a_profile_that_scenarios_name(terminal: Terminal) -
 
 def test_an_assumption_about_ranks_is_named_and_uncertain(terminal: Terminal) -> None:
     export = file(terminal.folder, "position,accepted\n1,0.5\n")
-    command = ("profiles", "import", "table", export, "--out", "mine.toml", "--assume-ranks")
-    terminal.refuses("--assume-ranks is an assumption", *command)
-    terminal.succeeds(*command, "--uncertainty", 0.5)
+    command = ("profiles", "import", "table", export, "--out", "mine.toml")
+    terminal.refuses("key tasks", *command, "--set", "tasks=code")
+    terminal.succeeds(*command, "--assume-ranks", 0.5, "--set", "task=code")
     text = Path("mine.toml").read_text()
     assert "estimate = true" in text
     assert "uncertainty = 0.5" in text
+    assert 'task = "code"' in text
     assert "assumed: each further candidate" in text
     assert "0.75" in text
 

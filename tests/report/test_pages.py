@@ -176,7 +176,7 @@ def test_the_page_holds_the_command_that_makes_it_again(terminal: Terminal) -> N
     """With names that a shell would take apart."""
     cluster, out, plot = Path("a b.toml"), Path("the 'page'"), Path("front.png")
     cluster.write_text(toml_text(searched().cluster.content | CLUSTER, []))
-    options = ["--report", out, "--plot", plot, "--quiet", "--runs", "2", "--seed", "5"]
+    options = ["--report", out, "--plot", plot, "--quiet", "--runs", "2", "--set", "seed=5"]
     terminal.succeeds("plan", cluster, *options)
     first = (out / "index.html").read_text()
     (line,) = re.findall(r"<pre[^>]*>(treepipe .*?)</pre>", first)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.worlds.profile_files import device_file
 from treepipe.core.errors import UserError
 from treepipe.profiles.library import REFERENCE, load_model
 from treepipe.profiles.shapes import Shape
@@ -21,8 +22,8 @@ TIMES = {0: {1: 1.0, 64: 4.0}, 512: {1: 1.5, 64: 5.0}}
 ROOFLINE = {"tflops": {"float32": 0.1}, "memory_gb_s": 20.0}
 
 
-def measured(times: int, dtype: str = "float32", **keys: Any) -> dict[str, Any]:
-    """A device on which the bundled pair was measured, so many times as wide."""
+def measured(times: int, dtype: str = "float32", **keys: Any) -> str:
+    """The profile of a device on which the bundled pair was measured, so many times as wide."""
     name = "reference" if times == 1 else f"reference, {times} times as wide"
     entries = {}
     for role in ("target", "draft"):
@@ -31,7 +32,7 @@ def measured(times: int, dtype: str = "float32", **keys: Any) -> dict[str, Any]:
         sizes["intermediate_size"] *= times
         entries[role] = {"model": name, "dtype": dtype, "ms": TIMES, "shape": sizes}
     layers = {"layer": [entries["target"]], "head": [entries["target"]]}
-    return {**layers, "draft": [entries["draft"]], **keys}
+    return device_file({**layers, "draft": [entries["draft"]], **keys})
 
 
 def scenario(device: object, **keys: Any) -> Scenario:
@@ -91,7 +92,7 @@ def test_a_draft_reads_the_distribution_of_a_prompts_last_row_alone() -> None:
         "call_overhead_ms": 0.1,
     }
     keys = {
-        "drafts.0.device": device,
+        "drafts.0.device": device_file(device),
         "pipelines": [{"stages": [{"device": measured(1)}]}],
         "schedule": {"name": "specinfer", "branching": [9, 1]},
         "workload": {"prompt_tokens": 100, "new_tokens": 2},

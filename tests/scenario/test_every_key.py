@@ -27,15 +27,6 @@ from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 
 KEYS = every_key(USUAL)
-LABELS = (
-    "shape.tied",
-    "shape.eagle",
-    "shape.inputs",
-    "shape.bits",
-    "kinds.0.window",
-    "kinds.0.kept",
-)
-"""Keys of a measured shape of which no time of a layer depends."""
 
 
 @functools.cache
@@ -57,8 +48,7 @@ def simulated(content: str) -> Outcome:
 
 @pytest.mark.parametrize("key", KEYS, ids=str)
 def test_a_key_is_heard_where_it_is_meant_to_be_read(key: Key) -> None:
-    if not str(key).endswith(LABELS):  # of a layer
-        check_heard(simulated, key, situated(key))
+    check_heard(simulated, key, situated(key))
 
 
 @pytest.mark.parametrize("key", KEYS, ids=str)

@@ -50,7 +50,6 @@ OTHER: dict[str, Any] = {
     "parallel_prefill": False,
     "batch": 2,
     "anchors": False,
-    "slots": 3,
     "receives_first": False,
     "feedback": "broadcast",
     "drafts_first": True,
@@ -129,7 +128,7 @@ def test_a_key_that_is_read_has_an_effect_somewhere() -> None:
         "flowspec_free": "score_aware expand_size",
         **dict.fromkeys(("pipedec", "specpipe"), layered + "parallel_prefill"),
         "spd": "anchors",
-        "engine_pp": "slots receives_first feedback drafts_first",
+        "engine_pp": "receives_first feedback drafts_first",
     }
     for name, keys in effective.items():
         usual = behaviour({"name": name})

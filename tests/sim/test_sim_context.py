@@ -10,6 +10,7 @@ import pytest
 from tests.worlds.changed import changed
 from tests.worlds.demo import demo
 from tests.worlds.deployments import small_deployment, worker_roles
+from tests.worlds.profile_files import device_file
 from tests.worlds.timed_pipeline import (
     DECIDE,
     EVALUATE,
@@ -137,10 +138,8 @@ def test_no_extrapolation_falls() -> None:
 
 
 def test_a_context_beyond_the_table_is_warned_of() -> None:
-    hardware = (
-        'pipelines=[{stages=[{device={layer=[{model="llama-2-7b",dtype="float16",'
-        "ms={0={1=1.0},100={1=1.1}}}]},count=2}]}]"
-    )
+    times = {"model": "llama-2-7b", "dtype": "float16", "ms": {0: {1: 1.0}, 100: {1: 1.1}}}
+    hardware = f"pipelines=[{{stages=[{{device='{device_file({'layer': [times]})}',count=2}}]}}]"
     scenario = demo(
         hardware,
         'target={profile="llama-2-7b"}',

@@ -12,6 +12,7 @@ import pytest
 
 from tests.worlds.changed import changed
 from tests.worlds.demo import demo, deployed
+from tests.worlds.profile_files import model_file
 from tests.worlds.theory_scenarios import Written
 from tests.worlds.timed_pipeline import STAGES, gaps, make_deployment, plain, static, times
 from treepipe.core.errors import UserError
@@ -288,7 +289,7 @@ def test_a_restart_takes_what_was_measured_of_the_slowest_host(
     assert restart_ms(trace) == pytest.approx(expected)
 
 
-HEAVY = "target={layers=8,layer_mib=1500,kv_kib=1}"
+HEAVY = f"target={{profile='{model_file(8, 1500, 1)}'}}"
 ON_ONE_HOST = "pipelines.0.stages.0.host=box"
 
 

@@ -108,7 +108,7 @@ def test_two_processes_find_the_same_capacity(
 
 
 def test_a_dask_cluster_finds_the_same(tmp_path: Path, expected: Any, dask_address: str) -> None:
-    with engine("dask", address=dask_address):
+    with engine(f"dask://{dask_address}"):
         assert os.getpid() not in workers()
         found = carry_out(Sweep.of(GRID), tmp_path / "out", say)
     assert found.table().equals(expected)
@@ -126,7 +126,7 @@ def test_a_sweep_that_is_ended_leaves_a_dask_cluster_no_work(
     with (
         Client(dask_address, set_as_default=False) as client,
         subprocess.Popen(
-            [*command, "--backend", "dask", "--address", dask_address],
+            [*command, "--backend", f"dask://{dask_address}"],
             cwd=tmp_path,
             env=environment,
             stdout=subprocess.PIPE,
@@ -151,12 +151,12 @@ def test_a_dask_cluster_that_loses_its_workers_is_a_failed_run(tmp_path: Path) -
     with distributed.LocalCluster(n_workers=0, dashboard_address=":0") as cluster:
         address = cluster.scheduler_address.removeprefix("tcp://")
         gave_up = pytest.raises(RunError, match="the dask cluster gave up: ")
-        with gave_up, engine("dask", address=address):
+        with gave_up, engine(f"dask://{address}"):
             carry_out(Sweep.of(GRID), tmp_path / "out", say)
 
 
 def test_a_ray_cluster_finds_the_same(tmp_path: Path, expected: Any, ray_address: str) -> None:
-    with engine("ray", address=ray_address):
+    with engine(f"ray://{ray_address}"):
         assert os.getpid() not in workers()
         found = carry_out(Sweep.of(GRID), tmp_path / "out", say)
     assert found.table().equals(expected)

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import treepipe
 from tests.worlds.command_line import Terminal
+from tests.worlds.profile_files import model_file
 from tests.worlds.written_studies import say
 from treepipe.core.errors import UserError
 from treepipe.planner.cluster import Cluster
@@ -38,7 +39,7 @@ PAGE = ROOT / "docs" / "sweeps.md"
 BASE: dict[str, Any] = {
     "name": "small",
     "seed": 3,
-    "target": {"layers": 4, "layer_mib": 1.0, "kv_kib": 4.0},
+    "target": {"profile": model_file(4, 1.0, 4.0)},
     "drafts": [{"device": {"draft_ms": {"1": 3.0}}}],
     "pipelines": [{"stages": [{"device": {"stage_ms": {"1": 20.0}}, "count": 2}]}],
     "schedule": {"name": "chain"},
@@ -314,7 +315,7 @@ def test_the_command_sweeps_resumes_and_tells(terminal: Terminal) -> None:
     assert manifest.items() <= told.items()
     assert (told["schema"], told["rows"], told["refused"]) == ("treepipe.sweep/1", 2, 0)
     assert "2 scenarios (2 were there already), 2 rows" in terminal.succeeds(*asked)
-    terminal.refuses("holds results of another sweep", *asked, "--seed", 9)
+    terminal.refuses("holds results of another sweep", *asked, "--set", "seed=9")
 
 
 def test_other_commands_refuse_a_sweep_and_it_refuses_other_files(tmp_path: Path) -> None:
@@ -333,15 +334,14 @@ def test_other_commands_refuse_a_sweep_and_it_refuses_other_files(tmp_path: Path
 @pytest.mark.parametrize(
     ("missing", "options", "part"),
     [
-        (None, ("--backend", "slurm"), "--backend slurm: there are joblib, ray, dask"),
-        (None, ("--address", "127.0.0.1:9"), "add --backend ray or dask"),
-        (None, ("--backend", "ray"), "--backend ray: needs --address HOST:PORT of a running"),
-        (None, ("--backend", "dask", "--address", "here"), "'here' is no HOST:PORT"),
-        (None, ("--backend", "ray", "--address", "127.0.0.1:9"), "no ray cluster answers: "),
-        (None, ("--backend", "dask", "--address", "127.0.0.1:9"), "no dask cluster answers: "),
+        (None, ("--backend", "slurm://127.0.0.1:9"), "must be joblib, or a running cluster's ray:"),
+        (None, ("--backend", "ray"), "--backend ray: must be joblib, or a running cluster's ray:"),
+        (None, ("--backend", "dask://here"), "'here' is no HOST:PORT"),
+        (None, ("--backend", "ray://127.0.0.1:9"), "no ray cluster answers: "),
+        (None, ("--backend", "dask://127.0.0.1:9"), "no dask cluster answers: "),
         ("pyarrow", (), "pip install 'treepipe[sweep]'"),
-        ("distributed", ("--backend", "dask", "--address", "PORT"), "install 'treepipe[dask]'"),
-        ("ray", ("--backend", "ray", "--address", "PORT"), "pip install 'treepipe[ray]'"),
+        ("distributed", ("--backend", "dask://PORT"), "install 'treepipe[dask]'"),
+        ("ray", ("--backend", "ray://PORT"), "pip install 'treepipe[ray]'"),
     ],
 )
 def test_an_engine_that_is_not_there_is_one_sentence(

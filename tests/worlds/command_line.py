@@ -9,25 +9,24 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from tests.worlds.profile_files import model_file
 from treepipe.cli import main as cli
 from treepipe.core.errors import UserError
 from treepipe.results.metrics import METRICS
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
 
-SCENARIO = """
+SCENARIO = f"""
 name = "small"
 seed = 3
 runs = 2
 [target]
 layers = 8
-hidden_size = 192
-layer_mib = 1.0
-kv_kib = 4.0
+profile = "{model_file(8, 1.0, 4.0)}"
 [[drafts]]
 device = "emulated-20ms"
 [[pipelines]]
-stages = [{ device = { stage_ms = { 1 = 10.0, 64 = 12.0 } }, count = 2 }]
+stages = [{{ device = {{ stage_ms = {{ 1 = 10.0, 64 = 12.0 }} }}, count = 2 }}]
 [links]
 default = "emulated-1ms"
 [schedule]

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
+from tests.worlds.profile_files import model_file
 from treepipe.profiles.library import LIBRARY
 from treepipe.profiles.schema import AnyHardware
 from treepipe.scenario.scenario import Scenario, assign_key
@@ -28,8 +29,8 @@ Tables: TypeAlias = tuple[tuple[Place, type[BaseModel], dict[str, Any]], ...]
 
 NUMBERS = (1, 0.3, 2, 7, 0, 1000, 2500, 0.9)
 TABLES: tuple[dict[Any, Any], ...] = (
-    *({"1": 2.0}, {"1": 9.0, "4": 30.0}, {"1": 0.4}, {"1": 0.6}, {"0": {"1": 3.0}}),
-    *({"0": {"1": 9.0}}, {"float32": 0.01, "float16": 0.01}, {"float32": 9.0, "float16": 9.0}),
+    *({"1": 2.0}, {"1": 9.0, "4": 30.0}, {"1": 0.4}, {"1": 0.6}),
+    *({"float32": 0.01, "float16": 0.01}, {"float32": 9.0, "float16": 9.0}),
 )
 LISTS: tuple[list[Any], ...] = (
     *([1], [2, 2], [1, 1], [300.0], ["127.0.0.1:5600"], ["draft0", "pipeline0.stage2"]),
@@ -42,8 +43,7 @@ MODELS, DEVICES, LINKS = (
     ("wifi", "wan"),
 )
 NAMES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("target.profile", "model.profile", "layer.0.model", "head.0.model"), MODELS),
-    **dict.fromkeys(("embedding.0.model", "draft.0.model"), ("reference", "a")),
+    **dict.fromkeys(("target.profile", "model.profile"), MODELS),
     **dict.fromkeys(("device.profile", "device"), ("emulated-20ms", "a40")),
     **dict.fromkeys(("links.default", "links.local", "default.profile", "0.profile"), LINKS),
     **dict.fromkeys(("checkpoint", "head"), ("reference", "nowhere")),
@@ -85,11 +85,11 @@ PLAIN: dict[str, Any] = {
 CHAIN: dict[str, Any] = {**PLAIN, "schedule": {"name": "chain", "gamma": 3}}
 USUAL: dict[str, Any] = {
     **PLAIN,
-    "target": {"layers": 8, "hidden_size": 64, "layer_mib": 9.0, "kv_kib": 8.0},
+    "target": {"profile": model_file(8, 9.0, 8.0)},
     "drafts": [
         {
             "device": {"draft_ms": {1: 3.0}, **WORK, **POWER},
-            "model": {"layers": 2, "layer_mib": 9.0, "kv_kib": 8.0},
+            "model": {"profile": model_file(2, 9.0, 8.0)},
         }
     ],
     "pipelines": [{"stages": [copy.deepcopy(STAGE), copy.deepcopy(STAGE)]}],
@@ -100,26 +100,12 @@ USUAL: dict[str, Any] = {
 }
 """Devices that say all that a device can say, and three requests at once."""
 MODEL = {"profile": "qwen-2.5-0.5b"}
-UNTIED = {"profile": "llama-2-7b"}
-BUNDLED = {"checkpoint": "reference"}
 POOL = {"source": "pool", "file": str(LIBRARY / "acceptance" / "reference-model.json.gz")}
 SITUATIONS: dict[str, dict[str, Any]] = {
-    r"device\.(call|roof|layer|head)": {"target": MODEL, "drafts.0.model": MODEL},
-    r"device\.request": {
-        "target": MODEL,
-        "drafts.0.model": MODEL,
-        "schedule": {"name": "specpipe_db", "width": 2},
-    },
-    r"device\.sampling": {"target": MODEL, "drafts.0.model": MODEL, "sampling.temperature": 1.0},
-    r"device\.head.0.shared": {
-        "target": UNTIED,
-        "drafts.0.model": UNTIED,
-        "pipelines": PLAIN["pipelines"],  # of no known memory
-    },
+    r"device\.roof": {"target": MODEL, "drafts.0.model": MODEL},
     r"device\.read_mib_s": {
         "faults": {"spares": 1, "inject": [{"worker": "draft0", "kind": "kill", "at_ms": 9.0}]}
     },
-    r"device\.(embedding|draft)$": {"target": BUNDLED, "drafts.0.model": BUNDLED},
     r"^hosts\.a\.profile": {"emulate": False},
     r"^hosts\.": {"drafts.0.host": "a", "pipelines.0.stages.0.host": "a"},
     r"^acceptance\.(block|hit|sharp|off|depth)": {"acceptance": POOL},

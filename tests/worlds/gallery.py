@@ -2,7 +2,7 @@
 
 A fault is a text of the function that is replaced by another one; a text that is no longer there is
 an error, so that the gallery cannot go stale. ``test_gallery.py`` lets the tool find each of them;
-``docs/laws.md`` shows them.
+``docs/laws.md`` shows those that repeat real ones.
 """
 
 from __future__ import annotations
@@ -480,7 +480,7 @@ MUTANTS = (
         SEEDED,
         "pp",
         ("rooms",),
-        f"{CORE}.cache_room:CacheBook.grow",
+        f"{CORE}.cache_room:CacheBook.take",
         "holding.length += len(tokens)",
         "pass",
     ),

@@ -24,7 +24,7 @@ stages = [
 default = {{ latency_ms = 7.0, medium = "air" }}
 pairs = [
   {{ ends = ["draft0", "pipeline0.stage2"], latency_ms = 8.0, duplex = "half" }},
-  {{ ends = ["pipeline0.stage2", "pipeline0.stage3"], latency_ms = 9.0, one_way = true }},
+  {{ ends = ["pipeline0.stage2", "pipeline0.stage3"], latency_ms = 9.0 }},
 ]
 [schedule]
 name = "flowspec"

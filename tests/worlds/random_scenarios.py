@@ -94,7 +94,6 @@ scenarios = st.fixed_dictionaries(
             admission=few,
             places=few,
             batch=st.sampled_from([1, 2, 8, "auto"]),
-            prefill=st.sampled_from(["first", "last"]),
         ),
     },
 ).map(Scenario.of)

@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.worlds.deployments import PROMPT, worker_roles
 from tests.worlds.tiny_models import greedy
 from treepipe.executor.controller import Controller
+from treepipe.results.metrics import run_metrics
 from treepipe.results.recording import Recording
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment, RequestSpec
@@ -37,6 +38,13 @@ def assert_greedy(trace: Trace, deployment: Deployment, target: Path) -> None:
         assert list(request.tokens) == greedy(target, list(spec.prompt), spec.max_new_tokens)
         assert sum(count for _, count in request.emitted) == len(request.tokens)
         assert request.reason == "length"
+
+
+def assert_no_faster(trace: Trace, replay: Trace) -> None:
+    """Emulated work takes at least its profile's time. How much longer a run takes than that is
+    the host's affair: a busy one has no upper bound."""
+    found = [run_metrics(each)["time_between_tokens_ms"] for each in (replay, trace)]
+    assert found[0] < 1.05 * found[1]
 
 
 def one_by_one(*actions: Callable[[], object]) -> Callable[[], None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.worlds.profile_files import model_file
 from tests.worlds.written_studies import say
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import SearchResult, search
@@ -29,7 +30,7 @@ KINDS = [
 BOUGHT: dict[str, Any] = {
     "name": "bought",
     "runs": 2,
-    "target": {"layers": 4, "layer_mib": 1.0, "kv_kib": 1.0},
+    "target": {"profile": model_file(4, 1.0, 1.0)},
     "pipelines": [{"stages": [{"device": {"stage_ms": {1: 99.0}}}]}],
     "links": {"default": {"latency_ms": 0.0}},
     "workload": {"new_tokens": 4},

@@ -42,7 +42,6 @@ class CheckOptions(Output):
         int | None, typer.Option(min=1, metavar="N", help="Cases per trial, instead of its own.")
     ] = None
     seed: Annotated[int, typer.Option(min=0, help="Of the cases.")] = 0
-    list_: Annotated[bool, typer.Option("--list", help="Show the laws, and try none.")] = False
     plot: Annotated[
         Path | None,
         typer.Option("--plot", metavar="FILE", help="Draw the first counterexample's story."),
@@ -55,14 +54,15 @@ class CheckOptions(Output):
 
 @command(CheckOptions)
 def check(asked: CheckOptions) -> None:
-    """Try the laws of decoding schedules on a system; 1 if one is broken, with its story."""
+    """Try the laws of decoding schedules on a system; 1 if one is broken, with its story. Alone it
+    shows the laws."""
     need("check", ("hypothesis",), "treepipe check")
     from treepipe import testing
     from treepipe.results.show import console
 
-    if asked.list_:
-        laws = testing.LAWS if asked.executor is None else testing.TREE_LAWS
-        console().print(law_sheet(laws).rich())
+    if asked == CheckOptions():
+        for laws, whose in ((testing.LAWS, "of systems"), (testing.TREE_LAWS, "of executors")):
+            console().print(law_sheet(laws, f"laws {whose}").rich())
         return
     if (asked.system is None) == (asked.executor is None):
         raise UserError("treepipe check tries a system, by name or as FILE.py, or an --executor")
@@ -111,11 +111,11 @@ def _write(asked: CheckOptions, outcomes: list[LawOutcome]) -> None:
             failures.attempt(draw_story, found[0].story, title, asked.plot)
 
 
-def law_sheet(laws: Mapping[str, Law]) -> Sheet:
+def law_sheet(laws: Mapping[str, Law], title: str) -> Sheet:
     """Return a table of laws."""
     from treepipe.results.sheet import Sheet, words
 
-    sheet = Sheet("", words("law", "what holds", "source", "trial"), name="laws")
+    sheet = Sheet(title, words("law", "what holds", "source", "trial"), name="laws")
     for law in laws.values():
         sheet.add(law.name, law.sentence, law.source, law.trial)
     return sheet

@@ -267,8 +267,7 @@ def demo(
 class StudyOptions(Output):
     """Options of ``treepipe study``."""
 
-    name: Annotated[str | None, typer.Argument(help="Which one; see --list.")] = None
-    listed: Annotated[bool, typer.Option("--list", help="Show all studies.")] = False
+    name: Annotated[str | None, typer.Argument(help="Which one; default: show all.")] = None
     out: Annotated[
         Path | None, typer.Option(help="Folder for tables and plots; default treepipe-study-NAME.")
     ] = None
@@ -285,11 +284,11 @@ def study(asked: StudyOptions) -> None:
     from treepipe.results.show import ProgressBars
     from treepipe.studies import study as studies
 
-    if asked.listed:
+    if asked == StudyOptions():
         studies.show_studies()
         return
     if asked.name is None:
-        raise UserError("treepipe study needs a name; treepipe study --list shows them")
+        raise UserError("treepipe study needs a name; alone it shows all studies")
     found = studies.find_study(asked.name)
     if found.needs_executor or asked.measure:
         need_executor("treepipe study")

@@ -90,15 +90,13 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Changes(Settings):
-    """Changes to keys, with an option each for the two keys that change most often."""
+    """Changes to keys, with an option of its own for the key that changes most often."""
 
-    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the scenario's.")] = None
     runs: Annotated[int | None, typer.Option(min=1, help="Instead of the scenario's.")] = None
 
     @property
     def changes(self) -> list[str]:
-        given = {"seed": self.seed, "runs": self.runs}
-        return [*(self.settings or []), *(f"{k}={v}" for k, v in given.items() if v is not None)]
+        return super().changes + ([] if self.runs is None else [f"runs={self.runs}"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,18 +230,10 @@ class Distributed:
         str,
         typer.Option(
             "--backend",
-            metavar="joblib|ray|dask",
-            help="Processes of this machine, or a cluster (--address).",
+            metavar="joblib|ray://HOST:PORT|dask://HOST:PORT",
+            help="Processes of this machine, or a running cluster.",
         ),
     ] = "joblib"
-    address: Annotated[
-        str | None,
-        typer.Option(
-            "--address",
-            metavar="HOST:PORT",
-            help="Of a running Ray or Dask cluster.",
-        ),
-    ] = None
 
 
 def check_faults(faults: Sequence[str]) -> None:

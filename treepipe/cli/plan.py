@@ -118,7 +118,7 @@ def plan(asked: PlanOptions) -> None:
         typer.echo(f"treepipe: {visible(sentence)}", err=True)
     shown = None if asked.silent else console()
     done: dict[str, Finding] = {}
-    with engine(asked.backend, asked.jobs, asked.address):
+    with engine(asked.backend, asked.jobs):
         try:
             with ProgressBars(asked.quiet) as say:
                 found = library.plan(loaded, say).found

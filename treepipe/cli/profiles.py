@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from treepipe.cli.options import Force, Quiet, command
+from treepipe.cli.options import Force, Quiet, Settings, command
 from treepipe.core.errors import UserError
 from treepipe.extras import need_executor
-from treepipe.files.outputs import check_outputs
+from treepipe.files.outputs import Failures, check_outputs, write_file
+
+if TYPE_CHECKING:
+    from treepipe.files.section import Section
 
 
 class ShowByDefault(TyperGroup):
@@ -57,8 +59,10 @@ def show(
 def check_(
     head: Annotated[Path, typer.Argument(metavar="HEAD", help="Directory of a head.")],
     target: Annotated[Path, typer.Option(metavar="DIR", help="The target's checkpoint.")],
-    source: Annotated[str | None, typer.Option(help="As drafts.source; default eagle3.")] = None,
-    capture: Annotated[str, typer.Option(help="As drafts.capture.")] = "auto",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="drafts.source or drafts.capture."),
+    ] = None,
 ) -> None:
     """Try whether a head reads the states of the target that it was trained on."""
     need_executor("treepipe profiles check")
@@ -66,15 +70,19 @@ def check_(
     from treepipe.executor.offsets import head_settings, measure_offsets, refuse
     from treepipe.results.show import console
 
-    offsets = measure_offsets(head_settings(head, source, capture), Checkpoint.open(target))
+    offsets = measure_offsets(head_settings(head, *settings or ()), Checkpoint.open(target))
     for each in offsets:
         console().print(f"offset {each.by:+d}: accepted are {each}", highlight=False)
     refuse(offsets)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportOptions:
-    """Options of ``treepipe profiles import``; ``TAKEN`` says what each is for."""
+class ImportOptions(Settings):
+    """Options of ``treepipe profiles import``; ``ELSEWHERE`` says which have no effect where.
+
+    ``settings`` are keys of the profile that is made, e.g. ``draft=llama-3.2-1b`` or
+    ``origin.source=…``.
+    """
 
     kind: Annotated[
         str, typer.Argument(metavar="KIND", help="vllm, llama-cpp, sglang, llama-bench, …")
@@ -84,16 +92,6 @@ class ImportOptions:
         Path | None,
         typer.Option("--out", metavar="FILE.toml", help="Default imported-KIND.toml."),
     ] = None
-    target: Annotated[
-        str | None, typer.Option(help="What decodes; default the engine's name of the model.")
-    ] = None
-    draft: Annotated[str, typer.Option(help="What drafts.")] = UNSAID
-    task: Annotated[str, typer.Option(help="What kind of text it is.")] = UNSAID
-    temperature: Annotated[float, typer.Option(min=0, help="Of the target's text.")] = 0.0
-    source: Annotated[
-        str | None,
-        typer.Option(help="Who published it, and where; default the engine and the file."),
-    ] = None
     model: Annotated[
         str | None,
         typer.Option(help="The engine's name of the model, where the file tells of several."),
@@ -102,12 +100,13 @@ class ImportOptions:
         int | None, typer.Option(min=1, help="Drafted in a step, where the file does not tell.")
     ] = None
     assume_ranks: Annotated[
-        bool,
-        typer.Option("--assume-ranks", help="For trees: each further candidate hits alike."),
-    ] = False
-    uncertainty: Annotated[
         float | None,
-        typer.Option(min=0.01, max=10, help="Relative, of the misses; of --assume-ranks."),
+        typer.Option(
+            min=0.01,
+            max=10,
+            metavar="U",
+            help="For trees: each further candidate hits alike; uncertain by U, relative.",
+        ),
     ] = None
     replay: Annotated[
         Path | None,
@@ -120,20 +119,31 @@ class ImportOptions:
     dtype: Annotated[
         str | None, typer.Option(help="Of times: the weights' type; default the file's.")
     ] = None
-    hardware: Annotated[
-        str | None, typer.Option(help="Of times: what was measured; default the file's.")
-    ] = None
     force: Force = False
     quiet: Quiet = False
 
+    def target(self, made: str) -> Path:
+        """Return the file to write, once it is known that it can be written."""
+        out, keep = self.out or Path(f"imported-{made}.toml"), () if self.force else ("--out",)
+        check_outputs({"--out": out, "--replay": self.replay}, inputs=(self.file,), keep=keep)
+        return out
 
-COMMON = {"kind", "file", "out", "force", "quiet"}
-TAKEN: Mapping[str, set[str]] = {
-    "a device profile": {*COMMON, "source", "model", "config", "dtype", "hardware"},
-    "an acceptance profile": {each.name for each in fields(ImportOptions)}
-    - {"config", "dtype", "hardware"},
+    def text(self, content: dict[str, Any], profile: type[Section], out: Path) -> str:
+        """Return the text of a profile with this content and the settings. Raises ``UserError``."""
+        from treepipe.files.toml_file import toml_text, validated
+        from treepipe.scenario.scenario import override_key
+
+        for setting in self.changes:
+            override_key(content, setting)
+        validated(profile, content, out)
+        return toml_text(content, [f"Imported from {self.file.name}."])
+
+
+ELSEWHERE = {
+    "device": ("draft_tokens", "assume_ranks", "replay"),
+    "acceptance": ("config", "dtype"),
 }
-"""Options that have an effect, by what is made of a file."""
+"""Options without effect, by what is made of a file."""
 
 
 @app.command("import")
@@ -146,84 +156,63 @@ def import_(asked: ImportOptions) -> None:
     from treepipe.results.show import console
 
     makers = {
-        **dict.fromkeys(KINDS, ("an acceptance profile", _import_acceptance)),
-        **dict.fromkeys(COSTS, ("a device profile", _import_device)),
+        **dict.fromkeys(KINDS, ("acceptance", _import_acceptance)),
+        **dict.fromkeys(COSTS, ("device", _import_device)),
     }
     if asked.kind not in makers:
         raise UserError(f"profiles import {asked.kind}: there are {', '.join(makers)}")
     made, make = makers[asked.kind]
-    for each in fields(asked):
-        if each.name not in TAKEN[made] and getattr(asked, each.name) != each.default:
-            option = each.name.replace("_", "-")
-            raise UserError(f"--{option}: has no effect; {asked.kind} makes {made}")
-    lines = make(asked)
+    for name in ELSEWHERE[made]:
+        if getattr(asked, name) is not None:
+            option = name.replace("_", "-")
+            raise UserError(f"--{option}: has no effect; {asked.kind} makes a profile of {made}")
+    lines = make(asked, asked.target(made))
     if not asked.quiet:
         for line in lines:
             console().print(line, highlight=False)
 
 
-def _out(asked: ImportOptions, default: str, replay: Path | None = None) -> Path:
-    """Return the file to write, once it is known that it can be written."""
-    out, keep = asked.out or Path(default), () if asked.force else ("--out",)
-    check_outputs({"--out": out, "--replay": replay}, inputs=(asked.file,), keep=keep)
-    return out
-
-
-def _import_device(asked: ImportOptions) -> list[str]:
-    from treepipe.files.outputs import write_file
-    from treepipe.files.toml_file import toml_text, validated
+def _import_device(asked: ImportOptions, out: Path) -> list[str]:
     from treepipe.profiles.cost_tables import device_content, read_costs
     from treepipe.profiles.library import find_model
     from treepipe.profiles.schema import DeviceProfile, EmulatedProfile
-    from treepipe.profiles.shapes import BYTES
 
-    dtype = next((each for each in BYTES if each == asked.dtype), None)
-    if asked.dtype != dtype:
-        raise UserError(f"--dtype {asked.dtype}: must be one of {', '.join(BYTES)}")
-    if dtype is not None and asked.config is None:
+    if asked.dtype is not None and asked.config is None:
         raise UserError("--dtype: has no effect without --config, the model's sizes")
-    out = _out(asked, "imported-device.toml")
-    found = read_costs(asked.kind, asked.file, asked.model)
     config = None if asked.config is None else find_model(asked.config, "--config")
-    origin = {"source": asked.source or f"{asked.kind}: {asked.file.name}"}
-    if asked.hardware is not None:
-        origin["hardware"] = asked.hardware
-    named = asked.config or UNSAID
-    content = device_content(found, config, model=named, dtype=dtype, **origin)
-    validated(EmulatedProfile if config is None else DeviceProfile, content, out)
-    write_file(out, toml_text(content, [f"Imported from {asked.file.name}."]), "--out")
+    content = device_content(
+        read_costs(asked.kind, asked.file, asked.model),
+        config,
+        model=asked.config or UNSAID,
+        dtype=asked.dtype,
+        source=f"{asked.kind}: {asked.file.name}",
+    )
+    text = asked.text(content, EmulatedProfile if config is None else DeviceProfile, out)
+    write_file(out, text, "--out")
     return [content["origin"]["note"], f"device profile: {out}"]
 
 
-def _import_acceptance(asked: ImportOptions) -> list[str]:
-    from treepipe.files.outputs import Failures, write_file
-    from treepipe.files.toml_file import toml_text, validated
+def _import_acceptance(asked: ImportOptions, out: Path) -> list[str]:
     from treepipe.profiles.chains import Wanted
     from treepipe.profiles.engines import profile_content, read_export
     from treepipe.profiles.schema import AcceptanceProfile
     from treepipe.results.recording import chain_recording
 
-    if asked.assume_ranks != (asked.uncertainty is not None):
-        raise UserError(
-            "--assume-ranks is an assumption: it needs --uncertainty, and --uncertainty needs it"
-        )
     replay = asked.replay
-    out = _out(asked, "imported-acceptance.toml", replay)
-    wanted = Wanted(asked.model, asked.draft_tokens)
-    found = read_export(asked.kind, asked.file, wanted)
+    found = read_export(asked.kind, asked.file, Wanted(asked.model, asked.draft_tokens))
     if replay is not None and not found.replay:
         raise UserError(f"--replay {replay}: {asked.file} does not tell the steps in their order")
     content = profile_content(
         found,
-        source=asked.source or f"{asked.kind}: {asked.file.name}",
+        source=f"{asked.kind}: {asked.file.name}",
         date=date.today(),
-        draft=asked.draft,
-        target=asked.target or found.model or UNSAID,
-        task=asked.task,
-        temperature=asked.temperature,
-        uncertainty=asked.uncertainty,
+        draft=UNSAID,
+        target=found.model or UNSAID,
+        task=UNSAID,
+        temperature=0.0,
+        uncertainty=asked.assume_ranks,
     )
-    validated(AcceptanceProfile, content, out)
+    text = asked.text(content, AcceptanceProfile, out)
     lines = [
         f"accepted, given all above: {', '.join(f'{share:.3g}' for share in found.shares)}",
         f"tokens per step: {found.tokens:.4g}",
@@ -231,7 +220,6 @@ def _import_acceptance(asked: ImportOptions) -> list[str]:
         f"acceptance profile: {out}",
     ]
     with Failures() as failures:
-        text = toml_text(content, [f"Imported from {asked.file.name}."])
         failures.attempt(write_file, out, text, "--out")
         if replay is not None:
             failures.attempt(chain_recording(found.replay, found.prompts).save, replay)

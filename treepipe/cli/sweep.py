@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from treepipe.cli.options import Changes, Distributed, Output, command
+from treepipe.cli.options import Distributed, Output, Settings, command
 from treepipe.extras import need_parquet
 from treepipe.files.outputs import check_outputs
 
@@ -22,7 +22,7 @@ REASONS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepOptions(Output, Distributed, Changes):
+class SweepOptions(Output, Distributed, Settings):
     """Options of ``treepipe sweep``."""
 
     grid: Annotated[Path, typer.Argument(metavar="GRID.toml")]
@@ -45,7 +45,7 @@ def sweep(asked: SweepOptions) -> None:
     need_parquet()
     check_outputs({"--json": asked.json}, inputs=(asked.grid,))
     loaded = Sweep.load(asked.grid, asked.changes)
-    with engine(asked.backend, asked.jobs, asked.address), ProgressBars(asked.quiet) as say:
+    with engine(asked.backend, asked.jobs), ProgressBars(asked.quiet) as say:
         swept = carry_out(loaded, asked.out, say, force=asked.force)
     if asked.json is not None:
         write_json(swept.to_json(), asked.json)

@@ -7,16 +7,19 @@ so far in whole pages; when that has grown beyond the room, the request that was
 preempted and is computed again later, as in vLLM (Kwon et al. 2023, PagedAttention, sections 4.3
 and 4.5). The first of all requests is never preempted, so every request ends.
 
+Requests begin in order of arrival, preempted ones first. One without room blocks those behind it
+from the pipeline, or the draft, that it lacks.
+
 A closed request's entries are free at once, though its ``Close`` is on its way to the stages.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
 from dataclasses import dataclass
 from math import inf
 
+from treepipe.core.draft_work import Orders
 from treepipe.core.protocol import Started
 
 PAGE = 16
@@ -66,15 +69,45 @@ class _Holding:
 
 
 class CacheBook:
-    """The entries of each admitted request of one draft server, in the order of admission."""
+    """The entries of each admitted request of one draft server, in the order of admission, and the
+    requests that wait for room."""
 
-    def __init__(self, room: CacheRoom) -> None:
-        self._room = room
+    def __init__(self, room: CacheRoom | None = None) -> None:
+        """Begin without a request. ``room``: None: no bound."""
+        self._room = room or CacheRoom()
         self._holdings: dict[int, _Holding] = {}
         self._taken: Counter[int] = Counter()
+        self._waiting = deque[tuple[int, int, Started]]()
 
     def __len__(self) -> int:
         return len(self._holdings)
+
+    def taken(self, pool: int) -> int:
+        """Return the entries that all requests hold of a pool."""
+        return self._taken[pool]
+
+    def wait(self, session: int, pipeline: int, started: Started, *, first: bool = False) -> None:
+        """Let a request wait behind all others, or before them."""
+        waiting = session, pipeline, started
+        if first:
+            self._waiting.appendleft(waiting)
+        else:
+            self._waiting.append(waiting)
+
+    def next(self) -> list[tuple[int, int]]:
+        """Admit waiting requests as far as there is room; return session and pipeline of each."""
+        admitted, blocked = list[tuple[int, int]](), set[int]()
+        waiting, self._waiting = self._waiting, deque()
+        for session, pipeline, started in waiting:
+            if blocked.isdisjoint((pipeline, DRAFT)):
+                lacking = self.lacking(pipeline, started)
+                if not lacking:
+                    self.admit(session, pipeline, started)
+                    admitted.append((session, pipeline))
+                    continue
+                blocked.update(lacking)
+            self._waiting.append((session, pipeline, started))
+        return admitted
 
     def lacking(self, pipeline: int, started: Started) -> list[int]:
         """Return the pools that have no room for a waiting request."""
@@ -89,28 +122,31 @@ class CacheBook:
         self._holdings[session] = holding = _Holding(pipeline, self._length(started))
         self._count(holding, 1)
 
-    def free(self, session: int) -> None:
-        """Close a request; one that was not admitted holds nothing."""
+    def left(self, session: int) -> None:
+        """Forget a request; one that was not admitted holds nothing."""
         holding = self._holdings.pop(session, None)
         if holding is not None:
             self._count(holding, -1)
+        elif any(session == each for each, *_ in self._waiting):
+            self._waiting = deque([each for each in self._waiting if each[0] != session])
 
-    def grow(self, emitted: Sequence[tuple[int, tuple[int, ...]]]) -> list[int]:
-        """Add emitted tokens; return the requests without room, the last admitted first."""
-        if not self._room.paged:
-            return []
-        for session, tokens in emitted:
+    def take(self, orders: Orders) -> None:
+        """Add emitted tokens, and preempt the requests without room, the last admitted first.
+
+        All tokens emitted by then are final, so a preempted request repeats no draw for them.
+        """
+        if not self._room.paged or not orders.emitted:
+            return
+        for session, tokens in orders.emitted:
             holding = self._holdings.get(session)
             if holding is not None:
                 self._count(holding, -1)
                 holding.length += len(tokens)
                 self._count(holding, 1)
-        found: list[int] = []
         for pool in (*range(len(self._room.pipelines)), DRAFT):
             while self._taken[pool] > self._room.of(pool):
-                found.append(self._last(pool))
-                self.free(found[-1])
-        return found
+                orders.preempted.append(self._last(pool))
+                self.left(orders.preempted[-1])
 
     def _last(self, pool: int) -> int:
         held = reversed(self._holdings.items())

@@ -5,43 +5,26 @@ served to its end, draft passes included, before the next one in the queue; only
 listen receive segments between the passes of a draft. Both worlds ask ``next`` for work, do it,
 report it, and carry out the orders.
 
-A pipeline in lock-step (PipeDec, SpecPipe) always holds one flight per group of stages. A returned
-flight ends a step for all requests that take part, as soon as all groups have computed theirs ("all
-nodes must complete", PipeDec, section 3.4.3): their words form the beat, their segments the next
-flight, their draft passes one batch.
-
-A pipeline may take a bounded number of flights. Flights beyond it wait at the dock, where segments
-of other requests join them.
-
-A request begins when the caches have room for it (``cache_room.py``); waiting requests begin in
-order of arrival, preempted ones first.
+When all schedules have answered an event, its orders go once through the server's room
+(``cache_room.py``), which preempts requests, and its dock (``dock.py``), which says what leaves.
+``barrier.py`` says when a step of a pipeline in lock-step is over; then all requests that take part
+step together, and their draft passes form one batch.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import compress
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from math import inf
-from operator import not_
-from typing import Any
+from typing import Any, TypeAlias
 
-from treepipe.core.cache_room import DRAFT, CacheBook, CacheRoom
-from treepipe.core.dock import Dock, board
+from treepipe.core.barrier import LockStep
+from treepipe.core.cache_room import CacheBook
+from treepipe.core.dock import Dock
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn, WarmUp, Work
 from treepipe.core.front_desk import ArrivalQueue
-from treepipe.core.messages import (
-    Beat,
-    Close,
-    Flight,
-    Message,
-    Segment,
-    Through,
-    Verified,
-    Word,
-    require,
-)
+from treepipe.core.messages import Beat, Close, Flight, Segment, Through, Verified, Word, require
 from treepipe.core.protocol import (
     Announce,
     Command,
@@ -59,7 +42,6 @@ from treepipe.core.protocol import (
     Withdraw,
     WorkerLost,
 )
-from treepipe.core.verify_length import RoundMs, shortened
 
 ROUNDING_MS = 1e-6
 """Tolerance of times that clocks compute by adding differences."""
@@ -74,32 +56,32 @@ class _Session:
     started: Started
 
 
-@dataclass(slots=True)
-class _Lane:
-    """The lock-step of one pipeline.
+Batch: TypeAlias = tuple[tuple[int, DraftPass], ...]
+"""Draft passes of sessions that run as one."""
 
-    Attributes:
-        through: number of flights that each group but the last has computed.
-        sessions: sessions that take part.
-        flying: number of flights in the pipeline.
-        back: returned flights whose step goes on in other groups, with their payloads.
-    """
 
-    through: list[int]
-    sessions: list[int] = field(default_factory=list)
-    flying: int = 0
-    next_beat: int = 0
-    back: deque[tuple[Flight, Any]] = field(default_factory=deque)
+class _Idleness:
+    """The gap after which a draft server warms up its draft (StarSD, section 5.3)."""
+
+    def __init__(self, warm_up_ms: float | None) -> None:
+        self._warm_up_ms, self._since_ms, self._in_vain = warm_up_ms, inf, 0
 
     @property
-    def is_over(self) -> bool:
-        """Whether the oldest returned flight ends its step: while the last group computed it, the
-        group n before had the n-th flight behind it, if there is one."""
-        if not self.back:
-            return False
-        beat, before = self.back[0][0].beat, reversed(self.through)
-        assert beat is not None  # others are not held up
-        return all(n >= min(beat + 1 + g, self.next_beat) for g, n in enumerate(before, start=1))
+    def wake_ms(self) -> float | None:
+        if self._warm_up_ms is None or self._in_vain == MOST_IN_VAIN or self._since_ms == inf:
+            return None
+        return self._since_ms + self._warm_up_ms
+
+    def worked(self) -> None:
+        self._since_ms, self._in_vain = inf, 0
+
+    def begin(self, now_ms: float) -> None:
+        """Begin a gap, unless one is under way."""
+        self._since_ms = min(self._since_ms, now_ms)
+
+    def warm_up(self) -> None:
+        """End the gap by a pass in vain."""
+        self._since_ms, self._in_vain = inf, self._in_vain + 1
 
 
 class DraftDesk:
@@ -110,42 +92,51 @@ class DraftDesk:
         draft: int,
         groups: Sequence[int],
         queue: ArrivalQueue,
-        batch: int = 1,
+        room: CacheBook | None = None,
+        dock: Dock | None = None,
+        *,
         warm_up_ms: float | None = None,
-        room: CacheRoom | None = None,
         least_log_prob: float = -inf,
-        flights: Sequence[int | None] = (),
-        rounds_ms: Sequence[RoundMs] = (),
     ) -> None:
         """Make the desk of one draft server.
 
         Args:
             draft: number of this server.
             groups: number of groups of stages, per pipeline.
-            batch: maximum number of requests served together whose segments leave as one flight.
+            room: keys and values of its requests; None: no bound.
+            dock: its flights; None: one request each, and no bound.
             warm_up_ms: idle gap after which a warm-up pass runs while requests are open; None:
                 never.
-            room: bound on its requests' keys and values; None: no bound.
             least_log_prob: least log probability of a candidate; less probable ones are dropped.
-            flights: maximum number of flights, per pipeline; None or empty: no bound.
-            rounds_ms: what a round takes, per pipeline, by which chains are cut; empty: none is.
         """
-        self._warm_up_ms, self._idle_ms, self._in_vain = warm_up_ms, inf, 0
-        self._draft, self._groups, self._queue, self._batch = draft, groups, queue, batch
+        self._draft, self._queue = draft, queue
+        self.room = CacheBook() if room is None else room
+        self._dock = Dock() if dock is None else dock
+        self.steps = LockStep(draft, groups)
+        self._idle, self._least_log_prob = _Idleness(warm_up_ms), least_log_prob
         self.turns: list[Turn] = []
         self._turn: tuple[int | None, float, float] | None = None
         self._drafting = False  # a pass was run in this turn
         self._fed = set[int]()  # sessions that have fed a segment in it
-        self._held: list[tuple[int, Message]] = []  # segments that wait for others of the turn
         self._sessions: dict[int, _Session] = {}
-        self._lanes = [_Lane([0] * (count - 1)) for count in groups]
-        self._passes: deque[tuple[tuple[int, DraftPass], ...]] = deque()
+        self._passes: deque[Batch] = deque()
         self._lost: set[int] = set()
         self._gauge = Gauge()
-        self._least_log_prob = least_log_prob
-        self._dock = Dock(flights, batch)
-        self._rounds_ms, self._chances = rounds_ms, dict[int, Sequence[float]]()
-        self._caches, self._waiting = CacheBook(room or CacheRoom()), deque[int]()
+
+    @property
+    def sessions(self) -> Collection[int]:
+        """Numbers of the open sessions."""
+        return self._sessions.keys()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there may be a next work."""
+        return bool(self._passes) or len(self._queue) > 0
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is open, waits or is under way."""
+        return not (self._sessions or self.has_work) and self._dock.empty and self.steps.at_rest
 
     @property
     def turn_asked_ms(self) -> float | None:
@@ -158,32 +149,28 @@ class DraftDesk:
         self, session: int, pipeline: int, schedule: Schedule, started: Started, now_ms: float
     ) -> None:
         self._enter(session, pipeline, schedule, started)
-        self._waiting.append(session)
         self.admit(now_ms)
 
     def reopen(self, session: int, pipeline: int, schedule: Schedule, started: Started) -> None:
         """Put a preempted request back first, as a new session; ``admit`` follows the last one."""
-        self._enter(session, pipeline, schedule, started)
-        self._waiting.appendleft(session)
+        self._enter(session, pipeline, schedule, started, first=True)
 
     def admit(self, now_ms: float) -> None:
-        """Start waiting requests as far as there is room. A request without room blocks those
-        behind it from the pipeline, or the draft, that it lacks."""
-        if not self._waiting:
-            return
-        lacking = set[int]()
-        for session in [*self._waiting]:
-            state = self._sessions[session]
-            if not lacking.isdisjoint((state.pipeline, DRAFT)):
-                continue
-            lacking.update(self._caches.lacking(state.pipeline, state.started))
-            if lacking.isdisjoint((state.pipeline, DRAFT)):
-                self._waiting.remove(session)
-                self._caches.admit(session, state.pipeline, state.started)
-                self._queue.put(state.pipeline, (now_ms, Begin(session)), now_ms)
+        """Start waiting requests as far as there is room."""
+        for session, pipeline in self.room.next():
+            self._queue.put(pipeline, (now_ms, Begin(session)), now_ms)
 
-    def _enter(self, session: int, pipeline: int, schedule: Schedule, started: Started) -> None:
+    def _enter(
+        self,
+        session: int,
+        pipeline: int,
+        schedule: Schedule,
+        started: Started,
+        *,
+        first: bool = False,
+    ) -> None:
         self._sessions[session] = _Session(pipeline, schedule, started)
+        self.room.wait(session, pipeline, started, first=first)
         if type(self._gauge) is Gauge:  # else another request has chosen it
             self._gauge = schedule.gauge()
 
@@ -199,25 +186,17 @@ class DraftDesk:
         if flight.beat is None:
             self._queue_flight(flight, payload, now_ms)
         else:
-            lane = self._lanes[flight.pipeline]
-            lane.back.append((flight, payload))
-            self._end_steps(lane, now_ms)
+            self.steps.arrive(flight, payload)
+            self._end_steps(flight.pipeline, now_ms)
 
     def through(self, said: Through, now_ms: float) -> None:
-        """Note that a group of stages has computed its next flight.
+        """Note that a group of stages has computed its next flight."""
+        self.steps.through(said)
+        self._end_steps(said.pipeline, now_ms)
 
-        Raises:
-            ProtocolError: there is no such group, or it is not this flight's turn there.
-        """
-        lane = self._lanes[said.pipeline]
-        in_turn = said.group < len(lane.through) and said.beat == lane.through[said.group]
-        require(in_turn, f"group {said.group} is through with flight {said.beat} out of turn")
-        lane.through[said.group] += 1
-        self._end_steps(lane, now_ms)
-
-    def _end_steps(self, lane: _Lane, now_ms: float) -> None:
-        while lane.is_over:
-            self._queue_flight(*lane.back.popleft(), now_ms)
+    def _end_steps(self, pipeline: int, now_ms: float) -> None:
+        for flight, payload in self.steps.over(pipeline):
+            self._queue_flight(flight, payload, now_ms)
 
     def _queue_flight(self, flight: Flight, payload: Any, now_ms: float) -> None:
         self._gauge.arrived(flight, now_ms)
@@ -226,22 +205,20 @@ class DraftDesk:
     @property
     def wake_ms(self) -> float | None:
         """Time at which to ask for work again if nothing arrives before; None: never."""
-        if self._warm_up_ms is None or not self._sessions or self._in_vain == MOST_IN_VAIN:
-            return None
-        return self._idle_ms + self._warm_up_ms if self._idle_ms < inf else None
+        return self._idle.wake_ms if self._sessions else None
 
     def next(self, now_ms: float) -> Work | None:
         """Return the next work, or None until a message arrives (or ``wake_ms``)."""
         work = self._next(now_ms)
         self._gauge.given(work, now_ms)
         if work is not None:
-            self._idle_ms, self._in_vain = inf, 0
+            self._idle.worked()
             return work
-        self._idle_ms = min(self._idle_ms, now_ms)
+        self._idle.begin(now_ms)
         wake_ms = self.wake_ms
         if wake_ms is None or now_ms < wake_ms - ROUNDING_MS:
             return None
-        self._idle_ms, self._in_vain = inf, self._in_vain + 1
+        self._idle.warm_up()
         return WarmUp()
 
     def _next(self, now_ms: float) -> Work | None:
@@ -281,7 +258,7 @@ class DraftDesk:
             self.turns.append(Turn(self._draft, *self._turn, now_ms))
             self._turn = None
 
-    def _listens(self, passes: tuple[tuple[int, DraftPass], ...]) -> bool:
+    def _listens(self, passes: Batch) -> bool:
         sessions = self._sessions
         return not [each for each, _ in passes if not sessions[each].schedule.listens]
 
@@ -290,25 +267,24 @@ class DraftDesk:
     def began(self, work: Begin) -> Orders:
         orders, started = Orders(), self._sessions[work.session].started
         self._queue_passes(self._serve(orders, work.session, started))
-        return self._leave_dock(orders)
+        return self._settled(orders)
 
     def returned(self, flight: Flight, answers: Sequence[tuple[int, ...]]) -> Orders:
         """Take the target's tokens at an evaluated flight, per segment and row; return orders."""
-        seen = self._gauge.seen(len(self._caches))
+        seen = self._gauge.seen(len(self.room))
         events = {
             segment.session: Returned(segment.ticket, segment.version, segment.start, tokens, seen)
             for segment, tokens in zip(flight.segments, answers, strict=True)
             if segment.session in self._sessions
         }
         if flight.beat is not None and flight.pipeline not in self._lost:
-            return self._with_room(self._step(flight, events))
+            return self._settled(self._step(flight, events), of_step=True)
         orders, passes = Orders(), list[tuple[int, DraftPass]]()
         for session, event in events.items():
             passes += self._serve(orders, session, event)
         self._queue_passes(passes)
         self._dock.landed(flight)
-        self._hold(orders)
-        return self._together(self._with_room(orders))
+        return self._settled(orders)
 
     def drafted(self, answers: Sequence[tuple[int, Drafted]]) -> Orders:
         """Take the answers of a batch of draft passes."""
@@ -319,40 +295,18 @@ class DraftDesk:
                     drafted = drafted.least(self._least_log_prob)
                 passes += self._absorb(orders, session, self._handle(session, drafted))
         self._queue_passes(passes)
-        self._hold(orders)
-        return self._together(self._with_room(orders))
+        return self._settled(orders)
 
-    def _hold(self, orders: Orders) -> None:
-        """Keep segments back: drafts of one turn may differ in length, and a request that is ready
-        waits for those that have not fed yet, so that those that came back together leave so."""
-        if self._batch > 1:
-            fed = [isinstance(message, Flight) for _, message in orders.messages]
-            self._held += compress(orders.messages, fed)
-            orders.messages = [*compress(orders.messages, map(not_, fed))]
-
-    def _together(self, orders: Orders) -> Orders:
-        """Add what was held back, if nothing is awaited any more."""
-        if self._held and not self._awaited:
-            orders.messages, self._held = [*orders.messages, *self._held], []
-        return self._leave_dock(self._gathered(orders))
-
-    def _leave_dock(self, orders: Orders) -> Orders:
-        """Add the flights that may leave, and cut the chains in them."""
-        orders = self._dock.release(orders)
-        if self._chances:
-            orders.messages = [
-                (pipeline, self._cut(each) if isinstance(each, Flight) else each)
-                for pipeline, each in orders.messages
-            ]
+    def _settled(self, orders: Orders, *, of_step: bool = False) -> Orders:
+        """Pass orders through the room and the dock, behind all that the event has caused."""
+        self.room.take(orders)
+        for session in orders.preempted:
+            self._leave(orders, session)
+        if not of_step:
+            self._dock.take(orders, self._awaits)
         return orders
 
-    def _cut(self, flight: Flight) -> Flight:
-        own = [s.session for s in flight.segments if s.session in self._chances]
-        chances = {session: self._chances.pop(session) for session in own}
-        return shortened(flight, chances, self._rounds_ms[flight.pipeline])
-
-    @property
-    def _awaited(self) -> bool:
+    def _awaits(self) -> bool:
         """Whether a request still drafts for its first segment of this turn."""
         waiting = {session for passes in self._passes for session, _ in passes} - self._fed
         return any(not self._sessions[session].schedule.listens for session in waiting)
@@ -372,7 +326,7 @@ class DraftDesk:
         """Pass an event to a request; return its draft passes that are not yet queued."""
         state = self._sessions[session]
         passes = self._absorb(orders, session, self._handle(session, event))
-        if state.schedule.in_step and session not in self._lanes[state.pipeline].sessions:
+        if state.schedule.in_step and session not in self.steps.sessions(state.pipeline):
             self._queue_passes(passes)
             self._join(orders, session)
             return []
@@ -400,8 +354,7 @@ class DraftDesk:
                 flight = Flight(self._draft, pipeline, (command.segment,))
                 orders.messages.append((pipeline, flight))
                 self._fed.add(session)
-                if command.chances and self._rounds_ms:
-                    self._chances[session] = command.chances
+                self._dock.may_cut(session, command.chances)
             elif isinstance(command, Announce):
                 orders.messages.append((pipeline, Beat(self._draft, (command.word,))))
             elif isinstance(command, Emit):
@@ -409,19 +362,6 @@ class DraftDesk:
             elif not isinstance(command, Judged):  # only the gauge reads it
                 self._close(orders, session, command.reason)
         return passes
-
-    def _gathered(self, orders: Orders) -> Orders:
-        """Join segments that were fed together into one flight, behind all words."""
-        if self._batch == 1:
-            return orders
-        others, flights = list[tuple[int, Message]](), list[Flight]()
-        for pipeline, message in orders.messages:
-            if isinstance(message, Flight) and message.beat is None:
-                board(flights, message, self._batch)
-            else:
-                others.append((pipeline, message))
-        orders.messages = [*others, *((flight.pipeline, flight) for flight in flights)]
-        return orders
 
     def _queue_passes(self, passes: list[tuple[int, DraftPass]]) -> None:
         if passes:
@@ -435,18 +375,6 @@ class DraftDesk:
         ]
         self._passes = deque([group for group in kept if group])
 
-    def _with_room(self, orders: Orders) -> Orders:
-        """Reserve cache room for emitted tokens, and preempt requests for which none is left.
-
-        This runs after everything else that the event caused: the tokens emitted by then are final,
-        so a preempted request repeats no draw for them.
-        """
-        if orders.emitted:
-            for session in self._caches.grow(orders.emitted):
-                self._leave(orders, session)
-                orders.preempted.append(session)
-        return orders
-
     def _close(self, orders: Orders, session: int, reason: str) -> None:
         self._leave(orders, session)
         orders.finished.append((session, reason))
@@ -454,17 +382,9 @@ class DraftDesk:
     def _leave(self, orders: Orders, session: int) -> None:
         """Forget a session, and close it on the stages."""
         state = self._sessions.pop(session)
-        self._gauge.left(session)
-        self._caches.free(session)
-        if session in self._waiting:
-            self._waiting.remove(session)
-        lane = self._lanes[state.pipeline]
-        if session in lane.sessions:
-            lane.sessions.remove(session)
+        for each in (self._gauge, self.room, self.steps, self._dock):
+            each.left(session)
         self._unqueue(session)
-        self._held = [each for each in self._held if each[1].session != session]
-        self._dock.left(session)
-        self._chances.pop(session, None)
         orders.messages.append((state.pipeline, Close(session)))
 
     # --- lock-step of a pipeline -----------------------------------------------------------------
@@ -472,33 +392,30 @@ class DraftDesk:
     def _join(self, orders: Orders, session: int) -> None:
         """Let a request take part from now on, and start the steps of a pipeline at rest."""
         pipeline = self._sessions[session].pipeline
-        lane = self._lanes[pipeline]
-        lane.sessions.append(session)
-        if lane.flying == self._groups[pipeline]:
+        before = self.steps.join(pipeline, session)
+        if before is None:
             return
-        while lane.flying < self._groups[pipeline] - 1:
-            self._fly(orders, pipeline, [])
         _, feeds, passes = self._step_session(orders, session, None)
-        self._fly(orders, pipeline, feeds)
+        flights = [*before, self.steps.fly(pipeline, feeds)]
+        orders.messages += [(pipeline, flight) for flight in flights]
         self._queue_passes(passes)
 
     def _step(self, flight: Flight, events: dict[int, Returned]) -> Orders:
         """End a step of all requests that take part, and send the next beat and flight."""
-        orders = Orders()
-        lane = self._lanes[flight.pipeline]
-        lane.flying -= 1
+        orders, pipeline = Orders(), flight.pipeline
+        self.steps.landed(pipeline)
         words: list[Word] = []
         feeds: list[Segment] = []
         passes: list[tuple[int, DraftPass]] = []
-        for session in [*lane.sessions]:
+        for session in self.steps.sessions(pipeline):
             said = self._step_session(orders, session, events.get(session))
             words += said[0]
             feeds += said[1]
             passes += said[2]
         beat = Beat(self._draft, tuple(words), flight.beat)
-        orders.messages.insert(0, (flight.pipeline, beat))
-        if lane.sessions:
-            self._fly(orders, flight.pipeline, feeds)
+        orders.messages.insert(0, (pipeline, beat))
+        if self.steps.sessions(pipeline):
+            orders.messages.append((pipeline, self.steps.fly(pipeline, feeds)))
         self._queue_passes(passes)
         return orders
 
@@ -514,10 +431,3 @@ class DraftDesk:
             else:
                 passes += self._absorb(orders, session, [command])
         return words, feeds, passes
-
-    def _fly(self, orders: Orders, pipeline: int, segments: list[Segment]) -> None:
-        lane = self._lanes[pipeline]
-        flight = Flight(self._draft, pipeline, tuple(segments), lane.next_beat)
-        lane.next_beat += 1
-        lane.flying += 1
-        orders.messages.append((pipeline, flight))

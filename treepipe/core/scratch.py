@@ -118,7 +118,7 @@ class Scratch(Generic[Payload]):
         if cut is None:
             return []
         slots, accepted = cut
-        kept = [*map(self.nodes.__getitem__, slots)]
+        kept = [self.nodes[slot] for slot in slots]
         self.nodes = kept[accepted:]
         if not accepted:
             return []

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -173,6 +173,32 @@ class StageDesk:
     @property
     def has_work(self) -> bool:
         return not self._idle
+
+    @property
+    def sessions(self) -> Mapping[int, StageSession]:
+        """The open sessions; read-only."""
+        return self._sessions
+
+    @property
+    def flights(self) -> list[Flight]:
+        """The flights that it holds."""
+        gathering = [each for waiting in self._waiting.values() for each in waiting.values()]
+        flights = [each.flight for each in (*gathering, *self._ready)]
+        flights += [flight for lane in self._lanes.values() for _, flight, _ in lane.flights]
+        return flights if self._held is None else [*flights, self._held[0]]
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is open, waits or is under way; beats of the last flights in the groups
+        below may be left."""
+        work = self._sessions, self._waiting, self._turns, self._gathered, self.flights
+        return not any(work) and all(
+            len(lane.beats) < self._free_beats for lane in self._lanes.values()
+        )
+
+    def gathers(self, session: int) -> bool:
+        """Whether the session has had its turn, and its segment waits for others of its flight."""
+        return session in self._gathered
 
     @property
     def queue(self) -> tuple[int, bool, Any] | None:

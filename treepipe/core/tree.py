@@ -8,7 +8,6 @@ model.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
@@ -128,14 +127,13 @@ class TokenTree:
             raise ValueError("a tree keeps at least its root")
         new_index = dict(zip(kept, range(len(kept)), strict=True))
         try:
-            above = map(self.parents.__getitem__, kept[1:])
-            parents = [NO_PARENT, *map(new_index.__getitem__, above)]
+            parents = [NO_PARENT, *[new_index[self.parents[old]] for old in kept[1:]]]
         except KeyError as missing:
             raise ValueError(f"node {missing} is dropped, but a child of it is retained") from None
         base = self.depths[kept[0]]
-        self.tokens = [*map(self.tokens.__getitem__, kept)]
+        self.tokens = [self.tokens[old] for old in kept]
         self.depths = [self.depths[old] - base for old in kept]
-        self.scores = [*map(self.scores.__getitem__, kept)]
+        self.scores = [self.scores[old] for old in kept]
         self.parents = parents
 
     def merge(
@@ -177,7 +175,7 @@ def subtree(parents: Sequence[int], node: int) -> list[int]:
     for index, parent in enumerate(parents[node + 1 :], start=node + 1):
         if inside[parent]:
             inside[index] = True
-    return [*compress(range(len(parents)), inside)]
+    return [index for index, within in enumerate(inside) if within]
 
 
 def best(scores: npt.NDArray[np.float64], size: int) -> npt.NDArray[np.intp]:

@@ -73,9 +73,9 @@ class WordLog:
         rows, start = self.survivors(old.version, old.start, len(old.tokens))
         tokens, positions, parents = old.tokens, old.positions, old.parents
         if rows is not None:
-            tokens = tuple(map(tokens.__getitem__, rows))
-            positions = tuple(map(positions.__getitem__, rows))
-            parents = _renumber([*map(parents.__getitem__, rows)], missed)
+            tokens = tuple([tokens[row] for row in rows])
+            positions = tuple([positions[row] for row in rows])
+            parents = _renumber([parents[row] for row in rows], missed)
         segment = Segment(
             old.session,
             old.ticket,
@@ -100,7 +100,7 @@ def _renumber(parents: list[int], missed: Sequence[Word]) -> tuple[int, ...]:
         if kept is not None:  # many rows share few parents
             places = {parent: bisect_left(kept, parent) - accepted for parent in {*parents}}
             places[NO_PARENT] = NO_PARENT
-            parents = [*map(places.__getitem__, parents)]
+            parents = [places[parent] for parent in parents]
     return tuple(parents)
 
 

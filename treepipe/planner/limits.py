@@ -130,8 +130,7 @@ def _check_share(deployment: Deployment, needs: Sequence[Need], share: float) ->
     """Raise an error if a device needs more than ``share`` of its memory (``check_memory``)."""
     if not needs:
         raise UserError(
-            "key search.limits.memory_share: nothing tells the target's size (target.profile, or "
-            "target.layer_mib and target.kv_kib)"
+            "key search.limits.memory_share: nothing tells the target's size (target.profile)"
         )
     for machine in deployment.roles.machines:
         needed = sum(need.total for need in needs if need.role in machine.roles)

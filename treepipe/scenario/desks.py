@@ -7,7 +7,8 @@ from functools import partial
 from math import inf, log
 
 from treepipe.core.barrier import group_sizes
-from treepipe.core.cache_room import CacheRoom
+from treepipe.core.cache_room import CacheBook, CacheRoom
+from treepipe.core.dock import Dock
 from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.front_desk import ArrivalQueue, FrontDesk
 from treepipe.core.stage_desk import StageDesk
@@ -40,14 +41,16 @@ def draft_desk(deployment: Deployment, draft: int) -> DraftDesk:
         draft,
         [len(group_sizes(service.groups, len(stages))) for stages in roles.pipelines],
         ArrivalQueue(service.policy, service.levels),
-        service.pass_requests,
-        service.warm_up_ms,
-        cache_room(deployment, draft),
-        log(least) if least else -inf,
-        [_share(most, draft, len(roles.drafts)) for most in service.flights],
-        [partial(round_ms, deployment, draft, n) for n in range(len(roles.pipelines))]
-        if service.cut
-        else (),
+        CacheBook(cache_room(deployment, draft)),
+        Dock(
+            service.pass_requests,
+            [_share(most, draft, len(roles.drafts)) for most in service.flights],
+            [partial(round_ms, deployment, draft, n) for n in range(len(roles.pipelines))]
+            if service.cut
+            else (),
+        ),
+        warm_up_ms=service.warm_up_ms,
+        least_log_prob=log(least) if least else -inf,
     )
 
 

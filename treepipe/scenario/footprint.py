@@ -1,13 +1,12 @@
-"""Sizes of a model, as far as a scenario, a profile or an opened checkpoint states them."""
+"""Sizes of a model, as a profile or an opened checkpoint states them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from treepipe.profiles.shapes import BYTES, STATE_BYTES, DType, Shape, compute_dtype
-from treepipe.scenario.schema import Model
 
-MIB, KIB = 2**20, 2**10
+MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +44,6 @@ class Footprint:
     def stage_ends_bytes(self, first: bool, last: bool) -> float:
         """Return the bytes of the target's ends that a stage of the pipeline holds."""
         return self.embedding_bytes * (1 if self.tied and first and last else first + last)
-
-    @classmethod
-    def of(cls, model: Model) -> Footprint | None:
-        """Return the footprint that a scenario states; None if it states none."""
-        if model.layer_mib is None or model.kv_kib is None:
-            return None
-        embedding = (model.embedding_mib or 0.0) * MIB
-        return cls(
-            model.layer_mib * MIB,
-            model.kv_kib * KIB,
-            ends_bytes=embedding * (1 if model.tied else 2),
-            embedding_bytes=embedding,
-            tied=bool(model.tied),
-        )
 
     @classmethod
     def of_shape(cls, shape: Shape, dtype: DType) -> Footprint:

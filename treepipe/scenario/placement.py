@@ -209,10 +209,9 @@ class _Placing:
 
     @property
     def footprint(self) -> Footprint | None:
-        """The target's footprint from the scenario or its profile; None if neither gives it."""
-        given = Footprint.of(self._scenario.target)
-        if given is not None or self.target is None:
-            return given
+        """The target's footprint; None if its size is unknown."""
+        if self.target is None:
+            return None
         return Footprint.of_shape(self.target.shape, self.target.dtype)
 
     def draft(self, draft: DraftSection, role: str, key: str) -> _Role:
@@ -325,9 +324,6 @@ class _Placing:
     ) -> tuple[Footprint, int] | None:
         if draft.drafter.weights is None:
             return Footprint(0.0, 0.0), 0
-        given, layers = Footprint.of(draft.model), draft.model.layers
-        if given is not None and layers is not None:
-            return given, layers
         if draft.model.profile is None and not isinstance(device, Hardware):
             return None
         model = self._draft_model(draft, draft.drafter.weights, key)

@@ -310,7 +310,7 @@ def _service(scenario: Scenario, stages: Sequence[int], reads_states: bool) -> S
         policy=given.queue,
         levels=ServiceLevels(given.weights, given.deadlines_ms),
         batch=1 if system.in_lock_step else given.batch,
-        prompts=given.prefill or system.prompts,
+        prompts=system.prompts,
         warm_up_ms=given.warm_up_ms if system.drafts else None,
         cache=given.cache,
         cache_tokens=given.cache_tokens,

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from treepipe.core.errors import UserError
 from treepipe.physics.timing import LinkTimes
 from treepipe.profiles.library import profile_name
-from treepipe.profiles.schema import AnyDevice, AnyLink, Hardware
+from treepipe.profiles.schema import AnyDevice, AnyLink, Peaks
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Links, Replay, ScaleSection
 
@@ -76,7 +76,7 @@ def multiplied(scale: ScaleSection, factors: Mapping[str, float]) -> dict[str, A
 def device_name(device: AnyDevice) -> str | None:
     """Return a device's profile, or words for a roofline that a scenario writes itself; None if it
     writes times."""
-    if isinstance(device, Hardware) and device.roofline is not None:
+    if isinstance(device, Peaks):
         return f"roofline {device.roofline.memory_gb_s:.0f} GB/s"
     return profile_name(device)
 

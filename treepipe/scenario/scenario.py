@@ -90,9 +90,6 @@ class Scenario(Section):
         description="first TCP port of the draft servers, then of the stages; 0: none (Linux; "
         "else any free ones)",
     )
-    check_causality: Annotated[bool, ReadIf("run")] = Field(
-        False, description="assert every row's attention mask (slow)"
-    )
     target: Model = Field(description="the model that is decoded")
     drafts: Annotated[tuple[DraftSection, ...], Field(min_length=1)] = Field(
         (DraftSection(),), description="the draft servers; default: one"

@@ -99,12 +99,11 @@ Away: TypeAlias = Annotated[WorkerAddress | None, ReadIf("run")]
 
 
 class Pair(LinkKeys):
-    """A link between two named ends, both ways unless ``one_way``."""
+    """A link between two named ends, both ways."""
 
     ends: Annotated[tuple[str, str], ReadIf("connected")] = Field(
-        description="two roles, sender first; or a spare's address"
+        description="two roles, or a role and a spare's address"
     )
-    one_way: bool = Field(False, description="only from the first end to the second")
     profile: str | None = Field(
         None, description="a link profile, whose keys the others here replace"
     )
@@ -119,8 +118,8 @@ class Pair(LinkKeys):
 
     @property
     def directions(self) -> tuple[tuple[str, str], ...]:
-        """(Sender, receiver) of each direction that the pair describes."""
-        return (self.ends,) if self.one_way else (self.ends, self.ends[::-1])
+        """(Sender, receiver) of both directions."""
+        return self.ends, self.ends[::-1]
 
     @model_validator(mode="after")
     def _two_ends(self) -> Pair:
@@ -178,18 +177,6 @@ class Model(Section):
     )
     hidden_size: Annotated[Annotated[int, Field(ge=1)] | None, ReadIf("width")] = Field(
         None, description="numbers in a row's hidden state"
-    )
-    layer_mib: Annotated[Positive | None, Beside("kv_kib"), ReadIf("memory")] = Field(
-        None, description="weights of a layer; a run takes the checkpoint's"
-    )
-    kv_kib: Annotated[Positive | None, Beside("layer_mib"), ReadIf("memory")] = Field(
-        None, description="keys and values of a token in a layer"
-    )
-    embedding_mib: Annotated[Positive | None, Beside("layer_mib"), ReadIf("memory")] = Field(
-        None, description="size of the embedding, and of the output projection"
-    )
-    tied: Annotated[bool | None, Beside("embedding_mib"), ReadIf("memory")] = Field(
-        None, description="the output projection is the embedding"
     )
 
 
@@ -613,11 +600,6 @@ class ServingSection(Section):
         None,
         description="that room in tokens, on every stage and draft server; default: what memory "
         "leaves",
-    )
-    prefill: Annotated[Literal["last", "first"] | None, ReadIf("ordered")] = Field(
-        None,
-        description="whether prompts go before or behind texts in full passes; default: last, for "
-        "specpipe_db first",
     )
     queue: Annotated[
         Literal["fifo", "weighted_fair", "earliest_deadline"], ReadIf("rivals"), ReadIf("deadlines")

@@ -88,9 +88,7 @@ class Key:
     @property
     def needs_profile(self) -> bool:
         """Whether only the profile of the key's model gives a size that is needed."""
-        own = self.table
-        said = own.layers and own.layer_mib and own.kv_kib
-        return self.timed_by_layers or (self.limited and own.profile is not None and not said)
+        return self.timed_by_layers or (self.limited and self.table.profile is not None)
 
     @property
     def link(self) -> Link:
@@ -210,14 +208,6 @@ CONDITIONS: Mapping[str, tuple[str, Callable[[Key], bool]]] = {
         "on the device that takes the target's tokens (schedule.ends)",
         lambda key: key.verifying,
     ),
-    "projecting": (
-        "on a device that drafts or takes the target's tokens (schedule.ends)",
-        lambda key: key.verifying or (key.of_drafts and key.drafted),
-    ),
-    "sampling": (
-        "on a device that takes the target's tokens or draws the draft's, with a rule that samples",
-        lambda key: bool(key.role.times.judge or key.role.times.draw),
-    ),
     "host": (
         "where another role or a table of [hosts] names the same host",
         lambda key: len(key.machine.roles) > 1 or key.value in key.scenario.hosts,
@@ -241,10 +231,7 @@ CONDITIONS: Mapping[str, tuple[str, Callable[[Key], bool]]] = {
         "of the target, and of a draft where times by layers or memory_mib need its model",
         lambda key: not key.of_drafts or key.needs_profile,
     ),
-    "dealt": (
-        "of the target, and of a draft beside layer_mib and kv_kib where a device says memory_mib",
-        lambda key: not key.of_drafts or (key.limited and key.table.layer_mib is not None),
-    ),
+    "dealt": ("of the target", lambda key: not key.of_drafts),
     "sized": (
         "in a run, and where times by layers, memory_mib or a link's rate need the model",
         lambda key: (
@@ -258,10 +245,6 @@ CONDITIONS: Mapping[str, tuple[str, Callable[[Key], bool]]] = {
         lambda key: (
             not (key.run or key.of_drafts or key.table.profile or key.timed_by_layers) and key.rated
         ),
-    ),
-    "memory": (
-        "where a device says memory_mib (of the target in a simulation)",
-        lambda key: key.limited and (key.of_drafts or not key.run),
     ),
     "limited": (
         "on a machine of known memory_mib",
@@ -307,17 +290,6 @@ CONDITIONS: Mapping[str, tuple[str, Callable[[Key], bool]]] = {
             not key.scenario.schedule.system.in_lock_step
             and (key.value == "auto" or max(key.most_open) > 1)
         ),
-    ),
-    "ordered": (
-        "where several requests share passes (serving.batch), or a pipeline in lock-step",
-        lambda key: (
-            key.deployment.service.pass_requests > 1
-            or (key.scenario.schedule.system.in_lock_step and max(key.most_open) > 1)
-        ),
-    ),
-    "shared": (
-        "where several requests share passes, and a draft server or a stage works on the device",
-        lambda key: CONDITIONS["ordered"][1](key) and CONDITIONS["working"][1](key),
     ),
     "rivals": (
         "where a draft server serves several pipelines",

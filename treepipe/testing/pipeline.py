@@ -107,11 +107,7 @@ class TimelessPipeline:
     def travelling(self, session: int = 0) -> set[int]:
         """Tickets of the segments that are in a box or wait at a stage."""
         flights = [each for box in self.boxes for each in self.flights(box)]
-        for desk in self.desks:
-            flights += [g.flight for waiting in desk._waiting.values() for g in waiting.values()]
-            flights += [flight for lane in desk._lanes.values() for _, flight, _ in lane.flights]
-            flights += [move.flight for move in desk._ready]
-            flights += [desk._held[0]] if desk._held is not None else []
+        flights += [flight for desk in self.desks for flight in desk.flights]
         return {s.ticket for flight in flights for s in flight.segments if s.session == session}
 
     def flights(self, box: Event) -> list[Flight]:
@@ -168,11 +164,11 @@ class TimelessPipeline:
             return
         self.act(n, action)
         for (stage, session), record in self.records.items():
-            if stage == n and session not in self.desks[n]._gathered:
+            if stage == n and not self.desks[n].gathers(session):
                 record.check(self.stage(n, session))
 
     def stage(self, n: int, session: int = 0) -> StageSession:
-        return self.desks[n]._sessions[session]
+        return self.desks[n].sessions[session]
 
     # --- what a stage does -----------------------------------------------------------------------
 
@@ -229,9 +225,5 @@ class TimelessPipeline:
         """With nothing under way, no stage knows anything of a finished request."""
         hold(not self.records, "freed", "a stage has not heard that a request ended")
         for desk in self.desks:
-            work = desk._waiting, desk._turns, desk._gathered, desk._ready, desk._held
-            hold(not desk._sessions and not any(work), "freed", "a stage keeps a finished request")
-            for lane in desk._lanes.values():
-                # Beats of the last flights in the groups below may be left.
-                empty = not lane.flights and len(lane.beats) < desk._free_beats
-                hold(empty, "freed", "a stage keeps flights or beats of finished requests")
+            hold(not desk.sessions, "freed", "a stage keeps a finished request")
+            hold(desk.at_rest, "freed", "a stage keeps flights or beats of finished requests")

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from treepipe.core.barrier import Groups, group_sizes
-from treepipe.core.cache_room import DRAFT, CacheRoom
+from treepipe.core.cache_room import DRAFT, CacheBook, CacheRoom
+from treepipe.core.dock import Dock
 from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders
 from treepipe.core.front_desk import ArrivalQueue, Policy, ServiceLevels
@@ -105,11 +106,6 @@ class Server:
     flight: Flight | None = None
     drafted: list[tuple[int, Drafted]] = field(default_factory=list)
 
-    @property
-    def has_work(self) -> bool:
-        """Whether the desk may give out something."""
-        return bool(self.desk._passes) or len(self.desk._queue) > 0
-
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
@@ -188,10 +184,12 @@ class TimelessWorld:
                     d,
                     per_pipeline,
                     ArrivalQueue(sharing.policy, levels),
-                    sharing.batch,
-                    room=sharing.room,
+                    CacheBook(sharing.room),
+                    Dock(
+                        sharing.batch,
+                        rounds_ms=[sharing.round_ms] * len(pipelines) if sharing.round_ms else (),
+                    ),
                     least_log_prob=sharing.least_log_prob,
-                    rounds_ms=[sharing.round_ms] * len(pipelines) if sharing.round_ms else (),
                 )
             )
             for d in range(sharing.drafts)
@@ -268,15 +266,15 @@ class TimelessWorld:
     def _assert_room(self, room: CacheRoom) -> None:
         """No stage and no draft holds more of the open requests than there is room for."""
         for server in self.servers:
-            open_ = server.desk._sessions.keys()
+            open_, taken_of = server.desk.sessions, server.desk.room.taken
             for number, pipeline in enumerate(self.pipelines):
                 for desk in pipeline.desks:
-                    held = [each for s, each in desk._sessions.items() if s in open_]
+                    held = [each for s, each in desk.sessions.items() if s in open_]
                     entries = sum(each.committed + each.cached for each in held)
-                    taken = server.desk._caches._taken[number]
+                    taken = taken_of(number)
                     hold(entries <= taken <= room.of(number), "rooms", "a stage's cache overflows")
             entries = sum(self.requests[session].scratch.cached for session in open_)
-            taken = server.desk._caches._taken[DRAFT]
+            taken = taken_of(DRAFT)
             hold(entries <= taken <= room.of(DRAFT), "rooms", "a draft's cache overflows")
 
     def moves(self) -> list[Callable[[], None]]:
@@ -285,7 +283,7 @@ class TimelessWorld:
         for number, server in enumerate(self.servers):
             if server.drafted or server.flight is not None:
                 found.append(partial(self._end, number))
-            elif server.has_work:
+            elif server.desk.has_work:
                 found.append(partial(self._take, number))
         for number, pipeline in enumerate(self.pipelines):
             found += [partial(self._move, number, event) for event in pipeline.events()]
@@ -298,7 +296,7 @@ class TimelessWorld:
             self.story.came(sender, receiver, pipeline.boxes[event][0])
         flight = pipeline.move(event)
         if event.kind == "work" and self.bounds is not None:
-            held = [each.cached for each in pipeline.desks[event.stage]._sessions.values()]
+            held = [each.cached for each in pipeline.desks[event.stage].sessions.values()]
             within = max(held, default=0) <= self.bounds.tree_tokens
             hold(within, "bounds", f"a stage holds {max(held, default=0)} nodes of a request")
         if isinstance(flight, Through):
@@ -315,7 +313,7 @@ class TimelessWorld:
         """Begin with the next thing that the desk gives out."""
         server = self.servers[number]
         work = server.desk.next(self._now)
-        hold(work or not server.has_work, "termination", "a draft server forgets its work")
+        hold(work or not server.desk.has_work, "termination", "a draft server forgets its work")
         if isinstance(work, Begin):
             self.requests[work.session].begun = True
             self.carry_out(number, server.desk.began(work))
@@ -453,9 +451,7 @@ class TimelessWorld:
     def assert_freed(self) -> None:
         """With nothing under way, nobody knows anything of a finished request."""
         for server in self.servers:
-            hold(not server.desk._sessions, "freed", "a draft server keeps a finished request")
-            idle = not server.has_work and not server.desk._passes
-            idle = idle and not any(lane.sessions or lane.flying for lane in server.desk._lanes)
-            hold(idle, "freed", "a draft server has work for finished requests")
+            hold(not server.desk.sessions, "freed", "a draft server keeps a finished request")
+            hold(server.desk.at_rest, "freed", "a draft server has work for finished requests")
         for pipeline in self.pipelines:
             pipeline.assert_freed()

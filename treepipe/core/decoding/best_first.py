@@ -91,7 +91,7 @@ class BlockTreeDraft(TreeDraft):
             depths = list[int]()
             for parent in parents:
                 depths.append(depths[parent] + 1 if parent >= 0 else 0)
-            order.sort(key=depths.__getitem__)
+            order.sort(key=lambda node: depths[node])
         place = {NO_PARENT: 0} | {node: new for new, node in enumerate(order, start=1)}
         root = path[-1] if path else self.tokens[0]
         return (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
 from math import inf
 from typing import TypeAlias
 
@@ -163,10 +162,10 @@ class TreeDraft:
             self._asked = (layer.start + chosen).tolist()
             self._asked_scores = scores[chosen]
         asked, places = self._asked, self._scratch
-        parents = tuple(map(places.__getitem__, map(self.parents.__getitem__, asked)))
+        parents = tuple([places[self.parents[node]] for node in asked])
         scratch = self.behind + len(places) - 1
         places.update(zip(asked, range(scratch, scratch + len(asked)), strict=True))
-        tokens = tuple(map(self.tokens.__getitem__, asked))
+        tokens = tuple([self.tokens[node] for node in asked])
         return DraftPass(ticket, (), tokens, parents, False, top_k, drawn=growth.drawn)
 
     def absorb(self, drafted: Drafted) -> None:
@@ -190,9 +189,7 @@ class TreeDraft:
         width = below.shape[1]
         flat: npt.NDArray[np.float64] = below.ravel()
         found: list[int] = np.asarray(tokens).ravel().tolist()
-        parents = asked
-        if width > 1:
-            parents = [*chain.from_iterable(map(repeat, parents, repeat(width)))]
+        parents = [node for node in asked for _ in range(width)]
         there = flat > -inf
         if np.count_nonzero(there) < len(found):  # some nodes have fewer candidates
             kept = np.flatnonzero(there)
@@ -228,7 +225,6 @@ class TreeDraft:
             chosen = np.sort(chosen)
         picked: list[int] = [root, *chosen.tolist()]
         place = dict(zip(picked, range(len(picked)), strict=True))
-        above = map(self.parents.__getitem__, picked[1:])
-        parents = [NO_PARENT, *map(place.__getitem__, above)]
+        parents = [NO_PARENT, *[place[self.parents[node]] for node in picked[1:]]]
         scores: list[float] = self.scores[picked].tolist()
-        return [*map(self.tokens.__getitem__, picked)], parents, scores
+        return [self.tokens[node] for node in picked], parents, scores

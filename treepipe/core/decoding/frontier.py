@@ -8,7 +8,6 @@ next pass (the draft keeps two caches as every stage does: PipeDec, section 3.3)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -45,7 +44,7 @@ class Frontier:
     def answer(self, layer: range, drafted: Drafted) -> None:
         """Store the candidates below the deepest layer, which the last pass asked about."""
         rows = range(len(drafted.tokens) - len(layer), len(drafted.tokens))
-        self.candidates[layer.start :] = zip(repeat(drafted), rows, strict=False)
+        self.candidates[layer.start :] = [(drafted, row) for row in rows]
 
     def offers(
         self, layer: Sequence[int]
@@ -75,13 +74,13 @@ class Frontier:
         root = kept[0]
         path = [*accepted[1:], root]
         self._chain += [tree.tokens[node] for node in path]
-        self.candidates = [*map(self.candidates.__getitem__, kept)]
+        self.candidates = [self.candidates[node] for node in kept]
         if root not in self._slots:
             self._root_unread()
             return
         self._accepted += [self._slots.index(node) for node in path]
         moved: dict[int | None, int] = dict(zip(kept[1:], range(1, len(kept)), strict=True))
-        self._slots = [*map(moved.get, self._slots)]
+        self._slots = [moved.get(slot) for slot in self._slots]
 
     def ask_again(self) -> None:
         """Forget the answers without a candidate: the draft's next one reaches further down. A root
@@ -117,7 +116,7 @@ class Frontier:
         )
         places[0] = NO_PARENT  # the root is committed by now
         self._slots += layer
-        return tuple(tree.tokens[layer.start :]), tuple(map(places.__getitem__, above))
+        return tuple(tree.tokens[layer.start :]), tuple([places[parent] for parent in above])
 
     def whole(self, tree: TokenTree, layer: range) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return tokens and scratch parents of everything below the root that the round began with.

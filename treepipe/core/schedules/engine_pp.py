@@ -25,7 +25,6 @@ class EngineKeys(CutChainKeys):
     """Keys of an engine's pipeline; the defaults are SGLang's."""
 
     gamma: int = key(3, "tokens of a chain; StarSD's depth d", least=1)
-    slots: int | None = key(None, "M, microbatch slots; default: one per stage", least=1)
     receives_first: bool = key(
         True, "stages receive a result before they launch a pass, so that a slot stays empty"
     )
@@ -33,9 +32,9 @@ class EngineKeys(CutChainKeys):
     drafts_first: bool = key(False, "a request's first round has drafted tokens, too")
 
     def flights(self, stages: int) -> int:
-        """Return the maximum number of flights in the pipeline: one less than the slots in the
+        """Return the maximum number of flights in the pipeline: one per stage, and one less in the
         exchange order that caps utilization at (stages - 1) / stages (SGLang, 40499)."""
-        return max(1, (self.slots or stages) - self.receives_first)
+        return max(1, stages - self.receives_first)
 
 
 class EngineChain(StaticTree):

@@ -108,7 +108,7 @@ class Adversary:
             return
         self.lost = True
         self.world.lose(0)
-        open_ = self.world.desk._sessions
+        open_ = self.world.desk.sessions
         hold(not open_, "failover", f"requests {[*open_]} go on without their pipeline")
 
     def finish(self) -> None:
