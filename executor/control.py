@@ -16,7 +16,7 @@ from treepipe.core.recovery import Committed, OpenRequestState
 from treepipe.core.requests import RequestTrace
 from treepipe.executor.codec import Codec
 from treepipe.executor.copies import NeededCheckpoint
-from treepipe.executor.station import RoleSettings
+from treepipe.executor.role import RoleSettings
 from treepipe.executor.transport import KeyPair
 from treepipe.physics.timing import LinkTimes
 from treepipe.results.recording import RecordedRequest

@@ -20,8 +20,8 @@ from treepipe.executor.control import Holdings
 from treepipe.executor.crew import Crew
 from treepipe.executor.pulse import LostWorkerError
 from treepipe.executor.recovery import Recovery
+from treepipe.executor.role import RoleSettings
 from treepipe.executor.run_requests import RunRequests
-from treepipe.executor.station import RoleSettings
 from treepipe.results.recording import Recording
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import SWITCH, Deployment

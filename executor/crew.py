@@ -25,8 +25,8 @@ from treepipe.executor.lines import ControlLines
 from treepipe.executor.mailbox import TOKEN_BYTES
 from treepipe.executor.processor import OtherWork
 from treepipe.executor.pulse import LostWorkerError
+from treepipe.executor.role import RoleSettings
 from treepipe.executor.session import ALIVE_S
-from treepipe.executor.station import RoleSettings
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import SWITCH, Deployment
 

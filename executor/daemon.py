@@ -9,6 +9,7 @@ Invariant: no message stops the daemon, and no process outlives its session.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import resource
@@ -25,12 +26,13 @@ from treepipe.executor import session
 from treepipe.executor.addresses import is_loopback
 from treepipe.executor.clock import now_ms
 from treepipe.executor.codec import BrokenRecordError
-from treepipe.executor.fork_server import end_process, fork_server, start_worker
+from treepipe.executor.fork_server import end_process, fork_server, start_worker, starves
 from treepipe.executor.frames import Frames
 from treepipe.executor.processor import Processor
-from treepipe.executor.pulse import AT_WORK, starves
 from treepipe.executor.transport import KeyPair, ZeroMQ
 
+WORKER = "treepipe.executor.worker"
+"""Module of the body of all processes. It is imported late, since it imports PyTorch."""
 LOOK_S = 0.25
 """Time between two checks for the coordinator's silence."""
 MOST_LEFT_BYTES = session.MOST_ORDER_BYTES
@@ -114,8 +116,7 @@ class Daemon:
         """Load PyTorch, after the address has proved free."""
         self._descriptors = Descriptors()
         fork_server()  # it imports the same libraries meanwhile
-        import treepipe.executor.worker  # noqa: F401
-
+        importlib.import_module(WORKER)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -231,11 +232,10 @@ class Daemon:
         ):
             self._tell(session.Declined(f"it starts no process {name[:40]!r} in this session"))
             return
-        from treepipe.executor.worker import worker_main  # it imports PyTorch, so not at the top
-
+        body = importlib.import_module(WORKER).worker_main
         try:
             with self._descriptors.all_of_them():
-                started = start_worker(fork_server(), worker_main, name, True, self._models)
+                started = start_worker(fork_server(), body, name, True, self._models)
         except RunError as error:
             self._tell(session.Declined(str(error)))
             return
@@ -275,7 +275,7 @@ class Daemon:
             pid = role.process.pid
             if now_ms() - role.shown_ms > MOST_BEAT_MS and pid is not None and starves(pid):
                 role.shown_ms = now_ms()
-                self._tell(session.Beats(name, AT_WORK))
+                self._tell(session.Beats(name, session.AT_WORK))
 
     def _end(self, name: str, now: bool) -> None:
         role = self._roles.pop(name, None)

@@ -175,6 +175,15 @@ def state_of(file: Path) -> bytes:
         return b""
 
 
+def starves(process: int) -> bool:
+    """Whether a thread of this host's process is ready to run."""
+    try:
+        threads = [*Path(f"/proc/{process}/task").iterdir()]
+    except OSError:
+        return False
+    return any(state_of(each / "stat") == b"R" for each in threads)
+
+
 def _kill_fork_server() -> None:
     """Kill a fork server that does not answer, and wait until it has ended.
 

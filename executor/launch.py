@@ -13,8 +13,8 @@ from treepipe.executor.checkpoint import Checkpoint, check_same_vocabulary
 from treepipe.executor.computing import fault_of
 from treepipe.executor.offsets import check_offsets
 from treepipe.executor.prompts import load_texts, tokenize
+from treepipe.executor.role import RoleSettings, WorkerKind
 from treepipe.executor.sources import SourceSettings, check_runs
-from treepipe.executor.station import RoleSettings, WorkerKind
 from treepipe.profiles.library import checkpoint_directory
 from treepipe.profiles.shapes import BYTES
 from treepipe.scenario.deployment import (

@@ -21,13 +21,13 @@ from pathlib import Path
 from treepipe.core.errors import RunError
 from treepipe.core.failover import FaultKind, beat_ms
 from treepipe.executor.clock import now_ms
-from treepipe.executor.fork_server import state_of
+from treepipe.executor.fork_server import starves, state_of
+from treepipe.executor.session import AT_WORK, IDLE
 
 START_MS = 60_000.0
 """Additional limit of a worker's silence before it serves, while it reads models from disk."""
 LEAVE_S = 2.0
 """Time for a worker without a controller to end by itself."""
-AT_WORK, IDLE = b"w", b"i"
 
 
 class WorkerError(RunError):
@@ -84,15 +84,6 @@ class Pulse:
 
     def _used(self) -> int:
         return time.clock_gettime_ns(self._clock) if self._clock is not None else 0
-
-
-def starves(process: int) -> bool:
-    """Whether a thread of this host's process is ready to run."""
-    try:
-        threads = [*Path(f"/proc/{process}/task").iterdir()]
-    except OSError:
-        return False
-    return any(state_of(each / "stat") == b"R" for each in threads)
 
 
 @dataclass(slots=True)

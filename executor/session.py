@@ -27,6 +27,8 @@ MOST_ORDER_BYTES, MOST_ANSWER_BYTES = 2**26, 2**30
 """Limits of one message to a daemon, and from one (all spans of a long run)."""
 MOST_ORDERS = 16
 """Limit of one connection's unread messages in a daemon's memory."""
+AT_WORK, IDLE = b"w", b"i"
+"""Signs of life: of a worker at work, and of one that waits for a message."""
 NAME = re.compile(r"[a-z0-9.]{1,40}")
 """Pattern of the names of roles."""
 

@@ -24,7 +24,8 @@ from treepipe.executor.computing import fault_of, peak_memory, use
 from treepipe.executor.fork_server import end_with_fork_server
 from treepipe.executor.frames import Frames
 from treepipe.executor.pulse import Pulse
-from treepipe.executor.station import RoleSettings, Station
+from treepipe.executor.role import RoleSettings
+from treepipe.executor.station import Station
 from treepipe.scenario.deployment import ONE_CORE
 
 SetUp = TypeVar("SetUp", control.Listen, control.Connect, control.Measure)

@@ -23,7 +23,8 @@ from treepipe.executor.crew import Crew
 from treepipe.executor.fork_server import WorkerLines
 from treepipe.executor.frames import HEAD, Frames
 from treepipe.executor.lines import ControlLines
-from treepipe.executor.pulse import AT_WORK, LostWorkerError
+from treepipe.executor.pulse import LostWorkerError
+from treepipe.executor.session import AT_WORK
 from treepipe.results.trace import Span
 from treepipe.scenario.faults import Faults
 

@@ -44,7 +44,6 @@ from treepipe.executor.draft_worker import DraftWorker
 from treepipe.executor.fleet import Clocks, Fleet
 from treepipe.executor.frames import Frames
 from treepipe.executor.mailbox import TOKEN_BYTES, Gate, Inbox, Outbox
-from treepipe.executor.pulse import AT_WORK
 from treepipe.executor.remote import (
     RemoteHost,
     RemoteProcess,
@@ -53,7 +52,7 @@ from treepipe.executor.remote import (
     connection,
     status,
 )
-from treepipe.executor.session import FROM_COORDINATOR, FROM_DAEMON
+from treepipe.executor.session import AT_WORK, FROM_COORDINATOR, FROM_DAEMON
 from treepipe.executor.transport import KeyPair, ZeroMQ
 from treepipe.physics.timing import LinkTimes, ServiceTable, TimeTable
 from treepipe.profiles.library import REFERENCE

@@ -35,7 +35,8 @@ from treepipe.executor import execute as execute_module
 from treepipe.executor import fork_server, pulse
 from treepipe.executor.addresses import LOOPBACK
 from treepipe.executor.controller import Controller, RunEndedError
-from treepipe.executor.pulse import AT_WORK, IDLE, LostWorkerError, Pulse, Watch
+from treepipe.executor.pulse import LostWorkerError, Pulse, Watch
+from treepipe.executor.session import AT_WORK, IDLE
 from treepipe.results.recording import RecordedRequest, Recording
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import SWITCH

@@ -20,8 +20,8 @@ from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.control import ANSWERS, Finished, Open
 from treepipe.executor.draft_worker import DraftWorker
 from treepipe.executor.mailbox import Envelope, Received
+from treepipe.executor.role import RoleSettings
 from treepipe.executor.stage_worker import StageWorker
-from treepipe.executor.station import RoleSettings
 from treepipe.results.recording import Recording
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.schema import SourceSection
