@@ -18,10 +18,10 @@ from typing import Any, TypeAlias
 
 import torch
 
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.computing import use
-from treepipe.executor.controller import Controller
-from treepipe.executor.launch import Launch, prepare
+from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.models.computing import use
+from treepipe.executor.run.controller import Controller
+from treepipe.executor.run.launch import Launch, prepare
 from treepipe.files.toml_file import read_toml
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.plan import search

@@ -31,8 +31,8 @@ from treepipe.executor.measure.calibrate import calibrate_acceptance, calibrate_
 from treepipe.executor.measure.in_place import SCHEDULES as CALIBRATED_WITH
 from treepipe.executor.measure.requests import AcceptanceRequest, DeviceRequest, RunRequest
 from treepipe.executor.measure.run import calibrate_run
-from treepipe.executor.prompts import load_texts
-from treepipe.executor.widening import write_wider
+from treepipe.executor.models.prompts import load_texts
+from treepipe.executor.models.widening import write_wider
 from treepipe.files.toml_file import read_toml, toml_text
 from treepipe.profiles.library import CALIBRATION, HELD_OUT, REFERENCE
 from treepipe.progress import Progress

@@ -99,15 +99,15 @@ def run(
     ('execution', 3)
     """
     need_executor("treepipe.run")
-    from treepipe.executor.fork_server import import_ahead
-    from treepipe.executor.remote import ask_all
+    from treepipe.executor.hosts.fork_server import import_ahead
+    from treepipe.executor.hosts.remote import ask_all
     from treepipe.results.result import make_result
     from treepipe.sim.theory.closed_form import resolve_admission
 
     chosen = resolve_admission(_changed(scenario, runs=runs, seed=seed))
     ask_all(chosen.workers, chosen.key_file)
     import_ahead()
-    from treepipe.executor.execute import execute  # with PyTorch: now that all is checked
+    from treepipe.executor.run.execute import execute  # with PyTorch: now that all is checked
 
     execution = execute(chosen, say, json, recording)
     return make_result(
@@ -184,7 +184,7 @@ def validate(
     (True, 'ms')
     """
     need_executor("treepipe.validate")
-    from treepipe.executor.remote import ask_all
+    from treepipe.executor.hosts.remote import ask_all
 
     ask_all(scenario.workers, scenario.key_file)
     from treepipe.validation.comparison import Case

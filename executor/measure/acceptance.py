@@ -14,13 +14,13 @@ import torch
 from treepipe.core.drafter import EAGLE_HEAD, LANGUAGE_MODEL, Drafter
 from treepipe.core.drafts import drafters
 from treepipe.core.errors import UserError
-from treepipe.executor.checkpoint import Checkpoint, check_same_vocabulary
 from treepipe.executor.measure.calibration import Texts
 from treepipe.executor.measure.requests import AcceptanceRequest
 from treepipe.executor.measure.subject import NamedModel, RandomCheckpoint, open_model
-from treepipe.executor.offsets import check_offsets
-from treepipe.executor.prompts import load_texts, tokenize
-from treepipe.executor.sources import SourceSettings, check_runs
+from treepipe.executor.models.checkpoint import Checkpoint, check_same_vocabulary
+from treepipe.executor.models.offsets import check_offsets
+from treepipe.executor.models.prompts import load_texts, tokenize
+from treepipe.executor.models.sources import SourceSettings, check_runs
 from treepipe.files.section import Section
 from treepipe.files.toml_file import validated
 from treepipe.profiles.hit_ratio import CHAIN, chain_rounds

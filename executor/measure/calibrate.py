@@ -16,9 +16,6 @@ from typing import Any
 import torch
 
 from treepipe.core.errors import UserError
-from treepipe.executor.addresses import parse_address
-from treepipe.executor.computing import DTYPES, gpu_fault
-from treepipe.executor.fleet import Fleet
 from treepipe.executor.measure.acceptance import acceptance_profile, open_pair
 from treepipe.executor.measure.calibration import AcceptanceRecorder
 from treepipe.executor.measure.device import DeviceSession, device_profile
@@ -47,6 +44,9 @@ from treepipe.executor.measure.run import (
 from treepipe.executor.measure.subject import open_subject
 from treepipe.executor.measure.timing import Effort
 from treepipe.executor.measure.work import Bench, Points
+from treepipe.executor.models.computing import DTYPES, gpu_fault
+from treepipe.executor.run.fleet import Fleet
+from treepipe.executor.wire.addresses import parse_address
 from treepipe.files.outputs import write_file
 from treepipe.files.toml_file import toml_text, validated
 from treepipe.profiles.schema import LinkProfile

@@ -20,11 +20,11 @@ from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
 from treepipe.core.tree import split
 from treepipe.core.verification import DRAWN, Distribution, draw, target_distribution
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.computing import DTYPES
-from treepipe.executor.sources import SourceSettings, judged_sampling, open_source
-from treepipe.executor.stage_model import StageModel, TargetEnds
-from treepipe.executor.verifier import new_rule
+from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.models.computing import DTYPES
+from treepipe.executor.models.sources import SourceSettings, judged_sampling, open_source
+from treepipe.executor.models.stage_model import StageModel, TargetEnds
+from treepipe.executor.models.verifier import new_rule
 from treepipe.profiles.pool_file import Floats, PoolFile, Prompt, Table
 from treepipe.scenario.deployment import ONE_CORE, Compute
 from treepipe.scenario.making import provenance

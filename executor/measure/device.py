@@ -12,8 +12,6 @@ from typing import TypeAlias
 import torch
 
 from treepipe.core.errors import UserError
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.computing import memory_mib, peak_memory, runtime_mib
 from treepipe.executor.measure.sensors import find_sensor, measure_power
 from treepipe.executor.measure.subject import NamedModel, RandomCheckpoint, Subject
 from treepipe.executor.measure.timing import (
@@ -44,8 +42,10 @@ from treepipe.executor.measure.work import (
     peak_probes,
     sampling_probes,
 )
-from treepipe.executor.processor import Processor, software
-from treepipe.executor.stage_model import load_layer
+from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.models.computing import memory_mib, peak_memory, runtime_mib
+from treepipe.executor.models.stage_model import load_layer
+from treepipe.executor.wire.processor import Processor, software
 from treepipe.profiles.schema import (
     DeviceProfile,
     HeadTime,

@@ -21,9 +21,6 @@ import numpy.typing as npt
 import torch
 
 from treepipe.core.errors import RunError, UserError
-from treepipe.executor.clock import now_ms
-from treepipe.executor.control import LinkEnd, Measure, RoundTrips
-from treepipe.executor.mailbox import Gate, Inbox, Outbox, Ping
 from treepipe.executor.measure.timing import (
     Effort,
     HostClock,
@@ -33,8 +30,11 @@ from treepipe.executor.measure.timing import (
     WorkTimer,
     measured,
 )
-from treepipe.executor.processor import software
-from treepipe.executor.transport import ZeroMQ
+from treepipe.executor.wire.clock import now_ms
+from treepipe.executor.wire.control import LinkEnd, Measure, RoundTrips
+from treepipe.executor.wire.mailbox import Gate, Inbox, Outbox, Ping
+from treepipe.executor.wire.processor import software
+from treepipe.executor.wire.transport import ZeroMQ
 from treepipe.profiles.schema import LinkProfile, MeasuredOrigin
 from treepipe.progress import Progress, silent
 

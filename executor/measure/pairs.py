@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from treepipe.core.errors import RunError, UserError
-from treepipe.executor import control
-from treepipe.executor.fleet import Fleet
-from treepipe.executor.lines import ControlLines
-from treepipe.executor.mailbox import TOKEN_BYTES
 from treepipe.executor.measure.link import End, link_profile
 from treepipe.executor.measure.run import beside
-from treepipe.executor.transport import KeyPair
+from treepipe.executor.run.fleet import Fleet
+from treepipe.executor.run.lines import ControlLines
+from treepipe.executor.wire import control
+from treepipe.executor.wire.mailbox import TOKEN_BYTES
+from treepipe.executor.wire.transport import KeyPair
 from treepipe.profiles.schema import LinkProfile
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.faults import DEFAULT_TIMEOUT_MS

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from treepipe.core.errors import UserError
+from treepipe.executor.hosts.remote import ask_all
 from treepipe.executor.measure.requests import TEXTS, RunRequest
-from treepipe.executor.prompts import load_texts
-from treepipe.executor.remote import ask_all
+from treepipe.executor.models.prompts import load_texts
 from treepipe.files.outputs import check_outputs, claim_folder, write_file
 from treepipe.files.section import Section
 from treepipe.files.toml_file import toml_text

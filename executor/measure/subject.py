@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from treepipe.core.errors import UserError
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.families import AutoConfig, layer_shapes
 from treepipe.executor.measure.work import LAYERS, Bench
-from treepipe.executor.supported import read_config
+from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.models.families import AutoConfig, layer_shapes
+from treepipe.executor.models.supported import read_config
 from treepipe.profiles.library import LIBRARY, REFERENCE, load_model, profile_names
 from treepipe.profiles.shapes import Shape
 

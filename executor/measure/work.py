@@ -26,13 +26,13 @@ from treepipe.core.verification import (
     draw_without_replacement,
     target_distribution,
 )
-from treepipe.executor.cache import TreeCache
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.computing import DTYPES
-from treepipe.executor.draft_model import LanguageModelDraft
 from treepipe.executor.measure.timing import Probe
-from treepipe.executor.stage_model import Part, StageModel, TargetEnds
-from treepipe.executor.verifier import distribution_of, new_rule
+from treepipe.executor.models.cache import TreeCache
+from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.models.computing import DTYPES
+from treepipe.executor.models.draft_model import LanguageModelDraft
+from treepipe.executor.models.stage_model import Part, StageModel, TargetEnds
+from treepipe.executor.models.verifier import distribution_of, new_rule
 from treepipe.files.section import Count, Section
 from treepipe.scenario.deployment import Computed
 from treepipe.scenario.schema import SamplingSection

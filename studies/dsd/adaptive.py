@@ -12,9 +12,9 @@ from statistics import fmean
 
 import torch
 
-from treepipe.executor.controller import Controller
-from treepipe.executor.launch import Launch, prepare
 from treepipe.executor.measure.calibration import WholeModel
+from treepipe.executor.run.controller import Controller
+from treepipe.executor.run.launch import Launch, prepare
 from treepipe.progress import Progress
 from treepipe.results.metrics import METRIC, run_metrics
 from treepipe.studies.dsd.testbed import REGION_RATIO, T0_MS, Cell

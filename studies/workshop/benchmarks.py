@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from treepipe.executor.controller import Controller
-from treepipe.executor.launch import Launch, prepare
+from treepipe.executor.run.controller import Controller
+from treepipe.executor.run.launch import Launch, prepare
 from treepipe.results.sheet import Sheet, words
 from treepipe.results.show import ProgressBars, console, print_sheet
 from treepipe.results.trace import Trace

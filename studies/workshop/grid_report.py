@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from matplotlib.figure import Figure
 
-from treepipe.executor.processor import Processor, real_time_class
+from treepipe.executor.wire.processor import Processor, real_time_class
 from treepipe.results.plots import BLUE, GREY, LEGEND, ORANGE, clean
 from treepipe.results.result import write_json
 from treepipe.results.sheet import Column, Sheet

@@ -28,8 +28,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from treepipe.core.schedules import systems
-from treepipe.executor.launch import prepare
-from treepipe.executor.prompts import load_texts
+from treepipe.executor.models.prompts import load_texts
+from treepipe.executor.run.launch import prepare
 from treepipe.profiles.library import CALIBRATION, HELD_OUT
 from treepipe.progress import Progress
 from treepipe.results.metrics import METRICS

@@ -20,13 +20,13 @@ from zmq.auth import CURVE_ALLOW_ANY
 from zmq.auth.thread import ThreadAuthenticator
 
 from treepipe.core.messages import Flight, Segment
-from treepipe.executor.addresses import LOOPBACK
-from treepipe.executor.clock import now_ms
-from treepipe.executor.controller import Controller
-from treepipe.executor.fork_server import fork_server
-from treepipe.executor.launch import Launch
-from treepipe.executor.mailbox import TOKEN_BYTES, Gate, Inbox, Outbox
-from treepipe.executor.transport import KeyPair, ZeroMQ
+from treepipe.executor.hosts.fork_server import fork_server
+from treepipe.executor.run.controller import Controller
+from treepipe.executor.run.launch import Launch
+from treepipe.executor.wire.addresses import LOOPBACK
+from treepipe.executor.wire.clock import now_ms
+from treepipe.executor.wire.mailbox import TOKEN_BYTES, Gate, Inbox, Outbox
+from treepipe.executor.wire.transport import KeyPair, ZeroMQ
 from treepipe.results.trace import BUSY, Trace
 from treepipe.studies.workshop.simulator_speed import Figure, figure
 

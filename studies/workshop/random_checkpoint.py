@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from treepipe.executor.families import layer_shapes
 from treepipe.executor.measure.subject import RandomCheckpoint, open_model
+from treepipe.executor.models.families import layer_shapes
 from treepipe.profiles.library import REFERENCE
 
 DRAFTED = 2

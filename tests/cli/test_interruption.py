@@ -283,7 +283,7 @@ def test_children_started_in_the_shield_do_not_get_it() -> None:
 
 IMPORTING = """
 import sys
-from treepipe.executor.fork_server import fork_server
+from treepipe.executor.hosts.fork_server import fork_server
 fork_server(["imports_slowly"])
 sys.stdin.readline()
 """

@@ -48,7 +48,7 @@ class Longer(DraftParameters):
     [
         (MODEL, {"name": "Big-Model"}, "lower-case letters"),
         (MODEL, {"summary": ""}, "summary"),
-        (MODEL, {"opens": "treepipe.executor.draft_model"}, "is no MODULE:FUNCTION"),
+        (MODEL, {"opens": "treepipe.executor.models.draft_model"}, "is no MODULE:FUNCTION"),
         (MODEL, {"parameters": dict}, "subclass of DraftParameters"),
         (MODEL, {"parameters": Heavy}, "default 1.5 is more than its most value"),
         (MODEL, {"parameters": Elsewhere}, "key device is one of every draft server's"),
@@ -93,12 +93,12 @@ def test_nobody_else_knows_a_draft_source_by_name() -> None:
     # Bundled heads' folders are called so, what tells a head's shape, and kinds in files of others.
     core, scenario = "treepipe/core/drafter.py", "treepipe/scenario/placement.py"
     files = {"profiles/model_config.py", "profiles/quantization.py"}
-    assert knowing == {core, scenario, "executor/eagle3_head.py", *files}
+    assert knowing == {core, scenario, "executor/models/eagle3_head.py", *files}
 
 
 def test_what_opens_a_draft_is_there_and_reads_states_where_its_record_says_so() -> None:
     pytest.importorskip("torch")
-    from treepipe.executor.sources import opener
+    from treepipe.executor.models.sources import opener
 
     assert EAGLE.weights == EAGLE_HEAD
     predicted = [each for each in drafters().values() if each.opens is None]

@@ -25,13 +25,13 @@ from treepipe.core.schedules import systems
 from treepipe.core.stage import Prune
 from treepipe.core.stage_desk import Move, Place
 from treepipe.core.words import NodeNotes
-from treepipe.executor.block import BlockDraft
-from treepipe.executor.block_head import load_block_head
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.draft_model import LanguageModelDraft
-from treepipe.executor.draft_source import DraftSource
-from treepipe.executor.eagle import EagleDraft
-from treepipe.executor.stage_model import Part, StageModel, TargetEnds
+from treepipe.executor.models.block import BlockDraft
+from treepipe.executor.models.block_head import load_block_head
+from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.models.draft_model import LanguageModelDraft
+from treepipe.executor.models.draft_source import DraftSource
+from treepipe.executor.models.eagle import EagleDraft
+from treepipe.executor.models.stage_model import Part, StageModel, TargetEnds
 from treepipe.scenario.schema import ScheduleSection
 from treepipe.testing.hashed_lm import Choose, any_order
 from treepipe.testing.pipeline import TimelessPipeline

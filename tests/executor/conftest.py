@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from treepipe.executor.checkpoint import Checkpoint
+    from treepipe.executor.models.checkpoint import Checkpoint
 
 
 @pytest.fixture(scope="session")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    from treepipe.executor.checkpoint import Checkpoint
+    from treepipe.executor.models.checkpoint import Checkpoint
     from treepipe.testing.random_model import save_random_checkpoint
 
     folder = tmp_path_factory.mktemp("target")

@@ -16,7 +16,7 @@ from tests.worlds.changed import changed
 from tests.worlds.command_line import call, run_with
 from tests.worlds.deployments import PROMPT, small_deployment
 from tests.worlds.real_runs import assert_greedy, controller_of
-from treepipe.executor.controller import Controller
+from treepipe.executor.run.controller import Controller
 from treepipe.scenario.deployment import Deployment, RequestSpec
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import bernoulli_pool

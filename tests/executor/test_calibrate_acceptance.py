@@ -16,8 +16,6 @@ from tests.worlds.command_line import SCENARIO, Terminal
 from treepipe.core.drafts import drafters
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.measure.acceptance import open_pair
 from treepipe.executor.measure.calibrate import calibrate_acceptance
 from treepipe.executor.measure.calibration import (
@@ -29,7 +27,9 @@ from treepipe.executor.measure.calibration import (
     record_acceptance,
 )
 from treepipe.executor.measure.requests import AcceptanceRequest
-from treepipe.executor.sources import SourceSettings
+from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.models.eagle import EagleDraft
+from treepipe.executor.models.sources import SourceSettings
 from treepipe.profiles.library import check_file, find_acceptance
 from treepipe.profiles.pool_file import PoolFile
 from treepipe.scenario.schema import GREEDY, SourceSection

@@ -13,7 +13,7 @@ from tests.worlds.placed import A, B, C, scenario_at
 from treepipe import calibrate
 from treepipe.core.errors import UserError
 from treepipe.executor.measure.in_place import prompts_from_anywhere
-from treepipe.executor.prompts import load_texts
+from treepipe.executor.models.prompts import load_texts
 from treepipe.profiles.library import REFERENCE, load_device
 from treepipe.profiles.schema import DeviceProfile
 

@@ -11,12 +11,12 @@ import torch
 
 from tests.worlds.command_line import SCENARIO, Terminal, call
 from treepipe.core.verification import RULES
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.families import FAMILIES
 from treepipe.executor.measure.calibrate import calibrate_device
 from treepipe.executor.measure.requests import DeviceRequest
 from treepipe.executor.measure.subject import RandomCheckpoint
-from treepipe.executor.stage_model import load_layer
+from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.models.families import FAMILIES
+from treepipe.executor.models.stage_model import load_layer
 from treepipe.profiles.library import check_file, find_model, load_device, profile_names
 from treepipe.profiles.schema import DeviceProfile
 from treepipe.results.show import ProgressBars

@@ -12,11 +12,11 @@ import pytest
 from tests.worlds.command_line import Terminal
 from tests.worlds.hosts import PORT, namespaces, serving, skip_without_namespaces
 from tests.worlds.placed import scenario_at
-from treepipe.executor.clock import now_ms
-from treepipe.executor.crew import Crew
-from treepipe.executor.processor import Processor
-from treepipe.executor.remote import status
-from treepipe.executor.transport import KeyPair
+from treepipe.executor.hosts.remote import status
+from treepipe.executor.run.crew import Crew
+from treepipe.executor.wire.clock import now_ms
+from treepipe.executor.wire.processor import Processor
+from treepipe.executor.wire.transport import KeyPair
 from treepipe.profiles.library import check_file, find_host, find_link
 from treepipe.scenario.scenario import Scenario
 

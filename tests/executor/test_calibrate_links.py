@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.worlds.command_line import SCENARIO, Terminal
 from tests.worlds.hosts import serving
 from treepipe.core.errors import RunError
-from treepipe.executor.mailbox import Ping
+from treepipe.executor.hosts.remote import status
 from treepipe.executor.measure import link
 from treepipe.executor.measure.calibrate import calibrate_links
 from treepipe.executor.measure.link import (
@@ -27,7 +27,7 @@ from treepipe.executor.measure.link import (
 )
 from treepipe.executor.measure.requests import LinksRequest
 from treepipe.executor.measure.timing import Effort, Samples
-from treepipe.executor.remote import status
+from treepipe.executor.wire.mailbox import Ping
 from treepipe.physics.timing import LinkTimes
 from treepipe.physics.transfers import Wire
 from treepipe.profiles.library import check_file, find_link

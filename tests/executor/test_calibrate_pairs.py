@@ -21,11 +21,7 @@ from tests.worlds.command_line import Terminal
 from tests.worlds.placed import STAGES, A, B, C, scenario_at
 from treepipe.core.errors import RunError, UserError
 from treepipe.core.messages import Close
-from treepipe.executor import remote
-from treepipe.executor.addresses import LOOPBACK
-from treepipe.executor.clock import now_ms
-from treepipe.executor.control import ANSWERS, LinkEnd, Measure
-from treepipe.executor.mailbox import TOKEN_BYTES, Outbox, Ping
+from treepipe.executor.hosts import remote
 from treepipe.executor.measure import calibrate, link
 from treepipe.executor.measure.link import (
     SIZES,
@@ -43,7 +39,11 @@ from treepipe.executor.measure.pairs import (
     with_pairs,
 )
 from treepipe.executor.measure.run import write_profile
-from treepipe.executor.transport import KeyPair, ZeroMQ
+from treepipe.executor.wire.addresses import LOOPBACK
+from treepipe.executor.wire.clock import now_ms
+from treepipe.executor.wire.control import ANSWERS, LinkEnd, Measure
+from treepipe.executor.wire.mailbox import TOKEN_BYTES, Outbox, Ping
+from treepipe.executor.wire.transport import KeyPair, ZeroMQ
 from treepipe.files.toml_file import read_toml
 from treepipe.profiles.schema import LinkProfile, MeasuredOrigin
 from treepipe.scenario.resolve import resolve
@@ -128,7 +128,7 @@ def test_all_workers_are_asked_before_anything_is_loaded(
     command: tuple[str, ...], terminal: Terminal
 ) -> None:
     terminal.monkeypatch.setattr(remote, "LOOK_S", 0.05)
-    terminal.monkeypatch.setattr("treepipe.executor.launch.prepare", None)
+    terminal.monkeypatch.setattr("treepipe.executor.run.launch.prepare", None)
     path = scenario_at(terminal.folder, "127.0.0.1:1", *3 * ["127.0.0.1:2"])
     text = path.read_text().replace("{ device", '{ host = "far", device')
     path.write_text(text.replace("[[drafts]]", '[[drafts]]\nhost = "near"'))

@@ -16,8 +16,8 @@ from treepipe.core.captures import NORMED
 from treepipe.core.errors import UserError
 from treepipe.core.messages import HEADER_BYTES, ROW_BYTES, Flight, Through, Verified
 from treepipe.core.system import Ends
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.draft_worker import DraftWorker
+from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.run.draft_worker import DraftWorker
 from treepipe.scenario.deployment import Roles
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario

@@ -16,10 +16,10 @@ from transformers import AutoModelForCausalLM
 
 from tests.worlds.tiny_models import change, greedy, save_head, save_tokenizer
 from treepipe.core.errors import UserError
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.eagle_head import load_head
 from treepipe.executor.measure.calibration import WholeModel
-from treepipe.executor.prompts import tokenize
+from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.models.eagle_head import load_head
+from treepipe.executor.models.prompts import tokenize
 from treepipe.scenario.deployment import Compute
 from treepipe.testing.random_model import CONFIGS, save_random_checkpoint
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treepipe.core.messages import Close
-from treepipe.executor.activity import ActivityLog
-from treepipe.executor.clock import LAG_MS, DeviceClock, now_ms, wait_until
-from treepipe.executor.mailbox import Envelope, Inbox, header
-from treepipe.executor.transport import ZeroMQ
+from treepipe.executor.run.activity import ActivityLog
+from treepipe.executor.wire.clock import LAG_MS, DeviceClock, now_ms, wait_until
+from treepipe.executor.wire.mailbox import Envelope, Inbox, header
+from treepipe.executor.wire.transport import ZeroMQ
 from treepipe.physics.timing import PortLoad
 
 # --- the clock of an emulated device -------------------------------------------------------------

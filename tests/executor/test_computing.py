@@ -13,12 +13,12 @@ from tests.worlds.command_line import Terminal, run_with
 from tests.worlds.tiny_models import greedy, parameter_bytes
 from treepipe.core.messages import NO_PARENT, Flight, Segment
 from treepipe.core.protocol import DraftPass
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.computing import DTYPES, DeviceTransfer, fault_of, gpu_fault, use
-from treepipe.executor.mailbox import Gate, Inbox, Outbox
 from treepipe.executor.measure.calibration import WholeModel
-from treepipe.executor.sources import SourceSettings, open_source
-from treepipe.executor.transport import ZeroMQ
+from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.models.computing import DTYPES, DeviceTransfer, fault_of, gpu_fault, use
+from treepipe.executor.models.sources import SourceSettings, open_source
+from treepipe.executor.wire.mailbox import Gate, Inbox, Outbox
+from treepipe.executor.wire.transport import ZeroMQ
 from treepipe.scenario.deployment import COMPUTED, ONE_CORE, Compute, Computed
 from treepipe.scenario.schema import SamplingSection, SourceSection
 from treepipe.testing.random_model import save_random_checkpoint

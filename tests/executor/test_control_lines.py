@@ -17,14 +17,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worlds.deployments import small_deployment, worker_roles
-from treepipe.executor import pulse
-from treepipe.executor.control import ANSWERS, ORDERS, Ask, Holdings, Lacks, Listen, Loaded, Notes
-from treepipe.executor.crew import Crew
-from treepipe.executor.fork_server import WorkerLines
-from treepipe.executor.frames import HEAD, Frames
-from treepipe.executor.lines import ControlLines
-from treepipe.executor.pulse import LostWorkerError
-from treepipe.executor.session import AT_WORK
+from treepipe.executor.hosts.fork_server import WorkerLines
+from treepipe.executor.run import pulse
+from treepipe.executor.run.crew import Crew
+from treepipe.executor.run.lines import ControlLines
+from treepipe.executor.run.pulse import LostWorkerError
+from treepipe.executor.wire.control import (
+    ANSWERS,
+    ORDERS,
+    Ask,
+    Holdings,
+    Lacks,
+    Listen,
+    Loaded,
+    Notes,
+)
+from treepipe.executor.wire.frames import HEAD, Frames
+from treepipe.executor.wire.session import AT_WORK
 from treepipe.results.trace import Span
 from treepipe.scenario.faults import Faults
 
@@ -97,7 +106,7 @@ class _World:
         self.ms = 0.0
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(pulse, "now_ms", lambda: self.ms)
-        patch.setattr("treepipe.executor.lines.now_ms", lambda: self.ms)
+        patch.setattr("treepipe.executor.run.lines.now_ms", lambda: self.ms)
         self.heard = list[tuple[str, Any]]()
         self.lines = ControlLines(TIMEOUT_MS, {Loaded: lambda *news: self.heard.append(news)})
         stack.callback(self.lines.close)

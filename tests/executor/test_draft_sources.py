@@ -23,15 +23,15 @@ from treepipe.core.captures import NORMED
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
 from treepipe.core.requests import LIVES
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.controller import Controller
-from treepipe.executor.draft_memory import stream
-from treepipe.executor.draft_model import LanguageModelDraft
-from treepipe.executor.eagle import EagleDraft
-from treepipe.executor.eagle_head import load_head
 from treepipe.executor.measure.calibration import WholeModel
-from treepipe.executor.packed import LEAST_BYTES, PackedLinear, can_pack
-from treepipe.executor.stage_model import TargetEnds
+from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.models.draft_memory import stream
+from treepipe.executor.models.draft_model import LanguageModelDraft
+from treepipe.executor.models.eagle import EagleDraft
+from treepipe.executor.models.eagle_head import load_head
+from treepipe.executor.models.packed import LEAST_BYTES, PackedLinear, can_pack
+from treepipe.executor.models.stage_model import TargetEnds
+from treepipe.executor.run.controller import Controller
 from treepipe.testing.random_model import VOCABULARY, save_random_checkpoint
 
 TEXT = (3, 9, 27, 20, 60, 58, 52, 34)

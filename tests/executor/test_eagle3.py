@@ -23,9 +23,9 @@ from treepipe.core.errors import UserError
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
 from treepipe.core.schedules import systems
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.eagle3 import Eagle3Draft
-from treepipe.executor.offsets import (
+from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.models.eagle3 import Eagle3Draft
+from treepipe.executor.models.offsets import (
     CLEARLY,
     PLACES,
     OffsetTrial,

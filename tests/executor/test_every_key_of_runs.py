@@ -17,9 +17,9 @@ import pytest
 from tests.worlds.changed import changed
 from tests.worlds.every_key import PLAIN, USUAL, Key, Outcome, check_heard, every_key, situated
 from treepipe.core.errors import UserError
-from treepipe.executor import launch
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.execute import run_warnings
+from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.run import launch
+from treepipe.executor.run.execute import run_warnings
 from treepipe.scenario.scenario import Scenario
 
 KEYS = every_key(USUAL)

@@ -26,10 +26,10 @@ from tests.worlds.examples import THOROUGH
 from tests.worlds.hosts import free_port
 from tests.worlds.real_runs import assert_greedy
 from treepipe.core.messages import Beat, Close, Flight, MessageLimits, Segment, Word
-from treepipe.executor.addresses import LOOPBACK
-from treepipe.executor.clock import now_ms
-from treepipe.executor.controller import Controller
-from treepipe.executor.mailbox import (
+from treepipe.executor.run.controller import Controller
+from treepipe.executor.wire.addresses import LOOPBACK
+from treepipe.executor.wire.clock import now_ms
+from treepipe.executor.wire.mailbox import (
     KINDS,
     MOST_WAITING,
     TOKEN_BYTES,
@@ -39,7 +39,7 @@ from treepipe.executor.mailbox import (
     Outbox,
     Ping,
 )
-from treepipe.executor.transport import ZeroMQ
+from treepipe.executor.wire.transport import ZeroMQ
 from treepipe.results.trace import Trace
 from treepipe.testing.random_model import VOCABULARY
 

@@ -32,19 +32,8 @@ from tests.worlds.hosts import at, free_port
 from treepipe.core.errors import UserError
 from treepipe.core.messages import Flight, Segment
 from treepipe.core.schedules import systems
-from treepipe.executor import session
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.clock import Offset, Reading, now_ms
-from treepipe.executor.codec import BrokenRecordError, Codec
-from treepipe.executor.control import ANSWERS, ORDERS, Become, Connect, LinkEnd, Open
-from treepipe.executor.copies import NeededCheckpoint, digest_of
-from treepipe.executor.crew import Crew
-from treepipe.executor.daemon import MOST_LEFT_BYTES, Daemon, _Role
-from treepipe.executor.draft_worker import DraftWorker
-from treepipe.executor.fleet import Clocks, Fleet
-from treepipe.executor.frames import Frames
-from treepipe.executor.mailbox import TOKEN_BYTES, Gate, Inbox, Outbox
-from treepipe.executor.remote import (
+from treepipe.executor.hosts.daemon import MOST_LEFT_BYTES, Daemon, _Role
+from treepipe.executor.hosts.remote import (
     RemoteHost,
     RemoteProcess,
     SilentHostError,
@@ -52,8 +41,19 @@ from treepipe.executor.remote import (
     connection,
     status,
 )
-from treepipe.executor.session import AT_WORK, FROM_COORDINATOR, FROM_DAEMON
-from treepipe.executor.transport import KeyPair, ZeroMQ
+from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.models.copies import NeededCheckpoint, digest_of
+from treepipe.executor.run.crew import Crew
+from treepipe.executor.run.draft_worker import DraftWorker
+from treepipe.executor.run.fleet import Clocks, Fleet
+from treepipe.executor.wire import session
+from treepipe.executor.wire.clock import Offset, Reading, now_ms
+from treepipe.executor.wire.codec import BrokenRecordError, Codec
+from treepipe.executor.wire.control import ANSWERS, ORDERS, Become, Connect, LinkEnd, Open
+from treepipe.executor.wire.frames import Frames
+from treepipe.executor.wire.mailbox import TOKEN_BYTES, Gate, Inbox, Outbox
+from treepipe.executor.wire.session import AT_WORK, FROM_COORDINATOR, FROM_DAEMON
+from treepipe.executor.wire.transport import KeyPair, ZeroMQ
 from treepipe.physics.timing import LinkTimes, ServiceTable, TimeTable
 from treepipe.profiles.library import REFERENCE
 from treepipe.results.trace import Span
@@ -276,9 +276,9 @@ class _World(Daemon):
 @pytest.fixture
 def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[_World]:
     """Its processes end as soon as they are killed."""
-    monkeypatch.setattr("treepipe.executor.daemon.end_process", lambda process: -9)
+    monkeypatch.setattr("treepipe.executor.hosts.daemon.end_process", lambda process: -9)
     made = _World()
-    monkeypatch.setattr("treepipe.executor.daemon.now_ms", lambda: made.ms)
+    monkeypatch.setattr("treepipe.executor.hosts.daemon.now_ms", lambda: made.ms)
     with made.far:
         yield made
     made.close()
@@ -368,12 +368,12 @@ def test_a_daemon_without_descriptors_declines(
     """As many connections of strangers as it may hold take all of them."""
     daemon.hears(b"one", HELLO)
     daemon._descriptors = SimpleNamespace(all_of_them=nullcontext)  # type: ignore[assignment]
-    monkeypatch.setattr("treepipe.executor.daemon.fork_server", lambda: None)
+    monkeypatch.setattr("treepipe.executor.hosts.daemon.fork_server", lambda: None)
 
     def none_left() -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr("treepipe.executor.fork_server.socket.socketpair", none_left)
+    monkeypatch.setattr("treepipe.executor.hosts.fork_server.socket.socketpair", none_left)
     found = daemon.hears(b"one", session.Start("draft0"))
     assert found == session.Declined("draft0 cannot be started: Too many open files")
     assert isinstance(daemon.hears(b"two", session.HowAreYou()), session.Status)
@@ -489,8 +489,8 @@ def test_a_spare_that_is_there_only_later_is_found(
     pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is silent when a run meets its hosts, and is told of until it answers."""
-    monkeypatch.setattr("treepipe.executor.fleet.SPARE_S", 0.2)
-    monkeypatch.setattr("treepipe.executor.remote.LOOK_S", 0.05)
+    monkeypatch.setattr("treepipe.executor.run.fleet.SPARE_S", 0.2)
+    monkeypatch.setattr("treepipe.executor.hosts.remote.LOOK_S", 0.05)
     port = free_port()
     address = f"127.0.0.1:{port}"
     with closing(fleet_at(pair, {}, address)) as fleet:

@@ -31,9 +31,9 @@ from tests.worlds.real_runs import LONG, SHORT, TIMEOUT_MS, assert_greedy, one_b
 from treepipe.core.errors import RunError, UserError
 from treepipe.core.failover import FaultKind
 from treepipe.core.schedules import systems
-from treepipe.executor.controller import Controller, RunEndedError
-from treepipe.executor.remote import RemoteHost, status
-from treepipe.executor.transport import KeyPair
+from treepipe.executor.hosts.remote import RemoteHost, status
+from treepipe.executor.run.controller import Controller, RunEndedError
+from treepipe.executor.wire.transport import KeyPair
 from treepipe.scenario.deployment import Placed
 from treepipe.scenario.faults import Faults, Injected
 

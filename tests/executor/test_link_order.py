@@ -14,11 +14,11 @@ from tests.worlds.any_section import SCHEDULES, sections
 from tests.worlds.examples import examples
 from treepipe.core.messages import Beat, Close, Flight, Message, Through
 from treepipe.core.protocol import Started
-from treepipe.executor.addresses import LOOPBACK
-from treepipe.executor.clock import now_ms
-from treepipe.executor.link_order import FAR, LATE_MS, MOST_EARLY, TWICE, LinkOrder
-from treepipe.executor.mailbox import TOKEN_BYTES, Gate, Inbox, Outbox
-from treepipe.executor.transport import ZeroMQ
+from treepipe.executor.wire.addresses import LOOPBACK
+from treepipe.executor.wire.clock import now_ms
+from treepipe.executor.wire.link_order import FAR, LATE_MS, MOST_EARLY, TWICE, LinkOrder
+from treepipe.executor.wire.mailbox import TOKEN_BYTES, Gate, Inbox, Outbox
+from treepipe.executor.wire.transport import ZeroMQ
 from treepipe.scenario.schema import ScheduleSection
 from treepipe.testing.hashed_lm import DRAFTS, any_order, greedy, target
 from treepipe.testing.pipeline import Event, TimelessPipeline

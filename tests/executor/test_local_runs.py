@@ -23,11 +23,11 @@ from treepipe.core.cache_room import PAGE
 from treepipe.core.messages import Flight
 from treepipe.core.system import Ends
 from treepipe.core.verification import Adaptive, Sampling, target_distribution
-from treepipe.executor import launch
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.draft_worker import DraftWorker
 from treepipe.executor.measure.calibration import WholeModel
-from treepipe.executor.verifier import new_rule
+from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.models.verifier import new_rule
+from treepipe.executor.run import launch
+from treepipe.executor.run.draft_worker import DraftWorker
 from treepipe.scenario.deployment import RequestSpec, Room
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import SamplingSection

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
-from treepipe.executor.draft_source import DraftSource, Passes
-from treepipe.executor.hybrid import HybridDraft
-from treepipe.executor.ngram import BACKOFF, PromptLookupDraft
+from treepipe.executor.models.draft_source import DraftSource, Passes
+from treepipe.executor.models.hybrid import HybridDraft
+from treepipe.executor.models.ngram import BACKOFF, PromptLookupDraft
 
 WORDS = 6
 

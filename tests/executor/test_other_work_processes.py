@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from treepipe.executor.processor import OtherWork
+from treepipe.executor.wire.processor import OtherWork
 
 pytestmark = pytest.mark.processes
 

@@ -12,11 +12,18 @@ from torch import nn
 
 from tests.worlds.examples import examples
 from tests.worlds.tiny_models import greedy
-from treepipe.executor.checkpoint import Checkpoint
 from treepipe.executor.measure.calibration import WholeModel
-from treepipe.executor.packed import LEAST_BYTES, PackedLinear, can_pack, linear, pack, warm_up
-from treepipe.executor.stage_model import StageModel, TargetEnds
-from treepipe.executor.widening import write_wider
+from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.models.packed import (
+    LEAST_BYTES,
+    PackedLinear,
+    can_pack,
+    linear,
+    pack,
+    warm_up,
+)
+from treepipe.executor.models.stage_model import StageModel, TargetEnds
+from treepipe.executor.models.widening import write_wider
 from treepipe.testing.random_model import save_random_checkpoint
 
 torch.set_num_threads(1)

@@ -25,7 +25,7 @@ from tests.worlds.examples import THOROUGH
 from tests.worlds.hosts import free_port
 from tests.worlds.real_runs import assert_greedy, assert_no_faster, controller_of
 from treepipe.core.errors import RunError
-from treepipe.executor.controller import Controller
+from treepipe.executor.run.controller import Controller
 from treepipe.results.metrics import utilization
 from treepipe.results.where import shares
 from treepipe.scenario.deployment import RequestSpec

@@ -25,13 +25,13 @@ from tests.worlds.real_runs import (
     run_once,
 )
 from treepipe.core.messages import Close
-from treepipe.executor.addresses import LOOPBACK
-from treepipe.executor.clock import now_ms
-from treepipe.executor.controller import Controller, RunEndedError
-from treepipe.executor.crew import Crew
-from treepipe.executor.fork_server import fork_server
-from treepipe.executor.mailbox import Outbox
-from treepipe.executor.transport import ZeroMQ
+from treepipe.executor.hosts.fork_server import fork_server
+from treepipe.executor.run.controller import Controller, RunEndedError
+from treepipe.executor.run.crew import Crew
+from treepipe.executor.wire.addresses import LOOPBACK
+from treepipe.executor.wire.clock import now_ms
+from treepipe.executor.wire.mailbox import Outbox
+from treepipe.executor.wire.transport import ZeroMQ
 from treepipe.scenario.deployment import Deployment, RequestSpec
 from treepipe.scenario.faults import Injected
 

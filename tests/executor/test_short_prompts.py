@@ -18,10 +18,10 @@ from tests.worlds.tiny_models import save_block_head
 from treepipe.core.captures import NORMED
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.eagle import EagleDraft
-from treepipe.executor.eagle3 import Eagle3Draft
-from treepipe.executor.offsets import head_settings
+from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.models.eagle import EagleDraft
+from treepipe.executor.models.eagle3 import Eagle3Draft
+from treepipe.executor.models.offsets import head_settings
 from treepipe.scenario.deployment import RequestSpec
 
 SOURCES = ("model", "eagle", "eagle3", "block", "ngram", "hybrid")

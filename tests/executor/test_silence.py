@@ -31,12 +31,13 @@ from tests.worlds.tiny_models import greedy
 from treepipe.core.errors import RunError
 from treepipe.core.failover import FaultKind
 from treepipe.core.requests import RequestTrace
-from treepipe.executor import execute as execute_module
-from treepipe.executor import fork_server, pulse
-from treepipe.executor.addresses import LOOPBACK
-from treepipe.executor.controller import Controller, RunEndedError
-from treepipe.executor.pulse import LostWorkerError, Pulse, Watch
-from treepipe.executor.session import AT_WORK, IDLE
+from treepipe.executor.hosts import fork_server
+from treepipe.executor.run import execute as execute_module
+from treepipe.executor.run import pulse
+from treepipe.executor.run.controller import Controller, RunEndedError
+from treepipe.executor.run.pulse import LostWorkerError, Pulse, Watch
+from treepipe.executor.wire.addresses import LOOPBACK
+from treepipe.executor.wire.session import AT_WORK, IDLE
 from treepipe.results.recording import RecordedRequest, Recording
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import SWITCH
@@ -220,7 +221,7 @@ def test_it_imports_while_its_parent_does(monkeypatch: pytest.MonkeyPatch) -> No
 
 CHILDREN = """
 import os, signal
-from treepipe.executor.fork_server import end_with_fork_server
+from treepipe.executor.hosts.fork_server import end_with_fork_server
 
 def stopped():
     end_with_fork_server()
@@ -234,7 +235,7 @@ def waiting():
 STOPPED_CHILD = """
 import time
 from children import stopped
-from treepipe.executor.fork_server import fork_server, start
+from treepipe.executor.hosts.fork_server import fork_server, start
 
 if __name__ == "__main__":
     process = fork_server([]).Process(target=stopped)
@@ -286,8 +287,8 @@ import gc, os, signal, sys
 from multiprocessing import forkserver
 from children import waiting
 from treepipe.core.errors import RunError
-from treepipe.executor import fork_server as module
-from treepipe.executor.fork_server import end_process, fork_server, start
+from treepipe.executor.hosts import fork_server as module
+from treepipe.executor.hosts.fork_server import end_process, fork_server, start
 
 def descriptors():
     return len(os.listdir("/proc/self/fd"))

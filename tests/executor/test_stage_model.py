@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tests.worlds.examples import examples
 from tests.worlds.tiny_models import parameter_bytes
 from treepipe.core.messages import NO_PARENT
-from treepipe.executor.cache import TreeCache
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.families import fixed_rotary
 from treepipe.executor.measure.calibration import WholeModel
-from treepipe.executor.stage_model import Rotations, StageModel
+from treepipe.executor.models.cache import TreeCache
+from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.models.families import fixed_rotary
+from treepipe.executor.models.stage_model import Rotations, StageModel
 from treepipe.testing.random_model import save_random_checkpoint
 
 torch.set_num_threads(1)

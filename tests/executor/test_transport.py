@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from treepipe.executor.addresses import LOOPBACK
-from treepipe.executor.transport import ZeroMQ
+from treepipe.executor.wire.addresses import LOOPBACK
+from treepipe.executor.wire.transport import ZeroMQ
 
 
 def arrives_while_computing() -> bool:

@@ -26,6 +26,8 @@ ROOMS = (
     *("sweeps", "testing", "cli"),
     *LINKED,
 )
+FLOORS = ("models", "wire", "hosts", "run")
+"""Of the executor, from below."""
 STUDIED = {
     *("core.errors", "core.schedules", "physics.timing", "sim.points", "sim.theory"),
     *("planner.cluster", "planner.plan"),
@@ -112,6 +114,18 @@ def test_files_form_no_cycle() -> None:
     assert len(named) > 250
     above = {name: (modules(file) & named.keys()) - {name} for name, file in named.items()}
     TopologicalSorter(above).prepare()  # raises CycleError, which names the files
+
+
+@pytest.mark.parametrize("place", range(len(FLOORS)))
+def test_a_floor_of_the_executor_imports_those_below_alone(place: int) -> None:
+    """Inside functions and for type checkers, too. A worker's body alone knows that it may be an
+    end of a measured link."""
+    above = {*FLOORS[place + 1 :], "measure"}
+    for file in (ROOT / "executor" / FLOORS[place]).rglob("*.py"):
+        parts = [name.split(".") for name in modules(file)]
+        used = {part[2] for part in parts if part[:2] == ["treepipe", "executor"] and part[2:]}
+        allowed = {"measure"} if file.name == "worker.py" else set()
+        assert not (used & above) - allowed, file
 
 
 def test_nothing_that_is_installed_imports_the_workshop() -> None:

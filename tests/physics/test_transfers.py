@@ -16,7 +16,7 @@ from tests.worlds.changed import changed
 from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.real_runs import assert_no_faster
 from tests.worlds.tiny_models import greedy
-from treepipe.executor.controller import Controller
+from treepipe.executor.run.controller import Controller
 from treepipe.physics.timing import LinkTimes
 from treepipe.physics.transfers import Resources, TransferQueue, Wire
 from treepipe.results.trace import Trace

@@ -19,7 +19,7 @@ from tests.worlds.timed_pipeline import (
     run,
     static,
 )
-from treepipe.executor.controller import Controller
+from treepipe.executor.run.controller import Controller
 from treepipe.physics.timing import DeviceTimes, ServiceTable, TimeTable
 from treepipe.results.metrics import run_metrics
 from treepipe.results.trace import Span, Trace

@@ -424,7 +424,7 @@ def test_a_host_is_shared_by_all_that_name_it() -> None:
     assert box.capacity == 2
     assert box.contended
     assert deployment.roles.machine("pipeline0.stage4").roles == ("pipeline0.stage4",)
-    from treepipe.executor.launch import prepare
+    from treepipe.executor.run.launch import prepare
 
     with pytest.raises(UserError, match=r"share host 'box' of capacity 1.*hosts.box.capacity to 3"):
         prepare(demo(HOSTS))

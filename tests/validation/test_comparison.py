@@ -10,8 +10,8 @@ import pytest
 from tests.worlds.made_runs import POOL, SMALL, judged, made_deployment, say
 from treepipe.core.draft_work import Turn
 from treepipe.core.requests import RequestTrace
-from treepipe.executor.launch import shared_roles
-from treepipe.executor.processor import Processor, is_this_machine
+from treepipe.executor.run.launch import shared_roles
+from treepipe.executor.wire.processor import Processor, is_this_machine
 from treepipe.results.metrics import run_metrics
 from treepipe.results.trace import Span, Trace, steady
 from treepipe.scenario.scenario import Scenario

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from treepipe.executor.computing import gpu_fault
-from treepipe.executor.widening import write_wider
+from treepipe.executor.models.computing import gpu_fault
+from treepipe.executor.models.widening import write_wider
 from treepipe.library import silent
 from treepipe.profiles.library import REFERENCE
 from treepipe.scenario.scenario import Scenario

@@ -60,7 +60,7 @@ def on_one_host(text: str) -> str:
 ROOT = Path(__file__).parents[2]
 WORK = {
     "simulate": "treepipe.sim.predict.predict",
-    "run": "treepipe.executor.execute.execute",
+    "run": "treepipe.executor.run.execute.execute",
     "validate": "treepipe.validation.comparison.compared",
     "plan": "treepipe.planner.halving.rank",
     "sweep": "treepipe.sweeps.sweep.carry_out",

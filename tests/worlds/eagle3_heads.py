@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch.nn.functional import scaled_dot_product_attention, silu
 
-from treepipe.executor.checkpoint import Checkpoint
+from treepipe.executor.models.checkpoint import Checkpoint
 
 Weights = dict[str, torch.Tensor]
 HEADS, KV, SIZE, EPS = 4, 2, 6, 1e-5

@@ -22,12 +22,12 @@ import psutil
 import pytest
 
 from tests.worlds.changed import changed
-from treepipe.executor import daemon as daemon_module
-from treepipe.executor.addresses import LOOPBACK
-from treepipe.executor.daemon import Daemon
-from treepipe.executor.fork_server import end_with_fork_server, fork_server, start
-from treepipe.executor.remote import status
-from treepipe.executor.transport import KeyPair
+from treepipe.executor.hosts import daemon as daemon_module
+from treepipe.executor.hosts.daemon import Daemon
+from treepipe.executor.hosts.fork_server import end_with_fork_server, fork_server, start
+from treepipe.executor.hosts.remote import status
+from treepipe.executor.wire.addresses import LOOPBACK
+from treepipe.executor.wire.transport import KeyPair
 from treepipe.scenario.deployment import Deployment, Placed
 
 PORT = 5600

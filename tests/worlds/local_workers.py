@@ -16,12 +16,12 @@ from tests.worlds.deployments import worker_roles
 from tests.worlds.tiny_models import greedy
 from treepipe.core.recovery import Journal
 from treepipe.core.requests import Assignment
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.control import ANSWERS, Finished, Open
-from treepipe.executor.draft_worker import DraftWorker
-from treepipe.executor.mailbox import Envelope, Received
-from treepipe.executor.role import RoleSettings
-from treepipe.executor.stage_worker import StageWorker
+from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.run.draft_worker import DraftWorker
+from treepipe.executor.run.stage_worker import StageWorker
+from treepipe.executor.wire.control import ANSWERS, Finished, Open
+from treepipe.executor.wire.mailbox import Envelope, Received
+from treepipe.executor.wire.role import RoleSettings
 from treepipe.results.recording import Recording
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.schema import SourceSection

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.worlds.deployments import PROMPT, worker_roles
 from tests.worlds.tiny_models import greedy
-from treepipe.executor.controller import Controller
+from treepipe.executor.run.controller import Controller
 from treepipe.results.metrics import run_metrics
 from treepipe.results.recording import Recording
 from treepipe.results.trace import Trace

@@ -14,10 +14,10 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from treepipe.executor.block_head import BlockHead, BlockLayout
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.eagle_head import EagleHead
-from treepipe.executor.stage_model import StageModel
+from treepipe.executor.models.block_head import BlockHead, BlockLayout
+from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.models.eagle_head import EagleHead
+from treepipe.executor.models.stage_model import StageModel
 from treepipe.testing.random_model import VOCABULARY
 
 WEIGHTS = "model.safetensors"

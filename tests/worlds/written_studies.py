@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.worlds.greys import alike
-from treepipe.executor.prompts import load_texts
+from treepipe.executor.models.prompts import load_texts
 from treepipe.studies import study
 from treepipe.studies.study import StudyResult
 

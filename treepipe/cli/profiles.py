@@ -66,8 +66,8 @@ def check_(
 ) -> None:
     """Try whether a head reads the states of the target that it was trained on."""
     need_executor("treepipe profiles check")
-    from treepipe.executor.checkpoint import Checkpoint
-    from treepipe.executor.offsets import head_settings, measure_offsets, refuse
+    from treepipe.executor.models.checkpoint import Checkpoint
+    from treepipe.executor.models.offsets import head_settings, measure_offsets, refuse
     from treepipe.results.show import console
 
     offsets = measure_offsets(head_settings(head, *settings or ()), Checkpoint.open(target))

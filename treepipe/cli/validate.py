@@ -91,7 +91,7 @@ def _entries(
     with ProgressBars(asked.quiet) as say:
         if asked.measured is not None:
             return [measured_entry(s, asked.measured, say) for s in scenarios.values()], {}
-        from treepipe.executor.remote import ask_all
+        from treepipe.executor.hosts.remote import ask_all
 
         for each in scenarios.values():
             ask_all(each.workers, each.key_file)

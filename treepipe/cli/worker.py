@@ -62,16 +62,16 @@ def worker(asked: WorkerOptions) -> None:
 
 
 def _make_key(path: Path) -> None:
-    from treepipe.executor.transport import KeyPair
+    from treepipe.executor.wire.transport import KeyPair
 
     KeyPair.new().save(path)
     typer.echo(f"{path}: a new key; copy it to the coordinator and to every worker's host")
 
 
 def _show_status(address: str, key_file: Path | None) -> None:
-    from treepipe.executor.addresses import parse_address
-    from treepipe.executor.remote import status
-    from treepipe.executor.transport import KeyPair
+    from treepipe.executor.hosts.remote import status
+    from treepipe.executor.wire.addresses import parse_address
+    from treepipe.executor.wire.transport import KeyPair
 
     parse_address(address, "--status")
     found = status(address, None if key_file is None else KeyPair.load(key_file))
@@ -84,9 +84,9 @@ def _show_status(address: str, key_file: Path | None) -> None:
 
 
 def _serve(address: str, key_file: Path | None, models: Path | None) -> None:
-    from treepipe.executor.addresses import parse_address
-    from treepipe.executor.daemon import Daemon
-    from treepipe.executor.transport import KeyPair
+    from treepipe.executor.hosts.daemon import Daemon
+    from treepipe.executor.wire.addresses import parse_address
+    from treepipe.executor.wire.transport import KeyPair
 
     host, port = parse_address(address, "--listen")
     key = None if key_file is None else KeyPair.load(key_file)

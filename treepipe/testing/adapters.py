@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
 
 from treepipe.core.messages import NO_PARENT
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.stage_model import StageModel, TargetEnds
+from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.models.stage_model import StageModel, TargetEnds
 from treepipe.testing.random_model import VOCABULARY, save_random_checkpoint
 from treepipe.testing.tree_executor import Logits, TreeExecutor
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 from treepipe.core.errors import UserError
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.launch import Launch
 from treepipe.executor.measure.calibration import Texts, record_acceptance
-from treepipe.executor.prompts import load_texts, tokenize
-from treepipe.executor.sources import SourceSettings
+from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.models.prompts import load_texts, tokenize
+from treepipe.executor.models.sources import SourceSettings
+from treepipe.executor.run.launch import Launch
 from treepipe.profiles.library import CALIBRATION, HELD_OUT
 from treepipe.profiles.pool_file import PoolFile
 from treepipe.progress import Progress

@@ -15,11 +15,11 @@ from typing import NamedTuple
 import torch
 
 from treepipe.core.errors import UserError
-from treepipe.executor.computing import use
-from treepipe.executor.controller import Controller
-from treepipe.executor.launch import prepare, shared_roles
 from treepipe.executor.measure.calibration import WholeModel
-from treepipe.executor.processor import is_this_machine
+from treepipe.executor.models.computing import use
+from treepipe.executor.run.controller import Controller
+from treepipe.executor.run.launch import prepare, shared_roles
+from treepipe.executor.wire.processor import is_this_machine
 from treepipe.profiles.library import find_device
 from treepipe.profiles.schema import DeviceProfile
 from treepipe.progress import Progress

@@ -15,11 +15,11 @@ from transformers import LlamaForCausalLM
 
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
-from treepipe.executor.block import BlockDraft
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.eagle import EagleDraft
 from treepipe.executor.measure.calibration import WholeModel
-from treepipe.executor.prompts import load_texts, tokenize
+from treepipe.executor.models.block import BlockDraft
+from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.models.eagle import EagleDraft
+from treepipe.executor.models.prompts import load_texts, tokenize
 from treepipe.profiles.library import HELD_OUT, REFERENCE
 from treepipe.studies.workshop.training.corpus import KINDS, texts
 from treepipe.studies.workshop.training.descent import SEED, Descent

@@ -15,10 +15,10 @@ import torch
 from transformers import Qwen3Config
 
 from treepipe.core.captures import NORMED
-from treepipe.executor.block import BlockDraft
-from treepipe.executor.block_head import BlockHead, BlockLayout, load_block_head
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.stage_model import TargetEnds
+from treepipe.executor.models.block import BlockDraft
+from treepipe.executor.models.block_head import BlockHead, BlockLayout, load_block_head
+from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.models.stage_model import TargetEnds
 from treepipe.profiles.library import REFERENCE
 from treepipe.studies.workshop.training.descent import SEED
 from treepipe.studies.workshop.training.heads import (

@@ -16,9 +16,9 @@ import torch
 from torch.nn import functional
 
 from treepipe.core.captures import NORMED
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.eagle import EagleDraft
-from treepipe.executor.eagle_head import EagleHead
+from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.models.eagle import EagleDraft
+from treepipe.executor.models.eagle_head import EagleHead
 from treepipe.profiles.library import REFERENCE
 from treepipe.studies.workshop.training.heads import (
     CAPACITY,

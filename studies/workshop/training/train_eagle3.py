@@ -16,9 +16,9 @@ import torch
 from transformers import LlamaConfig
 
 from treepipe.core.captures import named_boundaries
-from treepipe.executor.checkpoint import Checkpoint
-from treepipe.executor.eagle3 import Eagle3Draft
-from treepipe.executor.eagle3_head import Eagle3Head, HeadRules
+from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.models.eagle3 import Eagle3Draft
+from treepipe.executor.models.eagle3_head import Eagle3Head, HeadRules
 from treepipe.profiles.library import REFERENCE
 from treepipe.studies.workshop.training.corpus import KINDS
 from treepipe.studies.workshop.training.descent import WEIGHTS

@@ -9,7 +9,7 @@ DRAFTS = (
         name="model",
         order=1,
         summary="a language model",
-        opens="treepipe.executor.draft_model:LanguageModelDraft.opened",
+        opens="treepipe.executor.models.draft_model:LanguageModelDraft.opened",
         weights=LANGUAGE_MODEL,
     ),
 )

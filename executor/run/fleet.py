@@ -1,0 +1,206 @@
+"""The other hosts of a run: sessions with their daemons, their addresses, and their clocks.
+
+Without other hosts every worker listens on the loopback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from treepipe.executor.hosts.fork_server import fork_server, start_worker
+from treepipe.executor.hosts.remote import (
+    CONNECT_S,
+    HostSearch,
+    RemoteHost,
+    SilentHostError,
+    key_for,
+    others_reach,
+)
+from treepipe.executor.run.lines import ControlLines
+from treepipe.executor.run.worker import worker_main
+from treepipe.executor.wire.addresses import ANY_HOST, LOOPBACK, route, tcp
+from treepipe.executor.wire.clock import now_ms
+from treepipe.executor.wire.session import Versions
+from treepipe.executor.wire.transport import KeyPair
+from treepipe.results.trace import Span
+
+SPARE_S = 2.0
+"""Limit of a spare's first answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """The clocks of a run's hosts, by which its spans are aligned.
+
+    Attributes:
+        start_ms, end_ms: the run's interval.
+        drifts_ms: per worker, the advance of its host's clock against ours within the run, if it
+            exceeds the uncertainty.
+        warnings: precision of the alignment of other hosts' spans, and other remarks on hosts.
+    """
+
+    start_ms: float
+    end_ms: float
+    drifts_ms: Mapping[str, float] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def aligned(self, worker: str, span: Span) -> Span:
+        drift = self.drifts_ms.get(worker)
+        if drift is None:
+            return span
+        rate = drift / max(1.0, self.end_ms - self.start_ms)
+
+        def ours(at_ms: float) -> float:
+            return at_ms - rate * (at_ms - self.start_ms)
+
+        return replace(span, start_ms=ours(span.start_ms), end_ms=ours(span.end_ms))
+
+
+class Fleet:
+    """The sessions with the hosts of a run's roles and spares, by the addresses of their workers.
+
+    The crew knows which role is where: ``used`` are the addresses of its roles' workers.
+    """
+
+    def __init__(self, needed: Collection[str], spares: Sequence[str] = ()) -> None:
+        """Take the addresses of the workers that must answer, and those of idle ones.
+
+        Raises:
+            UserError: one is a loopback that another cannot reach.
+        """
+        self._spares, self._needed = [*spares], {*needed}
+        self._addresses = sorted({*self._needed, *spares})
+        self._open = others_reach(self._addresses)
+        self._hosts: dict[str, RemoteHost] = {}
+        self._key: KeyPair | None = None
+        self._sought: dict[str, HostSearch] = {}
+        self._ahead: dict[str, tuple[float, float]] = {}
+
+    def new_key(self) -> KeyPair | None:
+        """Make a key for a run; None if only this host can reach its ports."""
+        return KeyPair.new() if self._open else None
+
+    def meet(self, key_file: Path | None) -> None:
+        """Open a session with every host, and search for silent spares.
+
+        Raises:
+            UserError: a needed key is missing, or it cannot be read.
+            RunError: a needed host does not answer, or any host refuses.
+        """
+        self._key = key_for(self._addresses, key_file)
+        for address in self._addresses:
+            needed = address in self._needed
+            try:
+                within_s = CONNECT_S if needed else SPARE_S
+                self._hosts[address] = RemoteHost(address, self._key, within_s)
+            except SilentHostError:
+                if needed:
+                    raise
+                self.seek([address])
+
+    def start(self, address: str | None, name: str, lines: ControlLines) -> None:
+        """Start a worker at this address (None: on this host), and add its line to ``lines``.
+        Raises ``RunError`` if it cannot be started."""
+        if address is None:
+            lines.add(name, start_worker(fork_server(), worker_main, name))
+        else:
+            lines.add(name, self._hosts[address].start(name))
+
+    def spares(self, within_ms: float, used: Collection[str]) -> list[str]:
+        """Addresses of idle workers that answered within this time; searches for the others."""
+        self.look()
+        there = {each for each in self._hosts if self._hosts[each].answers(within_ms)}
+        self.seek(self._hosts.keys() & {*self._spares} - there - {*used})
+        return [each for each in self._spares if each in there]
+
+    def take(self, address: str) -> None:
+        """Count a worker no longer as a spare, if it is one."""
+        if address in self._spares:
+            self._spares.remove(address)
+
+    # --- hosts that do not answer ----------------------------------------------------------------
+
+    def seek(self, addresses: Collection[str]) -> None:
+        """End the sessions with silent hosts, and search for them."""
+        for address in addresses:
+            if (host := self._hosts.pop(address, None)) is not None:
+                host.close()
+            self._sought[address] = HostSearch(address, self._key)
+
+    def look(self) -> None:
+        """Add the sessions with hosts that were found."""
+        for address, seeker in [*self._sought.items()]:
+            if (host := seeker.take()) is not None:
+                del self._sought[address]
+                self._hosts[address], self._ahead[address] = host, host.clock.at(now_ms())
+
+    # --- addresses -------------------------------------------------------------------------------
+
+    def listens_on(self, address: str | None) -> str:
+        """Address that a worker at ``address`` (None: on this host) binds to."""
+        if address is not None:
+            return self._hosts[address].host
+        return ANY_HOST if self._open else LOOPBACK
+
+    def way(self, bound: str, sender: str | None) -> str:
+        """Address by which a sender (None: on this host) reaches a bound port."""
+        wildcard, _, port = bound.rpartition(":")
+        if wildcard != f"tcp://{ANY_HOST}":
+            return bound
+        return tcp(LOOPBACK if sender is None else route(self._hosts[sender].host), port)
+
+    # --- clocks ----------------------------------------------------------------------------------
+
+    def ahead_ms(self, address: str | None) -> float:
+        """Advance of a host's clock (None: this host's) against ours."""
+        return 0.0 if address is None else self._hosts[address].clock.at(now_ms())[0]
+
+    def run_begins(self) -> dict[str, float]:
+        """Fix the clock advance of each host for the run, and return them by address."""
+        self._ahead = {a: host.clock.at(now_ms()) for a, host in self._hosts.items()}
+        return {address: ahead_ms for address, (ahead_ms, _) in self._ahead.items()}
+
+    def run_ends(self, start_ms: float, places: Mapping[str, str]) -> Clocks:
+        """Compute the clocks of the run that began with ``run_begins``.
+
+        ``places`` are the addresses of all workers on other hosts, by name.
+        """
+        end_ms, drifts, used = now_ms(), dict[str, float](), sorted({*places.values()})
+        warnings = [
+            *self._other_torches(used),
+            *(
+                f"worker {address} does not answer; it is a spare as soon as it does"
+                for address in dict.fromkeys(self._spares)
+                if address not in self._hosts
+            ),
+        ]
+        for address in used:
+            before, unsure = self._ahead[address]
+            after, unsure_after = self._hosts[address].clock.at(end_ms)
+            drift, worst = after - before, max(unsure, unsure_after)
+            if abs(drift) > unsure + unsure_after:
+                drifts |= {name: drift for name, at in places.items() if at == address}
+            warnings.append(
+                f"times of worker {address} are aligned with this host's to within {worst:.2g} ms"
+            )
+        return Clocks(start_ms, end_ms, drifts, tuple(warnings))
+
+    def _other_torches(self, used: Sequence[str]) -> Iterator[str]:
+        ours = Versions.here().torch
+        for address in used:
+            theirs = self._hosts[address].versions.torch
+            if theirs != ours:
+                yield (
+                    f"worker {address} has torch {theirs}, this host {ours}; sums may "
+                    f"differ in the last bits, and a text where two tokens are almost as likely"
+                )
+
+    def close(self) -> None:
+        for seeker in self._sought.values():
+            seeker.close()
+        self._sought.clear()
+        for host in self._hosts.values():
+            host.close()
+        self._hosts.clear()

@@ -1,0 +1,1 @@
+"""What travels: the transport, its records and messages, keys, addresses and clocks."""
