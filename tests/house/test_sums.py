@@ -21,16 +21,16 @@ from treepipe.scenario.keys import key_facts
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("treepipe", "sim", "executor", "profiles", "studies")
-MOST = {"lines of the product": 59_400, "scenario keys": 202, "command parameters": 130}
+MOST = {"lines of the product": 58_600, "scenario keys": 200, "command parameters": 130}
 """The aim of the first is 52,500."""
 WORDS = {
-    "asked": 751,
-    "found": 1525,
-    "own": 604,
-    "kept": 311,
+    "asked": 733,
+    "found": 1482,
+    "own": 625,
+    "kept": 313,
     "held": 243,
-    "told": 147,
-    "said": 113,
+    "told": 142,
+    "said": 107,
 }
 """Uses of words with several meanings in the product's files, as words and as parts of names. The
 field's noun says more: ``requested_rows``, ``options``, ``result``."""
