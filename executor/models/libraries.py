@@ -10,7 +10,7 @@ import gc
 import importlib
 
 gc.disable()
-for each in ("stage_worker", "draft_worker", "families"):
+for each in ("run.stage_worker", "run.draft_worker", "models.families"):
     importlib.import_module(f"treepipe.executor.{each}")
 gc.freeze()
 gc.enable()

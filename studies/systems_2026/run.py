@@ -100,11 +100,11 @@ def engine_scenario(streams: int, settings: Settings) -> Scenario:
     facts = published()["engines"]["vllm-44697"]
     stage = {"stage_ms": {"1": facts["step_ms"] / 4}}
     last = {**stage, "decide_ms": facts["per_round_ms"] / max(1, streams // 4)}
-    slots = {"slots": 4, "receives_first": False, "feedback": "broadcast", "drafts_first": True}
+    order = {"receives_first": False, "feedback": "broadcast", "drafts_first": True}
     return _scenario(
         f"vllm-44697/c={streams}",
         settings,
-        {"name": "engine_pp", "gamma": 1, **slots},
+        {"name": "engine_pp", "gamma": 1, **order},
         drafts=[{"device": {"draft_ms": {"1": 0.0}}, "host": "last"}],
         stages=[{"device": stage, "count": 3}, {"device": last, "host": "last"}],
         beta=facts["accepted_first"],

@@ -62,7 +62,7 @@ WORK = {
     "simulate": "treepipe.sim.predict.predict",
     "run": "treepipe.executor.run.execute.execute",
     "validate": "treepipe.validation.comparison.compared",
-    "plan": "treepipe.planner.halving.rank",
+    "plan": "treepipe.planner.plan.rank",
     "sweep": "treepipe.sweeps.sweep.carry_out",
     "study": "treepipe.studies.study.run_study",
     "demo": "treepipe.validation.demo.run_demo",
