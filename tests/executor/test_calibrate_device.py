@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -80,8 +81,7 @@ def test_a_scenario_of_the_measured_device_simulates(
     terminal: Terminal, pair: tuple[Path, Path], measured_file: Path
 ) -> None:
     target, draft = pair
-    text = SCENARIO.replace("layers = 8\nhidden_size = 192\nlayer_mib = 1.0\nkv_kib = 4.0\n", "")
-    text = text.replace("[target]\n", f'[target]\ncheckpoint = "{target}"\n')
+    text = re.sub("layers = 8\nprofile = .*\n", f'checkpoint = "{target}"\n', SCENARIO)
     text = text.replace(
         'device = "emulated-20ms"',
         f'device = "{measured_file.name}"\nmodel.checkpoint = "{draft}"',

@@ -63,7 +63,8 @@ def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert latency["low"] < latency["predicted"] < latency["high"]
         error = rows[f"{key}/p95_request_latency_ms/error"]["predicted"]
         assert error == pytest.approx(latency["predicted"] / latency["measured"] - 1)
-        # Acceptance and arrivals are the run's own, devices are emulated.
-        assert abs(rows[f"{key}/p50_request_latency_ms/duration_error"]["predicted"]) < 0.5
+        # Acceptance and arrivals are the run's own, and an emulated device is at most as fast as
+        # its profile; how much slower it is depends on the machine's other work.
+        assert rows[f"{key}/p50_request_latency_ms/duration_error"]["predicted"] < 0.05
     assert not [text for text in result.warnings if "no effect" in text]
     assert json.loads((tmp_path / "out" / "load.json").read_text())["findings"]
