@@ -15,6 +15,7 @@ from treepipe.planner.report import plan_content
 from treepipe.planner.robustness import stress_cases
 from treepipe.planner.sensitivity import (
     RATE,
+    Axis,
     BreakEven,
     Sensitivity,
     input_of,
@@ -83,6 +84,15 @@ def test_several_device_profiles_each_have_a_row_and_an_own_factor_stays() -> No
     assert rows["scale.devices.h100"].up == pytest.approx(rows["scale.stages"].up)
     assert rows["scale.drafts"].up > 0.01
     assert not [key for key in by_key(found(**profiles)) if "devices" in key]
+
+
+def test_a_plan_without_the_scaled_device_is_compared_as_it_is() -> None:
+    """A draft on the stages' own devices (``search.drafts``), where the best plan has another."""
+    plan = found().winner.candidate.scenario
+    slower = Axis("scale.devices.h100", 1.0, 0.1, 10.0).changed(plan, 2.0, 3)
+    assert simulate_points([Point("", slower)], say)[""].metrics == (
+        simulate_points([Point("", plan.with_(runs=3))], say)[""].metrics
+    )
 
 
 @pytest.mark.long

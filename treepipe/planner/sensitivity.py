@@ -122,9 +122,12 @@ class Axis:
         return int(value) if self.whole else value
 
     def changed(self, plan: Scenario, value: float, runs: int) -> Scenario:
-        """Return a plan with another value; raises ``UserError`` if it rejects the value."""
+        """Return a plan with another value, the same one if it lacks the device that the input
+        scales; raises ``UserError`` if it rejects the value."""
         if self.key.startswith(DEVICES):  # a device's name may have dots
-            factors = {**plan.scale.devices, self.key.removeprefix(DEVICES): value}
+            name = self.key.removeprefix(DEVICES)
+            there = name in named_devices(plan)
+            factors = {**plan.scale.devices, **({name: value} if there else {})}
             return plan.with_(**{"scale.devices": factors}, runs=runs)
         return plan.with_(**{self.key: self.given(value)}, runs=runs)
 
