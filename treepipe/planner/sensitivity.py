@@ -208,7 +208,7 @@ class Sensitivity:
         even, own = self.break_even, self.axis
         if even.value is None:
             known = "none" if even.matters else "no effect"
-            return f"{known} from {number(own.low)} to {number(own.high)}"
+            return f"{known} from {own.low:.6g} to {own.high:.6g}"
         other = f"{even.after} above" if own.start < even.value else f"{even.before} below"
         ends = ["?" if end is None else number(end) for end in (even.low, even.high)]
         return f"{other} {number(even.value)} ({' … '.join(ends)})"
