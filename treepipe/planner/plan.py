@@ -36,7 +36,21 @@ if TYPE_CHECKING:
 
 
 class Plan(SearchResult):
-    """The result of a search, with its analyses (example: ``treepipe.plan``)."""
+    """The result of a search, with its analyses.
+
+    >>> from treepipe import plan
+    >>> from treepipe.planner.cluster import Cluster
+    >>> found = plan(Cluster.of({
+    ...     "name": "two stages",
+    ...     "runs": 2,
+    ...     "target": {"layers": 4},
+    ...     "pipelines": [{"stages": [{"device": {"stage_ms": {1: 20.0}}, "count": 2}]}],
+    ...     "workload": {"new_tokens": 4},
+    ...     "search": {"schedules": ["pp"]},
+    ... }))
+    >>> found.rows[0]["name"], found.metrics["time_between_tokens_ms"].mean > 40
+    ('pp', True)
+    """
 
     __slots__ = ()
 
@@ -153,6 +167,7 @@ class Plan(SearchResult):
         return "\n".join(verdict(self))
 
     def _repr_html_(self) -> str:
+
         first = taken_as_exact(all_taken_as_exact(self))
         said = [*equal_plans(self), *verdict(self), *binding(self), *plan_warnings(self)]
         return notebook([ranking_table(self, short=True)], said, first)
