@@ -15,29 +15,22 @@ import ctypes
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from multiprocessing import forkserver, resource_tracker
-from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from treepipe.core.errors import RunError
-from treepipe.executor.wire.frames import Frames
 from treepipe.interruption import children_shielded
 
 LIBRARIES = ("treepipe.executor.models.libraries",)
 """The imports of workers; a process has one fork server, which imports only when it starts."""
 START_S = 300.0
 """Limit of the start of a process, during which the fork server may still import."""
-KILLED_S = 10.0
-"""Limit of the end of a killed process."""
 ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 """Signals of a closed terminal or ``timeout`` to all processes of a command. The fork server
 ignores them, since it alone removes the controller's leftovers."""
@@ -99,7 +92,7 @@ def _without_main() -> Iterator[None]:
 def start(process: BaseProcess) -> None:
     """Start a process of such a context. Raises ``RunError`` if the fork server ends, or does not
     answer within ``START_S``, or if this host has no room for the process."""
-    stuck = threading.Timer(START_S, _kill_fork_server)
+    stuck = threading.Timer(START_S, kill_fork_server)
     stuck.start()
     try:
         with _MAIN, _without_main():
@@ -113,58 +106,6 @@ def start(process: BaseProcess) -> None:
     finally:
         stuck.cancel()
     raise RunError(fault)  # outside, since the other error holds the start's descriptors open
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerLines:
-    """A worker's process (or a ``RemoteProcess``), and an end of its control line and its pulse."""
-
-    process: Any
-    control: Frames
-    look: Connection
-
-
-def start_worker(
-    context: Any, body: Callable[..., object], name: str, *more: object
-) -> WorkerLines:
-    """Start a process in ``body`` with its ends of the lines, and ``more``. Raises as ``start``."""
-    with ExitStack() as ours, ExitStack() as theirs:
-        try:
-            near, far = socket.socketpair()
-            control = ours.enter_context(contextlib.closing(Frames(near)))
-            theirs.enter_context(far)
-            look, beat = context.Pipe(duplex=False)
-            ours.enter_context(look)
-            theirs.enter_context(beat)
-        except OSError as error:
-            raise RunError(f"{name} cannot be started: {error.strerror}") from None
-        process = context.Process(target=body, args=(far, beat, *more), name=name, daemon=True)
-        start(process)
-        ours.pop_all()
-        return WorkerLines(process, control, look)
-
-
-def end_process(process: BaseProcess) -> int:
-    """Kill a process if it still runs, free its descriptors, and return its exit code.
-
-    A fork server that does not report the end of a process is stopped, and is killed, too.
-    """
-    if process.is_alive():
-        process.kill()
-        process.join(KILLED_S)
-    if process.is_alive() and _is_gone(process):
-        _kill_fork_server()
-        process.join(KILLED_S)
-    exit_code = process.exitcode
-    if exit_code is None:
-        return -signal.SIGKILL
-    process.close()
-    return exit_code
-
-
-def _is_gone(process: BaseProcess) -> bool:
-    """Whether a killed process has ended, though its parent does not report it."""
-    return state_of(Path(f"/proc/{process.pid}/stat")) in (b"Z", b"")
 
 
 def state_of(file: Path) -> bytes:
@@ -184,7 +125,7 @@ def starves(process: int) -> bool:
     return any(state_of(each / "stat") == b"R" for each in threads)
 
 
-def _kill_fork_server() -> None:
+def kill_fork_server() -> None:
     """Kill a fork server that does not answer, and wait until it has ended.
 
     A server that is still ending would pass for a running one: the next start would replace it

@@ -31,10 +31,10 @@ from treepipe.executor.measure.timing import (
     measured,
 )
 from treepipe.executor.wire.clock import now_ms
-from treepipe.executor.wire.control import LinkEnd, Measure, RoundTrips
 from treepipe.executor.wire.mailbox import Gate, Inbox, Outbox, Ping
 from treepipe.executor.wire.processor import software
-from treepipe.executor.wire.transport import ZeroMQ
+from treepipe.executor.wire.records import LinkEnd, Measure, RoundTrips
+from treepipe.executor.wire.transport import Transport
 from treepipe.profiles.schema import LinkProfile, MeasuredOrigin
 from treepipe.progress import Progress, silent
 
@@ -73,17 +73,13 @@ class End:
     Messages are due at once (``ANY_TIME``), since two hosts' clocks differ.
     """
 
-    def __init__(self, host: str, named: LinkEnd) -> None:
+    def __init__(self, transport: Transport, host: str, named: LinkEnd) -> None:
         """Listen for messages of the other end. Raises ``UserError`` if it cannot listen there."""
-        self._transport, self._named = ZeroMQ(named.key), named
+        self._transport, self._named = transport, named
         self._outbox: Outbox | None = None
-        try:
-            self.inbox = Inbox(
-                self._transport, named.port, "calibration", host, "key base_port", gate_of(named)
-            )
-        except UserError:
-            self._transport.close()
-            raise
+        self.inbox = Inbox(
+            transport, named.port, "calibration", host, "key base_port", gate_of(named)
+        )
 
     def connect(self, way: str) -> None:
         """Connect to the address of the other end's inbox."""
@@ -94,9 +90,6 @@ class End:
     def send(self, message: Ping, hidden: torch.Tensor | None) -> None:
         assert self._outbox is not None, "connected first"
         self._outbox.send(message, ANY_TIME, 0, hidden)
-
-    def close(self) -> None:
-        self._transport.close()
 
 
 def gate_of(named: LinkEnd) -> Gate:

@@ -19,10 +19,10 @@ from treepipe.core.errors import RunError, UserError
 from treepipe.executor.measure.link import End, link_profile
 from treepipe.executor.measure.run import beside
 from treepipe.executor.run.fleet import Fleet
-from treepipe.executor.run.lines import ControlLines
-from treepipe.executor.wire import control
+from treepipe.executor.run.lines import Lines
+from treepipe.executor.wire import records
 from treepipe.executor.wire.mailbox import TOKEN_BYTES
-from treepipe.executor.wire.transport import KeyPair
+from treepipe.executor.wire.transport import KeyPair, ZeroMQ
 from treepipe.profiles.schema import LinkProfile
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.faults import DEFAULT_TIMEOUT_MS
@@ -147,8 +147,8 @@ class PairsSession:
         near, far = (".".join(ends) for ends in (pair.roles[0], pair.roles[0][::-1]))
         ends = _Process(near, far, pair.hosts[0]), _Process(far, near, pair.hosts[1])
         with self._started(ends, {}) as lines:
-            lines.order(near, control.Measure(f"link {pair}", seconds))
-            found = lines.answer(near, control.RoundTrips)
+            lines.order(near, records.Measure(f"link {pair}", seconds))
+            found = lines.answer(near, records.RoundTrips)
         samples = {(kind, size): taken for kind, size, taken in found.samples}
         profile = link_profile(samples, f"{found.node}, {pair}", found.seconds, found.versions)
         if profile is None:
@@ -159,35 +159,37 @@ class PairsSession:
     def end_here(self, host: str | None) -> Iterator[End]:
         """Yield an end in this process; the other one is a process at ``host`` (None: here)."""
         near = self._end(_Process("here", "there", None))
-        with contextlib.closing(End(self.fleet.listens_on(None), near)) as end:
+        with contextlib.closing(ZeroMQ(self.key)) as transport:
+            end = End(transport, self.fleet.listens_on(None), near)
             addresses = {near.name: end.inbox.address}
             with self._started([_Process("there", "here", host)], addresses):
                 end.connect(self.fleet.way(addresses["there"], None))
                 yield end
 
-    def _end(self, process: _Process, number: int = 0) -> control.LinkEnd:
+    def _end(self, process: _Process, number: int = 0) -> records.LinkEnd:
         port = self.base_port + number if self.base_port else 0
         ends = process.name, process.peer
-        return control.LinkEnd(*ends, port, self.timeout_ms, self.token, self.key)
+        return records.LinkEnd(*ends, port, self.token)
 
     @contextlib.contextmanager
-    def _started(
-        self, processes: Sequence[_Process], addresses: dict[str, str]
-    ) -> Iterator[ControlLines]:
+    def _started(self, processes: Sequence[_Process], addresses: dict[str, str]) -> Iterator[Lines]:
         """Start the ends of a link, send each the address of its other end, and end them."""
-        lines, fleet = ControlLines(self.timeout_ms, {}), self.fleet
+        lines, fleet = Lines(self.timeout_ms, {}), self.fleet
         try:
+            port = self.base_port + len(processes) if self.base_port else 0
+            lines.open(fleet.listens_on(None), port, self.key)
             for number, each in enumerate(processes):
-                fleet.start(each.host, each.name, lines)
+                way = fleet.way(lines.address, each.host)
+                lines.start(each.name, fleet.host(each.host), way)
                 lines.order(each.name, self._end(each, number))
-                lines.order(each.name, control.Listen(fleet.listens_on(each.host)))
+                lines.order(each.name, records.Listen(fleet.listens_on(each.host)))
             for each in processes:
-                addresses[each.name] = lines.answer(each.name, control.Listening).address
+                addresses[each.name] = lines.answer(each.name, records.Listening).address
             for each in processes:
                 way = fleet.way(addresses[each.peer], each.host)
-                lines.order(each.name, control.Connect({each.peer: way}, {}))
+                lines.order(each.name, records.Connect({each.peer: way}, {}))
             for each in processes:
-                lines.answer(each.name, control.Loaded)
+                lines.answer(each.name, records.Loaded)
                 lines.watch.serves(each.name)
             yield lines
         finally:

@@ -1,7 +1,7 @@
 """Running a deployment's requests by its workers, one run after another.
 
-A ``Controller`` is a ``Crew`` (``crew.py``) that serves requests: a process per role, each with a
-line of ``ControlLines`` (``lines.py``). The crew's ``Fleet`` (``fleet.py``) has a ``RemoteHost``
+A ``Controller`` is a ``Crew`` (``crew.py``) that serves requests: a process per role, each of which
+dials the crew's ``Lines`` (``lines.py``). The crew's ``Fleet`` (``fleet.py``) has a ``RemoteHost``
 (``remote.py``) for each other host, whose ``Daemon`` (``daemon.py``) starts the same processes
 there. In a process a worker (``draft_worker.py``, ``stage_worker.py``, ``switch_worker.py``) does
 the role's work, with the ``Station`` (``station.py``) that every worker has.
@@ -20,7 +20,7 @@ from treepipe.executor.run.crew import Crew
 from treepipe.executor.run.pulse import LostWorkerError
 from treepipe.executor.run.recovery import Recovery
 from treepipe.executor.run.run_requests import RunRequests
-from treepipe.executor.wire.control import Holdings
+from treepipe.executor.wire.records import Holdings
 from treepipe.executor.wire.role import RoleSettings
 from treepipe.results.recording import Recording
 from treepipe.results.trace import Trace

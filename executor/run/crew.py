@@ -8,25 +8,24 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
-from multiprocessing.process import BaseProcess
 from typing import TypeVar
 
 from treepipe.core.failover import FaultKind, Spare, take_spare
 from treepipe.core.recovery import Committed, Journal
+from treepipe.executor.hosts.remote import ALIVE_S
 from treepipe.executor.models.copies import NeededCheckpoint
 from treepipe.executor.run.fleet import Fleet
-from treepipe.executor.run.lines import ControlLines
+from treepipe.executor.run.lines import Lines
 from treepipe.executor.run.pulse import LostWorkerError
-from treepipe.executor.wire import control
+from treepipe.executor.wire import records
 from treepipe.executor.wire.clock import now_ms
 from treepipe.executor.wire.mailbox import TOKEN_BYTES
-from treepipe.executor.wire.processor import OtherWork
+from treepipe.executor.wire.processor import OtherWork, Versions
 from treepipe.executor.wire.role import RoleSettings
-from treepipe.executor.wire.session import ALIVE_S
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import SWITCH, Deployment
 
@@ -38,7 +37,7 @@ class Crew:
 
     Attributes:
         deployment: the present one; recovery replaces it.
-        lines: the workers' control lines.
+        lines: the lines to the workers.
         journal: the committed texts of the open requests, as draft servers report them.
         given_up: pipelines that lost a worker.
         replaced: losses before any run, with their spares.
@@ -49,16 +48,16 @@ class Crew:
         self._fleet = Fleet(self._places.values(), deployment.faults.spare_workers)
         if deployment.wiring.queues_transfers and roles[0].delays:
             self.roles.append(self.roles[0].as_switch())
-        self._renew_secrets()
         self.journal, self.given_up = Journal(), set[int]()
         self.replaced = dict[LostWorkerError, Spare]()
         self._spares = [*deployment.faults.all_spares]
-        self.lines = ControlLines(
+        self.lines = Lines(
             roles[0].timeout_ms,
             {
                 Committed: lambda _, said: self.journal.committed(said),
-                control.Lacks: lambda _, said: self._cut_off(said),
+                records.Lacks: lambda _, said: self._cut_off(said),
             },
+            self._fleet.look,
         )
 
     @property
@@ -128,8 +127,8 @@ class Crew:
             spare: address of the worker that replaces the lost one and all others on silent hosts;
                 None: all start where they were.
         """
-        for process in self.lines.processes.values():
-            process.kill()
+        for name, host in self.lines.hosts.items():
+            host.kill(name)
         # By now a host that is gone has been silent for longer, and any other has answered.
         patience_ms = max(2e3 * ALIVE_S, self.lines.watch.timeout_ms / 2)
         silent = self.lines.end(inf if spare is None else patience_ms)
@@ -137,7 +136,6 @@ class Crew:
             self._move({lost.name, *silent}, spare)
         elif silent:
             raise lost
-        self._renew_secrets()
         self._start_all()
 
     def _move(self, names: Collection[str], spare: str) -> None:
@@ -158,18 +156,21 @@ class Crew:
         self.lines.end()
         self._fleet.close()
 
-    def _renew_secrets(self) -> None:
-        """Make a new token and key, so that messages with the old ones are foreign."""
-        token, key = secrets.token_bytes(TOKEN_BYTES), self._fleet.new_key()
-        self.roles = [replace(role, token=token, key=key) for role in self.roles]
-
     def _start_all(self) -> None:
+        """Start all workers, with new secrets, so that messages with the old ones are foreign."""
+        token, fleet = secrets.token_bytes(TOKEN_BYTES), self._fleet
+        self.roles = [replace(role, token=token) for role in self.roles]
+        base = self.roles[0].port
+        port = max(role.port for role in self.roles) + 1 if base and self._places else 0
+        self.lines.open(fleet.listens_on(None), port, fleet.new_key())
         for role in self.roles:
-            self._fleet.start(role.placed.worker, role.placed.name, self.lines)
+            name, address = role.placed.name, role.placed.worker
+            way = fleet.way(self.lines.address, address)
+            self.lines.start(name, fleet.host(address), way)
         for role in self.roles:
             needed = role.models if role.placed.worker is not None else ()
             copies = tuple(NeededCheckpoint.of(each) for each in needed)
-            self.lines.order(role.placed.name, control.Become(role.travelling, copies))
+            self.lines.order(role.placed.name, records.Become(role.travelling, copies))
         self._introduce()
 
     def _introduce(self) -> None:
@@ -180,8 +181,8 @@ class Crew:
         for role in sorted(self.roles, key=lambda role: role.port):
             name = role.placed.name
             host = fleet.listens_on(places.get(name))
-            lines.order(name, control.Listen(host, fleet.ahead_ms(places.get(name))))
-            addresses[name] = lines.answer(name, control.Listening).address
+            lines.order(name, records.Listen(host, fleet.ahead_ms(places.get(name))))
+            addresses[name] = lines.answer(name, records.Listening).address
         for name in addresses:
             peers = self._peers(name)
             links = {peer: self.deployment.link(name, peer) for peer in peers}
@@ -190,9 +191,9 @@ class Crew:
                 peer: fleet.way(addresses[peer] if switch is None else switch, places.get(name))
                 for peer in peers
             }
-            lines.order(name, control.Connect(ways, links))
+            lines.order(name, records.Connect(ways, links))
         for name in addresses:
-            lines.answer(name, control.Loaded)
+            lines.answer(name, records.Loaded)
             lines.watch.serves(name)
 
     def _peers(self, name: str) -> list[str]:
@@ -210,22 +211,22 @@ class Crew:
     def inject(self, name: str, kind: FaultKind, for_ms: float | None = None) -> None:
         """Make a worker fail: kill it, stop it by a signal on this host (which ``resume`` ends), or
         send it an order to fail."""
-        process = self.lines.processes[name]
+        host = self.lines.hosts[name]
+        pid = host.pid(name)
         if kind == "kill":
-            process.kill()
-        elif kind == "stop" and isinstance(process, BaseProcess):
-            assert process.pid is not None  # it was started
-            os.kill(process.pid, signal.SIGSTOP)
+            host.kill(name)
+        elif kind == "stop" and pid is not None:
+            os.kill(pid, signal.SIGSTOP)
         else:
-            self.lines.order(name, control.Fail(kind, for_ms))
+            self.lines.order(name, records.Fail(kind, for_ms))
 
     def resume(self, name: str) -> None:
         """Resume a worker that a signal has stopped."""
-        process = self.lines.processes[name]
-        if isinstance(process, BaseProcess) and process.pid is not None and process.is_alive():
-            os.kill(process.pid, signal.SIGCONT)
+        host = self.lines.hosts.get(name)
+        if host is not None and (pid := host.pid(name)) is not None:
+            os.kill(pid, signal.SIGCONT)
 
-    def _cut_off(self, lacks: control.Lacks) -> None:
+    def _cut_off(self, lacks: records.Lacks) -> None:
         """Raise the loss of a lost message's stage, unless its pipeline was given up."""
         ends = lacks.receiver, lacks.sender
         name = next(each for each in ends if self.deployment.pipeline_of(each) is not None)
@@ -243,25 +244,34 @@ class Crew:
         """Start to measure clocks and idleness; return the time."""
         begun_ms = now_ms()
         self.lines.watch.begin()
-        self._beside = OtherWork(
-            each.pid
-            for each in self.lines.processes.values()
-            if isinstance(each, BaseProcess) and each.pid is not None
-        )
+        pids = [host.pid(name) for name, host in self.lines.hosts.items()]
+        self._beside = OtherWork(pid for pid in pids if pid is not None)
         ahead_ms, places = self._fleet.run_begins(), self._places
         for name in self.lines:
             if name in places:
-                self.lines.order(name, control.SetClock(ahead_ms[places[name]]))
+                self.lines.order(name, records.SetClock(ahead_ms[places[name]]))
         return begun_ms
+
+    def _other_torches(self) -> Iterator[str]:
+        ours, seen = Versions.here().torch, set[str]()
+        for name, address in sorted(self._places.items(), key=lambda place: place[1]):
+            theirs = self.lines.torches[name]
+            if theirs != ours and address not in seen:
+                seen.add(address)
+                yield (
+                    f"worker {address} has torch {theirs}, this host {ours}; sums may differ "
+                    f"in the last bits, and a text where two tokens are almost as likely"
+                )
 
     def collect(self, trace: Trace, start_ms: float) -> None:
         """Add the remaining workers' spans and turns to the trace, and other programs' work."""
         trace.company = self._beside.processors()
         clocks = self._fleet.run_ends(start_ms, self._places)
-        trace.warnings += [each for each in clocks.warnings if each not in trace.warnings]
+        warnings = [*self._other_torches(), *clocks.warnings]
+        trace.warnings += [each for each in warnings if each not in trace.warnings]
         spans, turns = [*trace.spans], [*trace.turns]
         for name in self.lines:
-            notes = self.lines.ask(name, control.Notes)
+            notes = self.lines.ask(name, records.Notes)
             own = [
                 clocks.aligned(name, span).shifted(-start_ms)
                 for span in notes.spans

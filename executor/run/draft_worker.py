@@ -24,8 +24,8 @@ from treepipe.executor.models.sources import open_source
 from treepipe.executor.models.stage_model import TargetEnds
 from treepipe.executor.models.verifier import Verifier, answered_states
 from treepipe.executor.run.station import Station
-from treepipe.executor.wire.control import ANSWERS, Finished, Open
 from treepipe.executor.wire.mailbox import Received
+from treepipe.executor.wire.records import Finished, Open
 from treepipe.results.recording import RecordedRequest, Recorder
 from treepipe.scenario.desks import draft_desk
 
@@ -273,5 +273,5 @@ class DraftWorker:
 
     def _say(self, answer: Committed | Finished) -> None:
         self._station.enter("control")
-        self._station.control.send_bytes(ANSWERS.encoded(answer))
+        self._station.line.say(answer)
         self._station.enter("desk")

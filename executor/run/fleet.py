@@ -5,25 +5,24 @@ Without other hosts every worker listens on the loopback.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from treepipe.executor.hosts.fork_server import fork_server, start_worker
+from treepipe.core.errors import RunError
+from treepipe.executor.hosts.processes import Processes
 from treepipe.executor.hosts.remote import (
     CONNECT_S,
-    HostSearch,
+    Attendance,
     RemoteHost,
-    SilentHostError,
     key_for,
     others_reach,
+    silent_hosts,
 )
-from treepipe.executor.run.lines import ControlLines
-from treepipe.executor.run.worker import worker_main
+from treepipe.executor.run.lines import Host
 from treepipe.executor.wire.addresses import ANY_HOST, LOOPBACK, route, tcp
 from treepipe.executor.wire.clock import now_ms
-from treepipe.executor.wire.session import Versions
-from treepipe.executor.wire.transport import KeyPair
+from treepipe.executor.wire.transport import KeyPair, ZeroMQ
 from treepipe.results.trace import Span
 
 SPARE_S = 2.0
@@ -59,7 +58,8 @@ class Clocks:
 
 
 class Fleet:
-    """The sessions with the hosts of a run's roles and spares, by the addresses of their workers.
+    """This host, and the sessions with the hosts of a run's roles and spares, by the addresses of
+    their workers.
 
     The crew knows which role is where: ``used`` are the addresses of its roles' workers.
     """
@@ -73,10 +73,10 @@ class Fleet:
         self._spares, self._needed = [*spares], {*needed}
         self._addresses = sorted({*self._needed, *spares})
         self._open = others_reach(self._addresses)
-        self._hosts: dict[str, RemoteHost] = {}
-        self._key: KeyPair | None = None
-        self._sought: dict[str, HostSearch] = {}
+        self._here, self._hosts = Processes(), dict[str, RemoteHost]()
+        self._sought = dict[str, RemoteHost]()
         self._ahead: dict[str, tuple[float, float]] = {}
+        self._transport: ZeroMQ | None = None
 
     def new_key(self) -> KeyPair | None:
         """Make a key for a run; None if only this host can reach its ports."""
@@ -89,24 +89,32 @@ class Fleet:
             UserError: a needed key is missing, or it cannot be read.
             RunError: a needed host does not answer, or any host refuses.
         """
-        self._key = key_for(self._addresses, key_file)
-        for address in self._addresses:
-            needed = address in self._needed
-            try:
-                within_s = CONNECT_S if needed else SPARE_S
-                self._hosts[address] = RemoteHost(address, self._key, within_s)
-            except SilentHostError:
-                if needed:
-                    raise
-                self.seek([address])
+        if not self._addresses:
+            return
+        self._transport = ZeroMQ(key_for(self._addresses, key_file))
+        self._attendance = Attendance(self._transport)
+        self._sought = {each: RemoteHost(self._transport, each) for each in self._addresses}
+        asked = self._sought.copy()
+        silent = silent_hosts(
+            {address: host.channel for address, host in asked.items()},
+            self._answered,
+            lambda address: CONNECT_S if address in self._needed else SPARE_S,
+        )
+        for address, host in asked.items():
+            if host.refusal is not None:
+                raise RunError(f"worker {address} refuses: {host.refusal}")
+        for address in sorted(silent.keys() & self._needed):
+            raise silent[address]
 
-    def start(self, address: str | None, name: str, lines: ControlLines) -> None:
-        """Start a worker at this address (None: on this host), and add its line to ``lines``.
-        Raises ``RunError`` if it cannot be started."""
-        if address is None:
-            lines.add(name, start_worker(fork_server(), worker_main, name))
-        else:
-            lines.add(name, self._hosts[address].start(name))
+    def _answered(self) -> list[str]:
+        """Addresses of the hosts that have opened a session, or refused one."""
+        self.look()
+        refusing = [a for a, host in self._sought.items() if host.refusal is not None]
+        return [*self._hosts, *refusing]
+
+    def host(self, address: str | None) -> Host:
+        """The host at this address (None: this one)."""
+        return self._here if address is None else self._hosts[address]
 
     def spares(self, within_ms: float, used: Collection[str]) -> list[str]:
         """Addresses of idle workers that answered within this time; searches for the others."""
@@ -126,13 +134,17 @@ class Fleet:
         """End the sessions with silent hosts, and search for them."""
         for address in addresses:
             if (host := self._hosts.pop(address, None)) is not None:
-                host.close()
-            self._sought[address] = HostSearch(address, self._key)
+                host.leave()
+                self._attendance.remove(host)
+            assert self._transport is not None  # there are hosts
+            self._sought[address] = RemoteHost(self._transport, address)
 
     def look(self) -> None:
         """Add the sessions with hosts that were found."""
-        for address, seeker in [*self._sought.items()]:
-            if (host := seeker.take()) is not None:
+        for address, host in [*self._sought.items()]:
+            host.read()
+            if host.is_open:
+                self._attendance.add(host)
                 del self._sought[address]
                 self._hosts[address], self._ahead[address] = host, host.clock.at(now_ms())
 
@@ -169,7 +181,6 @@ class Fleet:
         """
         end_ms, drifts, used = now_ms(), dict[str, float](), sorted({*places.values()})
         warnings = [
-            *self._other_torches(used),
             *(
                 f"worker {address} does not answer; it is a spare as soon as it does"
                 for address in dict.fromkeys(self._spares)
@@ -187,20 +198,13 @@ class Fleet:
             )
         return Clocks(start_ms, end_ms, drifts, tuple(warnings))
 
-    def _other_torches(self, used: Sequence[str]) -> Iterator[str]:
-        ours = Versions.here().torch
-        for address in used:
-            theirs = self._hosts[address].versions.torch
-            if theirs != ours:
-                yield (
-                    f"worker {address} has torch {theirs}, this host {ours}; sums may "
-                    f"differ in the last bits, and a text where two tokens are almost as likely"
-                )
-
     def close(self) -> None:
-        for seeker in self._sought.values():
-            seeker.close()
-        self._sought.clear()
-        for host in self._hosts.values():
-            host.close()
+        """End all sessions."""
+        if self._transport is not None:
+            for host in (*self._hosts.values(), *self._sought.values()):
+                host.leave()
+            self._attendance.close()
+            self._transport.close(linger_ms=500)
+            self._transport = None
         self._hosts.clear()
+        self._sought.clear()

@@ -1,33 +1,28 @@
-"""Heartbeats: a thread of each worker sends them, and the controller watches for silence.
+"""Heartbeats: a thread of each worker sends them, and the coordinator watches for silence.
 
 Invariant: a busy worker is not silent, however long its work lasts. The thread beats while the main
 thread uses processor time, or would if it had a processor; a waiting main thread wakes every
 ``LOOK_MS``. So a silent worker is stopped, or stuck without using a processor. Silence counts only
-while the controller looks: if all were stopped together (Ctrl-Z, a sleeping computer), no worker
+while the coordinator looks: if all were stopped together (Ctrl-Z, a sleeping computer), no worker
 was silent.
 """
 
 from __future__ import annotations
 
 import os
-import select
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 from treepipe.core.errors import RunError
 from treepipe.core.failover import FaultKind, beat_ms
 from treepipe.executor.hosts.fork_server import starves, state_of
 from treepipe.executor.wire.clock import now_ms
-from treepipe.executor.wire.session import AT_WORK, IDLE
 
 START_MS = 60_000.0
 """Additional limit of a worker's silence before it serves, while it reads models from disk."""
-LEAVE_S = 2.0
-"""Time for a worker without a controller to end by itself."""
 
 
 class WorkerError(RunError):
@@ -53,34 +48,37 @@ class Pulse:
         idle: callback: whether the main thread waits for a message with no work left.
     """
 
-    def __init__(
-        self, pipe: Connection, timeout_ms: float, leave: Callable[[int], object] = os._exit
-    ) -> None:
-        """Start the thread; it calls ``leave`` once the pipe's other end is closed."""
+    def __init__(self, say: Callable[[bool], object], timeout_ms: float) -> None:
+        """Start the thread.
+
+        Args:
+            say: sends a sign of life (idle or not); the thread alone calls it.
+        """
         self.idle: Callable[[], bool] = lambda: False
-        self._pipe, self._beat_ms, self._leave = pipe, beat_ms(timeout_ms), leave
+        self._say, self._beat_s = say, beat_ms(timeout_ms) / 1e3
         # Without it (not on Linux) the beats show only that the process is not stopped.
         clock = getattr(time, "pthread_getcpuclockid", None)
         self._clock: int | None = clock(threading.get_ident()) if clock is not None else None
         self._state = Path(f"/proc/self/task/{threading.get_native_id()}/stat")
-        os.set_blocking(pipe.fileno(), False)  # the controller may not read for long
-        threading.Thread(target=self._beat, name="pulse", daemon=True).start()
+        self._over, self._parent = threading.Event(), os.getppid()
+        self._thread = threading.Thread(target=self._beat, name="pulse", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """End the thread, before its connection is closed."""
+        self._over.set()
+        self._thread.join()
 
     def _beat(self) -> None:
-        poll = select.poll()
-        poll.register(self._pipe.fileno(), 0)
         used = -1
-        while not poll.poll(self._beat_ms):  # an event means that the other end is closed
+        while True:
             before, used = used, self._used()
             if used != before or self._clock is None or state_of(self._state) == b"R":
-                try:
-                    os.write(self._pipe.fileno(), IDLE if self.idle() else AT_WORK)
-                except BlockingIOError:
-                    pass
-                except OSError:
-                    break
-        time.sleep(LEAVE_S)
-        self._leave(1)
+                self._say(self.idle())
+            if self._over.wait(self._beat_s):
+                return
+            if os.getppid() != self._parent:  # where no signal ends a worker with its parent
+                os._exit(1)
 
     def _used(self) -> int:
         return time.clock_gettime_ns(self._clock) if self._clock is not None else 0
@@ -88,17 +86,19 @@ class Pulse:
 
 @dataclass(slots=True)
 class _Watched:
-    """The reading end of a worker's pulse, its process on this host, and its silent and idle ms."""
+    """A worker's process on this host, its signs of life since the last look (one: that it works),
+    and its silent and idle ms."""
 
-    pipe: Connection
     process: int | None
     patience_ms: float = START_MS
+    beats: bool = False
+    worked: bool = False
     silent_ms: float = 0.0
     idle_ms: float = 0.0
 
 
 class Watch:
-    """The controller's side, over all workers of a deployment."""
+    """The coordinator's side, over all workers of a deployment."""
 
     def __init__(self, timeout_ms: float) -> None:
         """Watch workers; a silent one is named within ``timeout_ms`` of its last sign of life."""
@@ -111,10 +111,9 @@ class Watch:
         """Time between two looks."""
         return beat_ms(self.timeout_ms)
 
-    def add(self, name: str, pipe: Connection, process: int | None = None) -> None:
+    def add(self, name: str, process: int | None = None) -> None:
         """Watch a worker; ``process`` is its number if it is on this host."""
-        os.set_blocking(pipe.fileno(), False)
-        self._workers[name] = _Watched(pipe, process)
+        self._workers[name] = _Watched(process)
 
     def serves(self, name: str) -> None:
         """Note that a worker has loaded its models."""
@@ -122,24 +121,29 @@ class Watch:
 
     def forget(self, name: str) -> None:
         """Stop watching a worker."""
-        if (worker := self._workers.pop(name, None)) is not None:
-            worker.pipe.close()
+        self._workers.pop(name, None)
+
+    def beat(self, name: str, idle: bool) -> None:
+        """Note a worker's sign of life."""
+        if (worker := self._workers.get(name)) is not None:
+            worker.beats, worker.worked = True, worker.worked or not idle
 
     def look(self) -> None:
-        """Read all pulses, every ``look_ms``. Raises ``LostWorkerError`` for a silent worker."""
+        """Judge by the beats since the last look, every ``look_ms``. Raises ``LostWorkerError`` for
+        a silent worker."""
         passed_ms = now_ms() - self._looked_ms
         if passed_ms < self.look_ms / 2:
             return
         self._looked_ms += passed_ms
-        # The controller did not look for any longer time, so it counts no further.
+        # The coordinator did not look for any longer time, so it counts no further.
         counted_ms = min(passed_ms, 2 * self.look_ms)
         for worker in self._workers.values():
-            beats = _read(worker.pipe)
-            worker.silent_ms = 0.0 if beats else worker.silent_ms + counted_ms
-            if AT_WORK in beats:
+            worker.silent_ms = 0.0 if worker.beats else worker.silent_ms + counted_ms
+            if worker.worked:
                 worker.idle_ms = 0.0
-            elif beats:
+            elif worker.beats:
                 worker.idle_ms += counted_ms
+            worker.beats = worker.worked = False
         self._raise_silent()
 
     def all_idle_ms(self) -> float:
@@ -171,11 +175,3 @@ class Watch:
                 f"{self.timeout_ms:g}): it is stopped or stuck",
                 "stop",
             )
-
-
-def _read(pipe: Connection) -> bytes:
-    """Return all beats since the last look; nothing if the worker has ended."""
-    try:
-        return os.read(pipe.fileno(), 4096)
-    except BlockingIOError:
-        return b""

@@ -16,7 +16,7 @@ from treepipe.core.failover import Fault, Spare
 from treepipe.executor.run.crew import Crew
 from treepipe.executor.run.pulse import LostWorkerError, WorkerError
 from treepipe.executor.run.run_requests import RunRequests
-from treepipe.executor.wire.control import Finished, Lose
+from treepipe.executor.wire.records import Finished, Lose
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.faults import Injected
 
@@ -150,7 +150,7 @@ class Recovery:
         try:
             recovered_ms = self._restart(partial(crew.start_anew, death, spare.address))
         except UserError as refused:  # the spare lacks a checkpoint or a device
-            crew.lines.close()
+            crew.lines.end()
             raise RunError(f"{death}, and nothing took its place: {refused}") from None
         self.injection.noticed(death, noticed_ms, recovered_ms)
         at = "" if spare.address is None else f" at {spare.address}"

@@ -15,7 +15,7 @@ from treepipe.core.requests import RUN_ENDED, Assignment, RequestTrace
 from treepipe.executor.run.crew import Crew
 from treepipe.executor.run.pulse import WorkerError
 from treepipe.executor.wire.clock import now_ms, wait_until
-from treepipe.executor.wire.control import Ask, Finished, Open, OpenTexts
+from treepipe.executor.wire.records import Ask, Finished, Open, OpenTexts
 from treepipe.results.recording import RecordedRequest, Recording
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment
@@ -24,7 +24,7 @@ from treepipe.scenario.desks import front_desk
 SALVAGE_MS = 5000.0
 """Time for draft servers to send the open texts of a run that failed."""
 POLLED_MS = 1.0
-"""Unit in which ``ControlLines`` wait; the rest of the time until an arrival is slept."""
+"""Unit in which ``Lines`` wait; the rest of the time until an arrival is slept."""
 
 
 class RunRequests:

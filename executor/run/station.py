@@ -7,7 +7,6 @@ the worker's time.
 from __future__ import annotations
 
 import itertools
-import select
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -23,10 +22,9 @@ from treepipe.core.requests import numbered
 from treepipe.executor.models.packed import pack, warm_up
 from treepipe.executor.run.activity import ActivityLog
 from treepipe.executor.wire.clock import DeviceClock, now_ms
-from treepipe.executor.wire.frames import Frames
+from treepipe.executor.wire.dialled import DialledLine
 from treepipe.executor.wire.mailbox import Envelope, Inbox, Outbox, Ping, Received
 from treepipe.executor.wire.role import RoleSettings
-from treepipe.executor.wire.transport import ZeroMQ
 from treepipe.physics.timing import IdleFactor, LinkTimes, PortLoad
 from treepipe.physics.transfers import NO_LOAD, Port, Wire
 from treepipe.results.trace import Kind, Span
@@ -46,13 +44,13 @@ class Station:
         fresh: whether the next work samples the factor of the device's idle time anew.
     """
 
-    def __init__(self, settings: RoleSettings, control: Frames, host: str) -> None:
+    def __init__(self, settings: RoleSettings, line: DialledLine, host: str) -> None:
         """Listen on this host address."""
-        self.settings, self.control = settings, control
-        self.clock, self.transport = DeviceClock(bool(settings.emulate)), ZeroMQ(settings.key)
+        self.settings, self.line = settings, line
+        self.clock, self.transport = DeviceClock(bool(settings.emulate)), line.transport
         name, gate = settings.placed.name, settings.gate()
         self.inbox = Inbox(self.transport, settings.port, name, host, gate=gate)
-        self.inbox.watch(control.fileno())
+        self.inbox.watch(line.channel)
         self.inbox.enter = self.enter
         if settings.delays and settings.kind != "switch":
             self.inbox.arrives = self._arrives
@@ -83,9 +81,6 @@ class Station:
         for outbox in self.outboxes.values():
             outbox.close()
         self.inbox.close()
-
-    def close(self) -> None:
-        self.transport.close()
 
     # --- messages --------------------------------------------------------------------------------
 
@@ -118,8 +113,8 @@ class Station:
 
     @property
     def called(self) -> bool:
-        """Whether the controller has sent an order."""
-        return bool(self._call.poll(0))
+        """Whether the coordinator has sent an order."""
+        return self.line.called
 
     def woken(self, at_ms: float | None) -> bool:
         """Whether this time has come while the worker was idle."""
@@ -154,12 +149,6 @@ class Station:
             warm_up(min(MOST_WARM, service.bounds.segment_tokens * service.pass_requests))
 
     # --- work ------------------------------------------------------------------------------------
-
-    @cached_property
-    def _call(self) -> Any:
-        poll = select.poll()
-        poll.register(self.control.fileno(), select.POLLIN)
-        return poll
 
     @cached_property
     def _idle(self) -> IdleFactor:

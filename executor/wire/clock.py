@@ -105,10 +105,14 @@ class Offset:
     def __init__(self) -> None:
         self._readings: deque[Reading] = deque(maxlen=KEPT)
 
+    def __len__(self) -> int:
+        return len(self._readings)
+
     def note(self, reading: Reading) -> None:
         self._readings.append(reading)
 
     def at(self, now_ms: float) -> tuple[float, float]:
         """Advance of their clock against ours, and its uncertainty, in ms."""
-        best = min(self._readings, key=lambda reading: reading.uncertainty_ms(now_ms))
+        readings = tuple(self._readings)  # at once, since another thread notes some, too
+        best = min(readings, key=lambda reading: reading.uncertainty_ms(now_ms))
         return best.ahead_ms, best.uncertainty_ms(now_ms)

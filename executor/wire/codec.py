@@ -34,14 +34,17 @@ class Codec:
     def encoded(self, record: object) -> bytes:
         return self._marks[type(record)] + self._encode(record)
 
+    def kind(self, data: bytes | memoryview) -> type:
+        """Return the kind of a record that is not decoded yet. Raises ``BrokenRecordError``."""
+        if not len(data) or data[0] >= len(self._kinds):
+            raise BrokenRecordError("is of no known kind")
+        return self._kinds[data[0]]
+
     def decoded(self, data: bytes | memoryview) -> Any:
         """Decode a record. Raises ``BrokenRecordError``."""
-        view = memoryview(data)
-        if not len(view) or view[0] >= len(self._kinds):
-            raise BrokenRecordError("is of no known kind")
-        kind = self._kinds[view[0]]
+        kind = self.kind(data)
         try:
-            return _decoder(kind).decode(view[1:])
+            return _decoder(kind).decode(memoryview(data)[1:])
         except Exception:  # a class may raise any error for unfit values
             raise BrokenRecordError(f"is no {kind.__name__}") from None
 

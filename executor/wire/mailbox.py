@@ -27,7 +27,7 @@ from treepipe.core.messages import Flight, Message, MessageLimits, Through
 from treepipe.executor.wire.addresses import LOOPBACK
 from treepipe.executor.wire.clock import LOOK_MS, now_ms, wait_until
 from treepipe.executor.wire.link_order import LinkOrder
-from treepipe.executor.wire.transport import Transport
+from treepipe.executor.wire.transport import Channel, Transport
 from treepipe.physics.timing import PortLoad
 from treepipe.physics.transfers import NO_LOAD, Port, Wire
 
@@ -279,11 +279,11 @@ class Inbox:
         self._port = Port()
         self._coming: list[tuple[float, int, PortLoad, Received]] = []
         self._order: LinkOrder[Received] = LinkOrder()
-        self._watched: list[int] = []
+        self._watched: list[Channel | int] = []
 
-    def watch(self, descriptor: int) -> None:
-        """Let ``get`` return None when this file descriptor becomes readable."""
-        self._watched.append(descriptor)
+    def watch(self, other: Channel | int) -> None:
+        """Let ``get`` return None when another channel or a descriptor has something to read."""
+        self._watched.append(other)
 
     def get(self, until_ms: float | None = None) -> Received | None:
         """Wait for the next due message; None at ``until_ms`` or for a watched descriptor."""

@@ -43,6 +43,41 @@ class Processor:
         return f"{self.name}, {threads} of {self.cores} cores, {self.architecture}"
 
 
+PROTOCOL = 12
+"""Version of the records (``records.py``) and messages, increased with any change of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Installed versions; the hosts of a run must agree on the first two."""
+
+    treepipe: str
+    protocol: int
+    torch: str
+    python: str
+
+    @classmethod
+    def here(cls) -> Versions:
+        torch = importlib.metadata.version("torch")
+        return cls(__version__, PROTOCOL, torch, platform.python_version())
+
+    @property
+    def described(self) -> str:
+        return (
+            f"treepipe {self.treepipe} (protocol {self.protocol}), torch {self.torch}, Python "
+            f"{self.python}"
+        )
+
+    def fault(self, other: Versions) -> str | None:
+        """Return the reason why the two cannot work together, or None."""
+        if (self.treepipe, self.protocol) == (other.treepipe, other.protocol):
+            return None
+        return (
+            f"it has treepipe {other.treepipe} (protocol {other.protocol}), this coordinator "
+            f"{self.treepipe} (protocol {self.protocol})"
+        )
+
+
 class OtherWork:
     """Watch of the work of all other processes of this host, from now on."""
 

@@ -11,7 +11,6 @@ from treepipe.core.messages import Beat, Close, Flight, MessageLimits, Through, 
 from treepipe.executor.models.computing import DTYPES
 from treepipe.executor.models.sources import SourceSettings
 from treepipe.executor.wire.mailbox import Gate
-from treepipe.executor.wire.transport import KeyPair
 from treepipe.scenario.deployment import SWITCH, Deployment, Placed
 from treepipe.scenario.faults import DEFAULT_TIMEOUT_MS
 
@@ -36,7 +35,6 @@ class RoleSettings:
         timeout_ms: longest allowed silence of a worker.
         vocabulary: size of the target's vocabulary.
         token: the run's secret, known only to its workers.
-        key: the run's key if other hosts can reach its ports; None on the loopback.
     """
 
     placed: Placed
@@ -52,7 +50,6 @@ class RoleSettings:
     timeout_ms: float = DEFAULT_TIMEOUT_MS
     vocabulary: int = 2**31
     token: bytes = field(default=b"", repr=False)
-    key: KeyPair | None = field(default=None, repr=False)
 
     @property
     def travelling(self) -> RoleSettings:

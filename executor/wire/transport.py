@@ -97,10 +97,13 @@ class Channel(Protocol):
     def receive(self) -> Sequence[memoryview] | None:
         """Return the frames of the next message that has arrived, or None."""
 
-    def poll(
-        self, within_ms: int | None, readable: Collection[int] = (), writable: Collection[int] = ()
-    ) -> set[int]:
-        """Wait for a message or a descriptor; return the descriptors that are ready."""
+    @property
+    def waiting(self) -> bool:
+        """Whether ``receive`` has a message."""
+
+    def poll(self, within_ms: int | None, others: Collection[Channel | int] = ()) -> bool:
+        """Wait for a message here, or for one of other channels or descriptors; return whether one
+        of the others is ready."""
 
     def close(self) -> None: ...
 
@@ -121,7 +124,8 @@ class Transport(Protocol):
 
         Args:
             port: 0 for any free one.
-            most_waiting: limit of a connection's unread messages; more stay with the sender.
+            most_waiting: limit of a connection's unread messages; more stay with the sender. 0: no
+                limit, nor one of messages to be sent.
             most_bytes: limit of a frame; a connection that announces a longer one is cut. -1: any.
 
         Raises:
@@ -149,6 +153,8 @@ class ZeroMQ:
     ) -> _Socket:
         socket = self._socket(zmq.ROUTER if answers else zmq.PULL, most_bytes, ipv6=":" in host)
         socket.rcvhwm = most_waiting
+        if not most_waiting:
+            socket.sndhwm = 0
         if answers:
             socket.router_handover = 1  # a peer that reconnects keeps its name
             socket.handshake_ivl = HANDSHAKE_MS
@@ -156,7 +162,7 @@ class ZeroMQ:
             self._guard()
             socket.curve_server = True
         address = tcp(host, port or "*")
-        if not answers and not port and host == LOOPBACK and UNNAMED:
+        if not port and host == LOOPBACK and UNNAMED:
             # This takes two thirds of TCP's time.
             address = f"ipc://@treepipe-{secrets.token_hex(8)}"
         return self._opened(socket, socket.bind, address)
@@ -165,8 +171,7 @@ class ZeroMQ:
         socket = self._socket(zmq.DEALER if asks else zmq.PUSH, most_bytes, ipv6="[" in address)
         if asks:
             socket.routing_id = secrets.token_bytes(32)  # no other peer can send in its name
-        else:
-            socket.sndhwm = 0
+        socket.sndhwm = 0
         if self._key is not None:
             socket.curve_serverkey = self._key.public.encode()
         return self._opened(socket, socket.connect, address)
@@ -225,17 +230,23 @@ class _Socket:
             return None
         return [frame.buffer for frame in frames]
 
-    def poll(
-        self, within_ms: int | None, readable: Collection[int] = (), writable: Collection[int] = ()
-    ) -> set[int]:
-        watched: list[tuple[Any, int]] = [(self._socket, zmq.POLLIN)]
-        watched += [(each, zmq.POLLIN) for each in readable]
-        watched += [(each, zmq.POLLOUT) for each in writable]
-        ready = zmq.zmq_poll(watched, -1 if within_ms is None else within_ms)
-        return {each for each, _ in ready if each is not self._socket}
+    @property
+    def waiting(self) -> bool:
+        return bool(self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN)
+
+    def poll(self, within_ms: int | None, others: Collection[Channel | int] = ()) -> bool:
+        return bool(ready(within_ms, [self, *others]) - {self})
 
     def close(self) -> None:
         self._socket.close()
+
+
+def ready(within_ms: int | None, watched: Sequence[Channel | int]) -> set[Channel | int]:
+    """Wait for messages of channels of ZeroMQ, or for descriptors; return those that have some."""
+    items = [each._socket if isinstance(each, _Socket) else each for each in watched]
+    polled: list[tuple[Any, int]] = [(each, zmq.POLLIN) for each in items]
+    there = [each for each, _ in zmq.zmq_poll(polled, -1 if within_ms is None else within_ms)]
+    return {each for each, item in zip(watched, items, strict=True) if item in there}
 
 
 def _context() -> zmq.Context[Any]:
