@@ -28,6 +28,7 @@ from treepipe.executor.wire.records import (
     Failed,
     Here,
     Holdings,
+    Lacks,
     Leave,
     Notes,
     Post,
@@ -212,8 +213,7 @@ class Lines:
             if name in self and worker.end is not None:
                 raise self._died(name, *worker.end)
             if name in self and (number := worker.line.missing(now_ms())) is not None:
-                sentence = f"is cut off: its record {number} did not arrive, though later ones did"
-                raise LostWorkerError(name, sentence, "cut")
+                raise _cut_off(name, f"its record {number} did not arrive, though later ones did")
 
     @property
     def _distinct_hosts(self) -> list[Host]:
@@ -277,7 +277,7 @@ class Lines:
         if counts is None or counts != worker.behind[0]:
             worker.behind = counts, now_ms()
         elif now_ms() - worker.behind[1] > LOST_MS:
-            worker.heard.append(LostWorkerError(name, "is cut off: records are lost", "cut"))
+            worker.heard.append(_cut_off(name, "records are lost"))
 
     def _ended(self, name: str, exit_code: int | None, host: Host) -> None:
         """Note the end of a worker's process, after its last records."""
@@ -298,6 +298,10 @@ class Lines:
             raise said
         if isinstance(said, BrokenLineError):
             raise WorkerError(name, str(said))
+        if isinstance(said, Lacks) and not said.sender:
+            raise _cut_off(
+                name, f"record {said.number} for it did not arrive, though later ones did"
+            )
         if not isinstance(said, Failed):
             self._news.get(type(said), self._keep)(name, said)
         elif said.by_user:
@@ -312,3 +316,7 @@ class Lines:
     def _died(name: str, exit_code: int | None, why: str) -> LostWorkerError:
         died = f"is lost: {why}" if exit_code is None else f"died (exit code {exit_code})"
         return LostWorkerError(name, died)
+
+
+def _cut_off(name: str, why: str) -> LostWorkerError:
+    return LostWorkerError(name, f"is cut off: {why}", "cut")

@@ -48,13 +48,15 @@ class Pulse:
         idle: callback: whether the main thread waits for a message with no work left.
     """
 
-    def __init__(self, say: Callable[[bool], object], timeout_ms: float) -> None:
+    def __init__(
+        self, say: Callable[[bool], object], timeout_ms: float, idle: Callable[[], bool]
+    ) -> None:
         """Start the thread.
 
         Args:
             say: sends a sign of life (idle or not); the thread alone calls it.
         """
-        self.idle: Callable[[], bool] = lambda: False
+        self.idle = idle
         self._say, self._beat_s = say, beat_ms(timeout_ms) / 1e3
         # Without it (not on Linux) the beats show only that the process is not stopped.
         clock = getattr(time, "pthread_getcpuclockid", None)

@@ -40,7 +40,7 @@ def worker_main(post: records.Post, elsewhere: bool, models: Path | None) -> Non
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the coordinator ends us
     end_with_fork_server()
     line = DialledLine(post)
-    pulse = Pulse(line.beats(), post.timeout_ms)
+    pulse = Pulse(line.beats(), post.timeout_ms, lambda: line.waits)
     exit_code = 0
     try:
         order = line.wait()

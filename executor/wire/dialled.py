@@ -6,11 +6,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from treepipe.core.errors import RunError
 from treepipe.executor.wire.clock import LOOK_MS, now_ms
 from treepipe.executor.wire.line import Line
 from treepipe.executor.wire.processor import Versions
-from treepipe.executor.wire.records import SPANS, Here, Leave, Post
+from treepipe.executor.wire.records import SPANS, Here, Lacks, Leave, Post
 from treepipe.executor.wire.transport import ZeroMQ
 
 
@@ -24,13 +23,14 @@ class DialledLine:
     Attributes:
         transport: the worker's, with the run's key.
         channel: the connection; it has something when the coordinator has sent an order.
+        waits: whether ``wait`` waits for one.
     """
 
     def __init__(self, post: Post) -> None:
         self._post, self._line = post, Line("worker", post.secret)
         self.transport = ZeroMQ(post.key)
         self.channel = self.transport.connect(post.address, SPANS, asks=True)
-        self._orders = deque[Any]()
+        self._orders, self.waits = deque[Any](), False
         self.say(Here(post.name, Versions.here()))
 
     def say(self, record: object) -> None:
@@ -44,13 +44,12 @@ class DialledLine:
         Raises:
             LeaveError: the worker is to leave.
             BrokenLineError: the coordinator has sent no order.
-            RunError: an order did not arrive, though later ones did.
         """
         while not self._orders and (frames := self.channel.receive()) is not None:
             self._orders.extend(self._line.take(frames[0], now_ms()))
         if not self._orders:
             if (number := self._line.missing(now_ms())) is not None:
-                raise RunError(f"the coordinator's record {number} did not arrive")
+                self.say(Lacks("", self._post.name, number))
             return None
         order = self._orders.popleft()
         if isinstance(order, Leave):
@@ -60,7 +59,9 @@ class DialledLine:
     def wait(self, look_ms: int | None = LOOK_MS) -> Any:
         """Wait for an order, waking every ``look_ms`` (None: never). Raises as ``take``."""
         while (order := self.take()) is None:
+            self.waits = True
             self.channel.poll(look_ms)
+            self.waits = False
         return order
 
     @property

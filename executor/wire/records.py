@@ -108,7 +108,8 @@ class RoundTrips:
 
 @dataclass(frozen=True, slots=True)
 class Lacks:
-    """A link is broken: message ``number`` did not arrive, though later ones did."""
+    """A link is broken: message ``number`` did not arrive, though later ones did. Without a sender
+    it is the line: a record of the coordinator."""
 
     sender: str
     receiver: str
