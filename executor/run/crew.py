@@ -48,6 +48,7 @@ class Crew:
         self._fleet = Fleet(self._places.values(), deployment.faults.spare_workers)
         if deployment.wiring.queues_transfers and roles[0].delays:
             self.roles.append(self.roles[0].as_switch())
+        self._renew_token()
         self.journal, self.given_up = Journal(), set[int]()
         self.replaced = dict[LostWorkerError, Spare]()
         self._spares = [*deployment.faults.all_spares]
@@ -136,6 +137,7 @@ class Crew:
             self._move({lost.name, *silent}, spare)
         elif silent:
             raise lost
+        self._renew_token()
         self._start_all()
 
     def _move(self, names: Collection[str], spare: str) -> None:
@@ -156,11 +158,14 @@ class Crew:
         self.lines.end()
         self._fleet.close()
 
-    def _start_all(self) -> None:
-        """Start all workers, with new secrets, so that messages with the old ones are foreign."""
-        token, fleet = secrets.token_bytes(TOKEN_BYTES), self._fleet
+    def _renew_token(self) -> None:
+        """Make a new token, so that messages with the old one are foreign."""
+        token = secrets.token_bytes(TOKEN_BYTES)
         self.roles = [replace(role, token=token) for role in self.roles]
-        base = self.roles[0].port
+
+    def _start_all(self) -> None:
+        """Start all workers, with a new key, so that records with the old one are foreign."""
+        fleet, base = self._fleet, self.roles[0].port
         port = max(role.port for role in self.roles) + 1 if base and self._places else 0
         self.lines.open(fleet.listens_on(None), port, fleet.new_key())
         for role in self.roles:

@@ -41,8 +41,8 @@ from treepipe.executor.measure.pairs import (
 from treepipe.executor.measure.run import write_profile
 from treepipe.executor.wire.addresses import LOOPBACK
 from treepipe.executor.wire.clock import now_ms
-from treepipe.executor.wire.control import ANSWERS, LinkEnd, Measure
 from treepipe.executor.wire.mailbox import TOKEN_BYTES, Outbox, Ping
+from treepipe.executor.wire.records import CODEC, LinkEnd, Measure
 from treepipe.executor.wire.transport import KeyPair, ZeroMQ
 from treepipe.files.toml_file import read_toml
 from treepipe.profiles.schema import LinkProfile, MeasuredOrigin
@@ -168,20 +168,16 @@ def test_what_was_measured_before_a_host_was_lost_is_kept(terminal: Terminal) ->
 # --- the two ends --------------------------------------------------------------------------------
 
 
-def ends(key: KeyPair | None = None) -> tuple[LinkEnd, LinkEnd]:
-    shared = 0, 2_000.0, bytes(range(TOKEN_BYTES)), key
-    return LinkEnd("near", "far", *shared), LinkEnd("far", "near", *shared)
+TOKEN = bytes(range(TOKEN_BYTES))
+NEAR, FAR = LinkEnd("near", "far", 0, TOKEN), LinkEnd("far", "near", 0, TOKEN)
 
 
 def test_two_ends_with_a_key_time_every_size() -> None:
     """In one process, as two hosts do it; what was timed travels as it is, and is a link."""
     host = "127.0.0.2"  # no loopback by name, so over TCP
-    near_end, far_end = ends(KeyPair.new())
     readable, writable = os.pipe()
-    with (
-        closing(End(host, near_end)) as near,
-        closing(End(host, far_end)) as far,
-    ):
+    with closing(ZeroMQ(KeyPair.new())) as transport:
+        near, far = End(transport, host, NEAR), End(transport, host, FAR)
         near.connect(far.inbox.address)
         far.connect(near.inbox.address)
         far.inbox.watch(readable)
@@ -194,14 +190,14 @@ def test_two_ends_with_a_key_time_every_size() -> None:
             answering.join()
         assert not far.inbox.dropped
         stranger = ZeroMQ()
-        keyless = Outbox(stranger, near.inbox.address, ("far", "near"), None, near_end.token)
+        keyless = Outbox(stranger, near.inbox.address, ("far", "near"), None, TOKEN)
         keyless.send(Ping("answer"), 0.0, 0)
         assert near.inbox.get(now_ms() + 200) is None
         assert not near.inbox.dropped, "of a stranger nothing was read"
         stranger.close()
     os.close(readable)
     os.close(writable)
-    assert ANSWERS.decoded(ANSWERS.encoded(found)) == found
+    assert CODEC.decoded(CODEC.encoded(found)) == found
     samples = {(kind, size): taken for kind, size, taken in found.samples}
     assert {size for kind, size in samples if kind == "trip"} == {0, *SIZES}
     profile = link_profile(samples, "here", found.seconds, found.versions)
@@ -211,11 +207,11 @@ def test_two_ends_with_a_key_time_every_size() -> None:
 
 
 def test_an_end_listens_to_the_other_one_alone() -> None:
-    near_end, far_end = ends()
     ask, row = Ping("answer"), torch.zeros(1, WIDTH)
-    with closing(End(LOOPBACK, far_end)) as far:
-        transport, way = far._transport, far.inbox.address
-        token, names = near_end.token, ("near", "far")
+    with closing(ZeroMQ()) as transport:
+        far = End(transport, LOOPBACK, FAR)
+        way = far.inbox.address
+        token, names = TOKEN, ("near", "far")
         messages = [
             (names, bytes(TOKEN_BYTES), ask, row),
             (("other", "far"), token, ask, row),
@@ -241,8 +237,8 @@ def test_an_end_listens_to_the_other_one_alone() -> None:
 
 def test_ends_that_do_not_hear_each_other_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "FIRST_MS", 100.0)
-    near_end, _ = ends()
-    with closing(End(LOOPBACK, near_end)) as near:
+    with closing(ZeroMQ()) as transport:
+        near = End(transport, LOOPBACK, NEAR)
         near.connect("tcp://127.0.0.1:1")
         sentence = rf"^link {A} to {B}: no answer within 0.1 s; can the two hosts reach each other"
         with pytest.raises(UserError, match=sentence):

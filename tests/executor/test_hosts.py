@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
-import socket
 import sys
 import threading
 import time
@@ -14,10 +12,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
-from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
@@ -29,30 +27,30 @@ from tests.worlds.command_line import ROOT, Terminal
 from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.examples import examples
 from tests.worlds.hosts import at, free_port
-from treepipe.core.errors import UserError
+from tests.worlds.network import Channel, Network, Transport, in_memory
+from treepipe.core.errors import RunError, UserError
 from treepipe.core.messages import Flight, Segment
 from treepipe.core.schedules import systems
-from treepipe.executor.hosts.daemon import MOST_LEFT_BYTES, Daemon, _Role
+from treepipe.executor.hosts.daemon import Daemon
+from treepipe.executor.hosts.processes import Processes
 from treepipe.executor.hosts.remote import (
+    Attendance,
     RemoteHost,
-    RemoteProcess,
-    SilentHostError,
-    ask,
     connection,
     status,
+    statuses,
 )
 from treepipe.executor.models.checkpoint import Checkpoint
 from treepipe.executor.models.copies import NeededCheckpoint, digest_of
-from treepipe.executor.run.crew import Crew
 from treepipe.executor.run.draft_worker import DraftWorker
 from treepipe.executor.run.fleet import Clocks, Fleet
-from treepipe.executor.wire import session
+from treepipe.executor.run.lines import Lines
+from treepipe.executor.wire import records
 from treepipe.executor.wire.clock import Offset, Reading, now_ms
-from treepipe.executor.wire.codec import BrokenRecordError, Codec
-from treepipe.executor.wire.control import ANSWERS, ORDERS, Become, Connect, LinkEnd, Open
-from treepipe.executor.wire.frames import Frames
+from treepipe.executor.wire.codec import BrokenRecordError
 from treepipe.executor.wire.mailbox import TOKEN_BYTES, Gate, Inbox, Outbox
-from treepipe.executor.wire.session import AT_WORK, FROM_COORDINATOR, FROM_DAEMON
+from treepipe.executor.wire.processor import Versions
+from treepipe.executor.wire.records import CODEC, TABLE, Become, Connect, LinkEnd, Open, Post
 from treepipe.executor.wire.transport import KeyPair, ZeroMQ
 from treepipe.physics.timing import LinkTimes, ServiceTable, TimeTable
 from treepipe.profiles.library import REFERENCE
@@ -106,7 +104,6 @@ OWN: dict[type, st.SearchStrategy[Any]] = {
     Open: st.builds(Open, new_schedule=deployments.map(lambda each: each.service.new_schedule)),
 }
 """Records of which hypothesis cannot make every value by its type."""
-CODECS = ORDERS, ANSWERS, FROM_COORDINATOR, FROM_DAEMON
 
 
 def _told(table: TimeTable) -> dict[str, Any]:
@@ -114,15 +111,12 @@ def _told(table: TimeTable) -> dict[str, Any]:
     return {name: value for name, value in vars(table).items() if name != "_found"}
 
 
-@pytest.mark.parametrize(
-    ("codec", "kind"),
-    [pytest.param(codec, kind, id=kind.__name__) for codec in CODECS for kind in codec._kinds],
-)
+@pytest.mark.parametrize("kind", dict.fromkeys(rule.kind for rule in TABLE))
 @examples(24)
 @given(st.data())
-def test_every_record_travels_as_it_is(codec: Codec, kind: type, data: st.DataObject) -> None:
+def test_every_record_travels_as_it_is(kind: type, data: st.DataObject) -> None:
     record = data.draw(OWN.get(kind, st.from_type(kind)))
-    found = codec.decoded(codec.encoded(record))
+    found = CODEC.decoded(CODEC.encoded(record))
     assert type(found) is kind
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TimeTable, "__eq__", lambda one, other: _told(one) == _told(other))
@@ -131,27 +125,27 @@ def test_every_record_travels_as_it_is(codec: Codec, kind: type, data: st.DataOb
 
 @given(st.binary(max_size=300))
 def test_noise_is_no_record(data: bytes) -> None:
-    for codec in CODECS:
-        with suppress(BrokenRecordError):
-            found = codec.decoded(data)
-            assert codec.encoded(codec.decoded(codec.encoded(found))) == codec.encoded(found)
+    with suppress(BrokenRecordError):
+        found = CODEC.decoded(data)
+        assert CODEC.encoded(CODEC.decoded(CODEC.encoded(found))) == CODEC.encoded(found)
 
 
 @given(st.data())
 def test_a_changed_role_is_a_role_or_refused(data: st.DataObject) -> None:
     """Whatever bytes are changed, it is decoded or ``BrokenRecordError``, nothing else."""
     deployment = small_deployment("flowspec")
-    whole = bytearray(ORDERS.encoded(Become(worker_roles(NOWHERE, deployment)[0])))
+    whole = bytearray(CODEC.encoded(Become(worker_roles(NOWHERE, deployment)[0])))
     for _ in range(3):
         whole[data.draw(st.integers(1, len(whole) - 1))] = data.draw(st.integers(0, 255))
     with suppress(BrokenRecordError):
-        assert isinstance(ORDERS.decoded(bytes(whole)), Become)
+        assert isinstance(CODEC.decoded(bytes(whole)), Become)
 
 
 def test_secrets_are_not_shown(pair: tuple[Path, Path]) -> None:
     key, token = KeyPair.new(), b"secret token"
-    role = replace(worker_roles(pair, small_deployment("pp"))[0], key=key, token=token)
-    shown = repr((role, key, LinkEnd("near", "far", 0, 1.0, token, key)))
+    role = replace(worker_roles(pair, small_deployment("pp"))[0], token=token)
+    post, hello = Post("draft0", "", 1.0, token, key), records.Hello(Versions.here(), token)
+    shown = repr((role, key, LinkEnd("near", "far", 0, token), post, hello))
     assert not any(each in shown for each in (key.public, key.secret, "secret"))
 
 
@@ -215,7 +209,10 @@ def test_only_who_holds_the_key_comes_in() -> None:
 def serving_here(port: int = 0, key: KeyPair | None = None) -> Iterator[str]:
     """The address of a daemon that serves in a thread of this process."""
     over = threading.Event()
-    with closing(Daemon("127.0.0.1", port, key, None)) as daemon, ThreadPoolExecutor() as pool:
+    with (
+        closing(Daemon("127.0.0.1", port or free_port(), key, None)) as daemon,
+        ThreadPoolExecutor() as pool,
+    ):
 
         def serve() -> None:
             while not over.is_set():
@@ -233,20 +230,53 @@ def test_a_daemon_answers_who_holds_its_key_alone() -> None:
     with serving_here(key=key) as address, closing(other):
         stranger = connection(other, NAMED)
         turn_to(f"tcp://{address}", key, stranger)
-        with pytest.raises(SilentHostError, match="does not answer within"):
-            ask(stranger, address, session.HowAreYou(), session.Status, 0.5)
+        stranger.send(CODEC.encoded(records.HowAreYou()))
+        stranger.poll(500)
+        assert stranger.receive() is None
         assert status(address, key).refused >= 1
 
 
 # --- the daemon ----------------------------------------------------------------------------------
 
 
-class _World(Daemon):
-    """A daemon of which a test has the time, the answers, and the processes' own ends."""
+class _Workers(Processes):
+    """Processes of a daemon that a test starts and ends: numbers by name."""
 
     def __init__(self) -> None:
-        super().__init__("127.0.0.1", 0, None, None)
-        self.ms, self.answers, self.far = now_ms(), list[Any](), ExitStack()
+        super().__init__()
+        self.pids, self.over = dict[str, int](), dict[str, int]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self.pids])
+
+    def start(self, post: Post) -> None:
+        self.pids[post.name] = 2**22 + 1
+
+    def pid(self, name: str) -> int | None:
+        return self.pids.get(name)
+
+    def kill(self, name: str) -> None:
+        if self.pids.pop(name, None) is not None:
+            self.over[name] = -9
+
+    def ended(self) -> list[tuple[str, int | None]]:
+        over, self.over = self.over, {}
+        return [*over.items()]
+
+    def end(self) -> list[tuple[str, int | None]]:
+        for name in self:
+            self.kill(name)
+        return self.ended()
+
+
+class _World(Daemon):
+    """A daemon of which a test has the time, the answers, and the processes."""
+
+    def __init__(self) -> None:
+        super().__init__("127.0.0.1", free_port(), None, None)
+        self.ms, self.answers, self.workers = now_ms(), list[Any](), _Workers()
+        self._workers = self.workers
+        self._descriptors = SimpleNamespace(all_of_them=nullcontext)  # type: ignore[assignment]
 
     def _send(self, receiver: bytes, record: Any) -> None:
         self.answers.append((receiver, record))
@@ -254,7 +284,7 @@ class _World(Daemon):
     def hears(self, sender: bytes, record: object) -> Any:
         """Its answer, None if there is none."""
         self.answers.clear()
-        self.take(sender, [FROM_COORDINATOR.encoded(record)])
+        self.take(sender, [CODEC.encoded(record)])
         return self.answers[0][1] if self.answers else None
 
     def told(self) -> list[Any]:
@@ -263,125 +293,92 @@ class _World(Daemon):
         self.step(0.0)
         return [record for _, record in self.answers]
 
-    def begins(self, name: str, pid: int = 2**22 + 1) -> socket.socket:
-        """Give it a process, by default one that is over; returns the control line's other end."""
-        near, far = socket.socketpair()
-        look, beat = Pipe(duplex=False)
-        process: Any = SimpleNamespace(pid=pid, join=lambda within_s: None)
-        self._roles[name] = _Role(process, Frames(near), look, self.ms)
-        self.far.enter_context(beat)
-        return self.far.enter_context(far)
-
 
 @pytest.fixture
 def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[_World]:
-    """Its processes end as soon as they are killed."""
-    monkeypatch.setattr("treepipe.executor.hosts.daemon.end_process", lambda process: -9)
     made = _World()
     monkeypatch.setattr("treepipe.executor.hosts.daemon.now_ms", lambda: made.ms)
-    with made.far:
-        yield made
+    yield made
     made.close()
 
 
-HELLO = session.Hello(session.Versions.here())
+SESSION = bytes(16)
+HELLO = records.Hello(Versions.here(), SESSION)
+DRAFT = Post("draft0", "tcp://127.0.0.1:1", 1_000.0, bytes(16))
 
 
 def test_a_daemon_has_one_session_at_a_time(daemon: _World) -> None:
-    assert isinstance(daemon.hears(b"one", HELLO), session.Welcome)
-    assert daemon.hears(b"two", HELLO) == session.Declined("it is at work for another coordinator")
-    assert daemon.hears(b"two", session.Start("draft0")) is None, "nobody's order"
-    assert isinstance(daemon.hears(b"one", session.Alive(1.0)), session.TimeIs)
-    status = daemon.hears(b"three", session.HowAreYou())
-    assert (status.sessions, status.roles, status.dropped) == (1, (), 1)
+    """Its coordinator's thread, on another connection, knows its name; nobody else does."""
+    assert isinstance(daemon.hears(b"one", HELLO), records.Welcome)
+    assert isinstance(daemon.hears(b"one", HELLO), records.Welcome), "it came twice"
+    assert daemon.hears(b"two", HELLO) == records.Declined("it is at work for another coordinator")
+    assert daemon.hears(b"two", records.Start(DRAFT)) is None, "nobody's order"
+    assert daemon.hears(b"two", records.Alive(bytes(15), 1.0)) is None
+    assert isinstance(daemon.hears(b"a thread", records.Alive(SESSION, 1.0)), records.TimeIs)
+    status = daemon.hears(b"three", records.HowAreYou())
+    assert (status.sessions, status.roles, status.dropped) == (1, (), 2)
     daemon.ms += 6_000
-    assert daemon.told() == [session.Declined("its coordinator was silent for 5 s")]
-    assert isinstance(daemon.hears(b"two", HELLO), session.Welcome)
+    assert daemon.told() == [records.Declined("its coordinator was silent for 5 s")]
+    assert daemon.hears(b"one", records.Leave()) is None, "it came late"
+    assert isinstance(daemon.hears(b"two", HELLO), records.Welcome)
 
 
-def test_a_coordinator_that_spoke_while_a_process_ended_slowly_is_not_silent(
-    daemon: _World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it said then waits in the channel, and is read before its silence is judged."""
+def test_a_daemon_reports_the_end_of_each_process_once(daemon: _World) -> None:
     daemon.hears(b"one", HELLO)
-    daemon.begins("draft0").close()
-    end, waiting = daemon._end, list[list[bytes]]()
+    for _ in range(2):
+        daemon.hears(b"one", records.Start(DRAFT))
+        daemon.hears(b"one", records.EndProcess("draft0"))
+        assert daemon.hears(b"one", records.EndProcess("draft0")) is None
+        assert daemon.told() == [records.Ended("draft0", -9)]
+    daemon.hears(b"one", records.Start(DRAFT))
+    daemon.hears(b"one", records.Leave())
+    assert [record for _, record in daemon.answers] == [
+        records.Ended("draft0", -9),
+        records.Declined("its coordinator left"),
+    ]
+    assert not daemon.workers.pids
 
-    def slowly(name: str, now: bool) -> None:
-        end(name, now)
-        daemon.ms += 6_000
-        waiting.append([b"one", FROM_COORDINATOR.encoded(session.Alive(1.0))])
 
-    monkeypatch.setattr(daemon, "_end", slowly)
-    monkeypatch.setattr(daemon._channel, "receive", lambda: waiting.pop() if waiting else None)
-    assert daemon.told() == [session.Ended("draft0", -9)]
-    assert daemon.told() == [session.TimeIs(1.0, daemon.ms)]
+def test_a_daemon_starts_no_second_process_of_a_name(daemon: _World) -> None:
+    """Nor one with a strange name; the session is over."""
+    for name in ("draft0", "../draft0"):
+        daemon.hears(b"one", HELLO)
+        daemon.hears(b"one", records.Start(DRAFT))
+        daemon.hears(b"one", records.Start(replace(DRAFT, name=name)))
+        said = records.Declined(f"it starts no process {name!r} in this session")
+        assert daemon.answers[-1] == (b"one", said)
+        assert not daemon.workers.pids
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux tells of threads")
 def test_a_daemon_speaks_for_a_process_that_waits_for_a_processor(daemon: _World) -> None:
-    """This one, which runs; one that is over, or has just shown itself, is left to itself."""
+    """This one, which runs; one that is over is left to itself."""
     daemon.hears(b"one", HELLO)
-    daemon.begins("draft0", os.getpid())
-    daemon.begins("pipeline0.stage1")
-    assert daemon.told() == []
+    daemon.workers.pids |= {"draft0": os.getpid(), "pipeline0.stage1": 2**22 + 1}
     for _ in range(2):
         daemon.ms += 501
-        assert daemon.told() == [session.Beats("draft0", AT_WORK)]
+        assert daemon.told() == [records.Starved(("draft0",))]
         assert daemon.told() == []
 
 
-def test_a_process_that_stops_amid_an_answer_does_not_stop_its_daemon(daemon: _World) -> None:
-    """Wherever that is; what it said before is handed on, and its end is told."""
-    daemon.hears(b"one", HELLO)
-    process, whole = daemon.begins("draft0"), [b"the first", b"the second"]
-    said = b"".join(len(each).to_bytes(8, "big") + each for each in whole)
-    heard = []
-    for place in range(len(said) - 1):
-        process.sendall(said[place : place + 1])
-        heard += daemon.told()
-        assert isinstance(daemon.hears(b"two", session.HowAreYou()), session.Status)
-    process.close()
-    assert heard + daemon.told() == [
-        session.ForwardAnswer("draft0", whole[0]),
-        session.Ended("draft0", -9),
-    ]
-
-
-def test_a_process_that_takes_no_orders_is_ended_before_they_fill_the_memory(
-    daemon: _World,
-) -> None:
-    daemon.hears(b"one", HELLO)
-    daemon.begins("draft0")
-    order, waiting = session.ForwardOrder("draft0", bytes(2**20)), []
-    while "draft0" in daemon._roles:
-        daemon.hears(b"one", order)
-        waiting += [role.control.left_bytes for role in daemon._roles.values()]
-    assert 0.9 * MOST_LEFT_BYTES < max(waiting) <= MOST_LEFT_BYTES
-    assert daemon.answers == [(b"one", session.Ended("draft0", -9))]
-    assert daemon.hears(b"one", order) is None
-
-
-def test_a_daemon_without_descriptors_declines(
+def test_a_daemon_without_descriptors_ends_the_session(
     daemon: _World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many connections of strangers as it may hold take all of them."""
     daemon.hears(b"one", HELLO)
-    daemon._descriptors = SimpleNamespace(all_of_them=nullcontext)  # type: ignore[assignment]
-    monkeypatch.setattr("treepipe.executor.hosts.daemon.fork_server", lambda: None)
 
-    def none_left() -> None:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    def none_left(post: Post) -> None:
+        raise RunError("draft0 cannot be started: Too many open files")
 
-    monkeypatch.setattr("treepipe.executor.hosts.fork_server.socket.socketpair", none_left)
-    found = daemon.hears(b"one", session.Start("draft0"))
-    assert found == session.Declined("draft0 cannot be started: Too many open files")
-    assert isinstance(daemon.hears(b"two", session.HowAreYou()), session.Status)
+    monkeypatch.setattr(daemon.workers, "start", none_left)
+    found = daemon.hears(b"one", records.Start(DRAFT))
+    assert found == records.Declined("draft0 cannot be started: Too many open files")
+    assert isinstance(daemon.hears(b"two", records.HowAreYou()), records.Status)
 
 
 def test_other_versions_are_refused_naming_both_sides(daemon: _World) -> None:
     ours = HELLO.versions
-    refused = daemon.hears(b"one", session.Hello(replace(ours, treepipe="9.9")))
+    refused = daemon.hears(b"one", records.Hello(replace(ours, treepipe="9.9"), SESSION))
     sides = (
         f"treepipe {ours.treepipe} (protocol {ours.protocol})",
         f"9.9 (protocol {ours.protocol})",
@@ -392,7 +389,7 @@ def test_other_versions_are_refused_naming_both_sides(daemon: _World) -> None:
 def test_noise_is_logged_now_and_then_and_without_a_word_of_it(
     daemon: _World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    order = FROM_COORDINATOR.encoded(session.HowAreYou())
+    order = CODEC.encoded(records.HowAreYou())
     for frames in [[b"a secret"], [], [order, order], [order[:1] + b"a secret"]] * 25:
         daemon.take(b"one", frames)
     assert (daemon._dropped, daemon.answers) == (100, [])
@@ -404,53 +401,81 @@ def test_noise_is_logged_now_and_then_and_without_a_word_of_it(
 # --- the hosts of a run --------------------------------------------------------------------------
 
 
+class _Daemon(Channel):
+    """The other end of a session: what a daemon hears and says, in memory."""
+
+    def __init__(self) -> None:
+        super().__init__(Network(), "")
+
+    def send(self, *frames: Any) -> None:
+        """Answer as a daemon does."""
+        match CODEC.decoded(frames[0]):
+            case records.Hello():
+                self.says(records.Welcome())
+            case records.Alive(_, sent_ms):
+                self.says(records.TimeIs(sent_ms, 1_000.0 + now_ms()))
+
+    def says(self, record: object) -> None:
+        self.came.append([CODEC.encoded(record)])
+
+
 class _Host(RemoteHost):
     """A host that has not answered for some time."""
 
-    def __init__(self, silent_ms: float) -> None:
-        self.address, self.refusal = NAMED, None
-        self._heard_ms, self._roles = now_ms() - silent_ms, {}
-
-    def say(self, record: object) -> None:
-        """Nobody hears it."""
-
-    def close(self) -> None:
-        """There is no session."""
+    def __init__(self, silent_ms: float = 0.0) -> None:
+        self.daemon = _Daemon()
+        transport: Any = SimpleNamespace(connect=lambda *_, **__: self.daemon)
+        super().__init__(transport, NAMED)
+        self.read()
+        assert self.is_open
+        self.heard_ms -= silent_ms
 
 
-def test_more_answers_than_a_socket_takes_and_signs_of_life_arrive_before_the_end() -> None:
-    host, answers, found = _Host(0.0), [bytes(10_000), bytes(7)] * 100, list[bytes]()
-    started = host.start("draft0")
-    process, line, look = started.process, started.control, started.look
-    for each in answers:
-        host._take(session.ForwardAnswer("draft0", each))
-    host._take(session.Beats("draft0", AT_WORK))
-    host._take(session.Ended("draft0", 3))
-    assert process.exitcode == 3
-    assert os.read(look.fileno(), 9) == AT_WORK
-    with look, suppress(EOFError):
-        while True:
-            if host._roles["draft0"].control.fileno() != -1:
-                host._hear("draft0")
-            line.read()
-            while (answer := line.take()) is not None:
-                found.append(answer)
-    assert found == answers
-    line.close()
+def test_a_session_opens_with_readings_of_the_clock() -> None:
+    host = _Host()
+    assert host.clock.at(now_ms())[0] == pytest.approx(1_000.0, abs=50.0)
+    assert host.answers(2_000.0)
+    host.daemon.says(records.Declined("its worker was ended"))
+    host.read()
+    assert not host.answers(2_000.0)
+    host.read()
+    assert not host.is_open, "a session that is over is not opened again"
 
 
-def test_a_host_that_is_gone_is_not_waited_for_once_per_process() -> None:
-    gone = _Host(60_000.0)
-    begun = now_ms()
+def test_the_ends_of_processes_over_there_are_told_once() -> None:
+    """With exit codes, or without where the session ended; names that nobody started are not."""
+    host = _Host()
     for name in ("draft0", "pipeline0.stage1"):
-        RemoteProcess(gone, name).join()
-    assert now_ms() - begun < 5_000, "of 20 s"
+        host.start(replace(DRAFT, name=name))
+    for record in (
+        records.Ended("draft0", 3),
+        records.Ended("nobody", 0),
+        records.TimeIs(1.0, 2.0),
+    ):
+        host.daemon.says(record)
+    host.daemon.says(records.Ended("draft0", 3))
+    assert host.ended() == [("draft0", 3)]
+    host.daemon.says(records.Declined("its coordinator left"))
+    assert host.ended() == [("pipeline0.stage1", None)]
+    assert host.why == f"worker {NAMED} ended the session, since its coordinator left"
+    assert [*host] == []
 
 
-@pytest.mark.parametrize("meet", [status, RemoteHost])
-def test_an_address_that_cannot_be_connected_to_is_a_sentence(meet: Any) -> None:
+def test_an_address_that_cannot_be_connected_to_is_a_sentence() -> None:
     with pytest.raises(UserError, match=r"^worker \.\.:5600: Invalid argument$"):
-        meet("..:5600", None)
+        status("..:5600", None)
+
+
+def test_hosts_that_refuse_are_told_within_two_seconds() -> None:
+    """All at once, while another one answers."""
+    with serving_here() as address:
+        closed = [f"127.0.0.1:{free_port()}" for _ in range(3)]
+        begun = time.monotonic()
+        found, faults = statuses([address, *closed], None, 5.0)
+        assert time.monotonic() - begun < 2.0
+    assert found.keys() == {address}
+    assert faults.keys() == {*closed}
+    assert all("its host refuses connections" in str(fault) for fault in faults.values())
 
 
 def fleet_at(pair: tuple[Path, Path], places: dict[str, str], *spares: str) -> Fleet:
@@ -475,10 +500,13 @@ def test_a_host_beyond_the_loopback_opens_the_run(
 
 def test_a_spare_takes_a_place_if_it_answers(pair: tuple[Path, Path]) -> None:
     fleet = fleet_at(pair, {"pipeline0.stage1": NAMED}, *SPARES, SPARES[1])
+    fleet._transport = Transport(Network())  # type: ignore[assignment]
+    fleet._attendance = create_autospec(Attendance, instance=True)  # type: ignore[assignment]
     fleet._hosts = dict(zip(SPARES, (_Host(9_000.0), _Host(0.0)), strict=True))
     assert fleet.spares(2_000.0, [NAMED]) == [SPARES[1]] * 2
     fleet.take(SPARES[1])
-    fleet._hosts[SPARES[1]].refusal = "its coordinator left"
+    fleet._hosts[SPARES[1]].daemon.says(records.Declined("its coordinator left"))
+    fleet._hosts[SPARES[1]].read()
     assert fleet.spares(2_000.0, [SPARES[1]]) == [], "one place of two is left, and nobody there"
     assert fleet._sought
     fleet.close()
@@ -507,19 +535,20 @@ def test_a_spare_that_is_there_only_later_is_found(
             assert not fleet.run_ends(0.0, {}).warnings
 
 
-def test_a_worker_whose_host_ended_the_session_starts_there_no_more(
-    pair: tuple[Path, Path],
+@pytest.mark.parametrize("ended", [True, False])
+def test_workers_of_a_host_that_does_not_confirm_their_end_are_named(
+    pair: tuple[Path, Path], ended: bool
 ) -> None:
-    """Both of its processes are over, as it said; nobody would start another one."""
-    deployment = small_deployment("pp")
-    crew, host = Crew(worker_roles(pair, deployment), deployment), _Host(0.0)
-    for name in ("pipeline0.stage1", "pipeline0.stage2"):
-        crew.lines.processes[name] = process = RemoteProcess(host, name)
-        process.ended(None)
-    assert crew.lines.end() == []
-    crew.lines.processes |= dict.fromkeys(("draft0", "pipeline0.stage1"), process)
-    host.refusal = "its worker was ended"
-    assert crew.lines.end() == ["draft0", "pipeline0.stage1"]
+    """Its processes are over if it said so; else nobody would start another one there."""
+    names = "pipeline0.stage1", "pipeline0.stage2"
+    with in_memory(Network()):
+        lines, host = Lines(1_000.0, {}), _Host(9_000.0)
+        lines.open()
+        for name in names:
+            lines.start(name, host, "memory")
+        for name in names if ended else ():
+            host.daemon.says(records.Ended(name, 0))
+        assert lines.end(2_000.0) == ([] if ended else [*names])
 
 
 def test_an_offset_is_as_sure_as_the_quickest_answer() -> None:

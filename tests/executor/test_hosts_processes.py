@@ -31,8 +31,10 @@ from tests.worlds.real_runs import LONG, SHORT, TIMEOUT_MS, assert_greedy, one_b
 from treepipe.core.errors import RunError, UserError
 from treepipe.core.failover import FaultKind
 from treepipe.core.schedules import systems
-from treepipe.executor.hosts.remote import RemoteHost, status
+from treepipe.executor.hosts.remote import status
 from treepipe.executor.run.controller import Controller, RunEndedError
+from treepipe.executor.run.fleet import Fleet
+from treepipe.executor.run.lines import Lines
 from treepipe.executor.wire.transport import KeyPair
 from treepipe.scenario.deployment import Placed
 from treepipe.scenario.faults import Faults, Injected
@@ -178,14 +180,20 @@ def _few_descriptors() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (MOST_DESCRIPTORS, MOST_DESCRIPTORS))
 
 
-def test_connections_of_strangers_do_not_keep_a_daemon_from_starting_a_process() -> None:
+def test_connections_of_strangers_do_not_keep_a_daemon_from_starting_a_process(
+    tmp_path: Path,
+) -> None:
     """More of them than it has descriptors for; they say nothing, and need no key for that. Those
     that wait are fewer than it keeps for its own work: more could take these while it starts."""
     key, port = KeyPair.new(), free_port()
     with ExitStack() as stack:
         serves = stack.enter_context(serving(port=port, key=key, change=_few_descriptors))
         daemon = serves.process
-        host = stack.enter_context(closing(RemoteHost(serves.address, key)))
+        fleet = stack.enter_context(closing(Fleet([serves.address])))
+        key.save(tmp_path / "key")
+        fleet.meet(tmp_path / "key")
+        lines = Lines(TIMEOUT_MS, {})
+        lines.open()
         before = daemon.num_fds()
         for _ in range(MOST_DESCRIPTORS - 2 * before):
             stranger = stack.enter_context(socket.socket())
@@ -195,12 +203,9 @@ def test_connections_of_strangers_do_not_keep_a_daemon_from_starting_a_process()
         while daemon.num_fds() < MOST_DESCRIPTORS // 2:
             assert time.monotonic() < until
         assert before < MOST_DESCRIPTORS // 2
-        started = host.start(AWAY[0])
+        lines.start(AWAY[0], fleet.host(serves.address), lines.address)
         while not daemon.children():
-            assert started.process.is_alive(), host.refusal
+            lines.listen()
             assert time.monotonic() < until
-        started.control.close()  # so that it ends
-        started.process.join()
-        assert started.process.exitcode == 0
+        assert lines.end() == []
         assert daemon.is_running()
-        started.look.close()

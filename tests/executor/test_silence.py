@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -37,7 +36,6 @@ from treepipe.executor.run import pulse
 from treepipe.executor.run.controller import Controller, RunEndedError
 from treepipe.executor.run.pulse import LostWorkerError, Pulse, Watch
 from treepipe.executor.wire.addresses import LOOPBACK
-from treepipe.executor.wire.session import AT_WORK, IDLE
 from treepipe.results.recording import RecordedRequest, Recording
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import SWITCH
@@ -56,21 +54,20 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 class _Watched:
-    """A watch over workers of which a test has the other ends; by default they serve."""
+    """A watch over workers of which a test has the beats; by default they serve."""
 
     def __init__(self, clock: Any, *names: str, pid: int | None = None, serve: bool = True) -> None:
-        self._clock, self.watch, self._ends = clock, Watch(30_000.0), dict[str, Any]()
+        self._clock, self.watch = clock, Watch(30_000.0)
         for name in names:
-            look, self._ends[name] = multiprocessing.Pipe(duplex=False)
-            self.watch.add(name, look, pid)
+            self.watch.add(name, pid)
             if serve:
                 self.watch.serves(name)
 
-    def after(self, ms: float, **beats: bytes) -> None:
-        """Time passes, these show themselves, and the watch looks."""
+    def after(self, ms: float, **idle: bool) -> None:
+        """Time passes, these show themselves as idle or not, and the watch looks."""
         self._clock.ms += ms
-        for name, beat in beats.items():
-            os.write(self._ends[name].fileno(), beat)
+        for name, each in idle.items():
+            self.watch.beat(name, each)
         self.watch.look()
 
 
@@ -79,7 +76,7 @@ def test_a_pause_of_all_processes_is_nobodys_silence(clock: Any) -> None:
     watched = _Watched(clock, "stage1", serve=False)
     for _ in range(20):
         watched.after(3_600_000.0)
-    watched.after(500.0, stage1=AT_WORK)
+    watched.after(500.0, stage1=False)
 
 
 def test_a_worker_that_never_shows_itself_is_named_in_the_end(clock: Any) -> None:
@@ -105,7 +102,7 @@ def test_a_worker_that_gets_no_processor_is_not_silent(clock: Any, pid: int, los
 def test_all_are_idle_only_together(clock: Any) -> None:
     watched = _Watched(clock, "draft0", "stage1", serve=False)
     for step in range(20):
-        watched.after(500.0, draft0=IDLE, stage1=AT_WORK if step < 10 else IDLE)
+        watched.after(500.0, draft0=True, stage1=step >= 10)
     assert watched.watch.all_idle_ms() == pytest.approx(5000.0)
 
 
@@ -115,24 +112,21 @@ def test_all_are_idle_only_together(clock: Any) -> None:
 def _beats_of(main: Callable[[threading.Event], None], seconds: float, enough: int) -> int:
     """How often a worker beats within a time in which its main thread does this, or until it has
     often enough."""
-    look, beat = multiprocessing.Pipe(duplex=False)
-    over, left = threading.Event(), threading.Event()
+    beats, over, ended = threading.Semaphore(0), threading.Event(), list[Pulse]()
 
     def work() -> None:
-        Pulse(beat, 400.0, leave=lambda code: left.set())
+        ended.append(Pulse(lambda idle: beats.release(), 400.0, lambda: False))
         main(over)
 
     thread = threading.Thread(target=work)
     thread.start()
-    deadline, beats = time.monotonic() + seconds, 0
-    while time.monotonic() < deadline and beats < enough:
-        if look.poll(0.05):
-            beats += len(os.read(look.fileno(), 100))
+    deadline, found = time.monotonic() + seconds, 0
+    while found < enough and beats.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        found += 1
     over.set()
     thread.join()
-    look.close()
-    assert left.wait(pulse.LEAVE_S + 5), "it leaves when nobody looks any more"
-    return beats
+    ended[0].end()
+    return found
 
 
 def _compute(over: threading.Event) -> None:
@@ -141,10 +135,7 @@ def _compute(over: threading.Event) -> None:
 
 
 @pytest.mark.processes
-def test_a_worker_is_silent_where_it_is_stuck_and_not_where_it_computes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(pulse, "LEAVE_S", 0.1)
+def test_a_worker_is_silent_where_it_is_stuck_and_not_where_it_computes() -> None:
     assert _beats_of(_compute, 60.0, 3) == 3, "at some time, however busy the machine is"
     assert _beats_of(lambda over: over.wait() and None, 1.5, 3) < 3, "only for what came before"
 
@@ -165,7 +156,7 @@ def test_a_lost_worker_ends_the_run(pair: tuple[Path, Path], name: str, kind: Fa
     silent = r"has not answered for \d+ ms \(faults\.timeout_ms = 1000\)"
     how = silent if kind == "stop" else r"died \(exit code -9\)"
     with controller_of(pair, deployment, timeout_ms=TIMEOUT_MS) as running:
-        pids = [process.pid for process in running.lines.processes.values()]
+        pids = [host.pid(name) for name, host in running.lines.hosts.items()]
         with pytest.raises(RunEndedError, match=rf"^{name} {how}") as ended:
             running.run(deployment, partial(running.inject, name, kind))
     assert not any(psutil.pid_exists(pid) for pid in pids if pid is not None)
@@ -287,8 +278,9 @@ import gc, os, signal, sys
 from multiprocessing import forkserver
 from children import waiting
 from treepipe.core.errors import RunError
-from treepipe.executor.hosts import fork_server as module
-from treepipe.executor.hosts.fork_server import end_process, fork_server, start
+from treepipe.executor.hosts import fork_server as module, processes
+from treepipe.executor.hosts.fork_server import fork_server, start
+from treepipe.executor.hosts.processes import Processes
 
 def descriptors():
     return len(os.listdir("/proc/self/fd"))
@@ -310,13 +302,15 @@ if __name__ == "__main__" and sys.argv[1] == "killed":
 elif __name__ == "__main__":
     context = fork_server([])
     before = descriptors()
-    processes = [context.Process(target=waiting) for _ in range(3)]
-    for each in processes:
+    host = Processes()
+    for number in range(3):
+        each = host._running[str(number)] = context.Process(target=waiting)
         start(each)
-    module.START_S = module.KILLED_S = 0.3
+    module.START_S = processes.KILLED_S = 0.3
     stop()
-    ended = [end_process(each) for each in processes]
-    assert ended == [255, 255, 255], ended
+    ended = host.end()
+    assert [code for _, code in ended] == [255, 255, 255], ended
+    del each
     left = descriptors() - before
     fork_server([])
     stop()

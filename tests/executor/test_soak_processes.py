@@ -66,7 +66,7 @@ def test_no_fault_leaves_anything_but_the_text(
             lost, kind = str(rng.choice(deployment.roles.devices)), KINDS[number % 3]
             fault = Injected(lost, kind, rng.uniform(0.0, SPAN_MS))
             failing = changed(deployment, timeout_ms=TIMEOUT_MS, spares=1, injected=(fault,))
-            pids |= {process.pid or 0 for process in running.lines.processes.values()}
+            pids |= {host.pid(name) or 0 for name, host in running.lines.hosts.items()}
             trace, recording = running.run(failing)
             assert_greedy(trace, deployment, pair[0])
             assert [fault.worker for fault in trace.faults] in ([], [lost])
@@ -75,7 +75,7 @@ def test_no_fault_leaves_anything_but_the_text(
             assert recording.complete or lost == "draft0"
             assert not any(running.open_sessions().values())
             seen += trace.faults
-        pids |= {process.pid or 0 for process in running.lines.processes.values()}
+        pids |= {host.pid(name) or 0 for name, host in running.lines.hosts.items()}
     assert len(seen) >= FAULTS
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
     found += seen

@@ -23,6 +23,7 @@ import pytest
 
 from tests.worlds.changed import changed
 from treepipe.executor.hosts import daemon as daemon_module
+from treepipe.executor.hosts import processes
 from treepipe.executor.hosts.daemon import Daemon
 from treepipe.executor.hosts.fork_server import end_with_fork_server, fork_server, start
 from treepipe.executor.hosts.remote import status
@@ -56,7 +57,8 @@ def serve_in(
     if namespace is not None:
         with open(f"/run/netns/{namespace}") as file:  # noqa: PTH123
             assert not ctypes.CDLL(None).setns(file.fileno(), CLONE_NEWNET)
-    daemon_module.fork_server = lambda: multiprocessing.get_context("fork")  # type: ignore[assignment, return-value]
+    for module in (daemon_module, processes):
+        module.fork_server = lambda: multiprocessing.get_context("fork")  # type: ignore[assignment, return-value, misc]
     with Daemon(host, port, key, models) as serving:
         ready.set()
         serving.serve()

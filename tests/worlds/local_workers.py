@@ -19,8 +19,8 @@ from treepipe.core.requests import Assignment
 from treepipe.executor.models.checkpoint import Checkpoint
 from treepipe.executor.run.draft_worker import DraftWorker
 from treepipe.executor.run.stage_worker import StageWorker
-from treepipe.executor.wire.control import ANSWERS, Finished, Open
 from treepipe.executor.wire.mailbox import Envelope, Received
+from treepipe.executor.wire.records import Finished, Open
 from treepipe.executor.wire.role import RoleSettings
 from treepipe.results.recording import Recording
 from treepipe.scenario.deployment import Deployment
@@ -48,10 +48,9 @@ class _Line:
     def __init__(self) -> None:
         self.finished: list[Finished] = []
 
-    def send_bytes(self, data: bytes) -> None:
-        answer = ANSWERS.decoded(data)
-        if isinstance(answer, Finished):
-            self.finished.append(answer)
+    def say(self, record: object) -> None:
+        if isinstance(record, Finished):
+            self.finished.append(record)
 
     def now_ms(self) -> float:
         return 0.0
@@ -66,7 +65,7 @@ class LocalStation:
 
     def __init__(self, settings: RoleSettings, boxes: Mapping[str, deque[Received]]) -> None:
         self.settings, self._boxes = settings, boxes
-        self.control = self.clock = _Line()
+        self.line = self.clock = _Line()
         self.sent = list[tuple[Any, torch.Tensor | None]]()
 
     def send(self, receiver: str, message: Any, hidden: torch.Tensor | None = None) -> None:
@@ -129,7 +128,7 @@ class LocalRun:
             for worker in (*stages, draft):
                 worker.serve()
         assert not any(worker.open_sessions for worker in (*stages, draft))
-        finished = {each.trace.session: each for each in stations[0].control.finished}
+        finished = {each.trace.session: each for each in stations[0].line.finished}
         self.requests = [finished[session].trace for session in sorted(finished)]
         self.recording = Recording({number: each.recorded for number, each in finished.items()})
         self._asked = deployment.requests
