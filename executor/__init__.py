@@ -2,7 +2,7 @@
 
 A *coordinator* (``run/controller.py``) serves a deployment's requests by *workers*
 (``run/worker.py``), a process for each draft server and stage. Each worker has a *line*
-(``run/lines.py``), on which it answers the coordinator's *records* (``wire/control.py``); workers
+(``run/lines.py``), on which it answers the coordinator's *records* (``wire/records.py``); workers
 send each other messages (``wire/mailbox.py``). On another *host* a daemon (``hosts/daemon.py``)
 starts the same processes.
 

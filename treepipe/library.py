@@ -107,7 +107,7 @@ def run(
     chosen = resolve_admission(_changed(scenario, runs=runs, seed=seed))
     ask_all(chosen.workers, chosen.key_file)
     import_ahead()
-    from treepipe.executor.run.execute import execute  # with PyTorch: now that all is checked
+    from treepipe.executor.run.controller import execute  # with PyTorch: now that all is checked
 
     execution = execute(chosen, say, json, recording)
     return make_result(

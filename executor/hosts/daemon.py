@@ -25,9 +25,10 @@ from treepipe.executor.wire import records
 from treepipe.executor.wire.addresses import is_loopback
 from treepipe.executor.wire.clock import now_ms
 from treepipe.executor.wire.codec import BrokenRecordError
+from treepipe.executor.wire.keys import KeyPair
 from treepipe.executor.wire.line import BrokenLineError, Rules
 from treepipe.executor.wire.processor import Processor, Versions
-from treepipe.executor.wire.transport import KeyPair, ZeroMQ
+from treepipe.executor.wire.transport import ZeroMQ
 
 LOOK_S = 0.25
 """Time between two checks for the coordinator's silence."""

@@ -16,15 +16,18 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import TypeAlias
 
 from treepipe.core.errors import RunError, UserError
+from treepipe.executor.hosts.processes import Processes
 from treepipe.executor.wire import records
 from treepipe.executor.wire.addresses import is_loopback, tcp
 from treepipe.executor.wire.clock import Offset, Reading, now_ms
 from treepipe.executor.wire.codec import BrokenRecordError
+from treepipe.executor.wire.keys import KeyPair
 from treepipe.executor.wire.line import SECRET_BYTES, BrokenLineError, Rules
 from treepipe.executor.wire.processor import Versions
-from treepipe.executor.wire.transport import Channel, KeyPair, Transport, ZeroMQ, ready
+from treepipe.executor.wire.transport import Channel, Transport, ZeroMQ, ready
 from treepipe.scenario.schema import endpoint
 
 CONNECT_S = 10.0
@@ -152,6 +155,10 @@ class RemoteHost:
     def _say(self, record: object) -> None:
         if self._rules.state == "session":
             self.channel.send(self._rules.encoded(record, "daemon"))
+
+
+Host: TypeAlias = Processes | RemoteHost
+"""What starts workers: this host's processes, or another one's."""
 
 
 class Attendance:

@@ -20,7 +20,8 @@ from treepipe.executor.measure.subject import NamedModel, RandomCheckpoint, open
 from treepipe.executor.models.checkpoint import Checkpoint, check_same_vocabulary
 from treepipe.executor.models.offsets import check_offsets
 from treepipe.executor.models.prompts import load_texts, tokenize
-from treepipe.executor.models.sources import SourceSettings, check_runs
+from treepipe.executor.models.source_settings import SourceSettings
+from treepipe.executor.models.sources import check_runs
 from treepipe.files.section import Section
 from treepipe.files.toml_file import validated
 from treepipe.profiles.hit_ratio import CHAIN, chain_rounds

@@ -22,7 +22,8 @@ from treepipe.core.tree import split
 from treepipe.core.verification import DRAWN, Distribution, draw, target_distribution
 from treepipe.executor.models.checkpoint import Checkpoint
 from treepipe.executor.models.computing import DTYPES
-from treepipe.executor.models.sources import SourceSettings, judged_sampling, open_source
+from treepipe.executor.models.source_settings import SourceSettings, judged_sampling
+from treepipe.executor.models.sources import open_source
 from treepipe.executor.models.stage_model import StageModel, TargetEnds
 from treepipe.executor.models.verifier import new_rule
 from treepipe.profiles.pool_file import Floats, PoolFile, Prompt, Table

@@ -21,11 +21,11 @@ from treepipe.core.system import Ends
 from treepipe.executor.hosts.remote import status
 from treepipe.executor.measure.host_fit import Observed, spread_of
 from treepipe.executor.measure.requests import TEXTS, RunRequest
-from treepipe.executor.models.sources import judged_sampling
+from treepipe.executor.models.source_settings import judged_sampling
 from treepipe.executor.run.controller import Controller
 from treepipe.executor.run.launch import Launch, prepare, shared_roles
+from treepipe.executor.wire.keys import KeyPair
 from treepipe.executor.wire.processor import Processor, software
-from treepipe.executor.wire.transport import KeyPair
 from treepipe.profiles.library import REFERENCE_SET
 from treepipe.profiles.schema import HostFit, HostProfile, MeasuredOrigin
 from treepipe.progress import Progress

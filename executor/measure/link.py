@@ -31,7 +31,8 @@ from treepipe.executor.measure.timing import (
     measured,
 )
 from treepipe.executor.wire.clock import now_ms
-from treepipe.executor.wire.mailbox import Gate, Inbox, Outbox, Ping
+from treepipe.executor.wire.envelope import Gate, Ping
+from treepipe.executor.wire.mailbox import Inbox, Outbox
 from treepipe.executor.wire.processor import software
 from treepipe.executor.wire.records import LinkEnd, Measure, RoundTrips
 from treepipe.executor.wire.transport import Transport

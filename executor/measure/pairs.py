@@ -21,8 +21,9 @@ from treepipe.executor.measure.run import beside
 from treepipe.executor.run.fleet import Fleet
 from treepipe.executor.run.lines import Lines
 from treepipe.executor.wire import records
-from treepipe.executor.wire.mailbox import TOKEN_BYTES
-from treepipe.executor.wire.transport import KeyPair, ZeroMQ
+from treepipe.executor.wire.envelope import TOKEN_BYTES
+from treepipe.executor.wire.keys import KeyPair
+from treepipe.executor.wire.transport import ZeroMQ
 from treepipe.profiles.schema import LinkProfile
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.faults import DEFAULT_TIMEOUT_MS

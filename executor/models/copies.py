@@ -13,7 +13,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from treepipe.core.errors import UserError
-from treepipe.executor.models.checkpoint import PICKLED, shards_of
+from treepipe.executor.models.shards import PICKLED, shards_of
 from treepipe.files.outputs import cache_folder
 from treepipe.profiles.library import REFERENCE
 

@@ -15,16 +15,10 @@ import torch
 from torch import nn
 
 from treepipe.core.errors import UserError
-from treepipe.executor.models.checkpoint import (
-    IGNORED,
-    PICKLED,
-    Checkpoint,
-    check_finite,
-    read_tensors,
-    shards_of,
-)
+from treepipe.executor.models.checkpoint import Checkpoint, check_finite, read_tensors
 from treepipe.executor.models.families import FAMILIES, fixed_rotary
 from treepipe.executor.models.packed import pack
+from treepipe.executor.models.shards import IGNORED, PICKLED, shards_of
 from treepipe.executor.models.supported import config_of, reason_of
 from treepipe.files.reading import read_json
 

@@ -31,7 +31,8 @@ from treepipe.executor.models.block_head import block_layout
 from treepipe.executor.models.checkpoint import Checkpoint
 from treepipe.executor.models.copies import digest_of
 from treepipe.executor.models.prompts import load_texts, tokenize
-from treepipe.executor.models.sources import SourceSettings, open_source
+from treepipe.executor.models.source_settings import SourceSettings
+from treepipe.executor.models.sources import open_source
 from treepipe.executor.models.stage_model import StageModel, TargetEnds
 from treepipe.files.outputs import cache_folder
 from treepipe.files.section import Section

@@ -25,7 +25,7 @@ from treepipe.core.verification import (
     target_distribution,
 )
 from treepipe.executor.models.draft_memory import stream
-from treepipe.executor.models.sources import judged_sampling
+from treepipe.executor.models.source_settings import judged_sampling
 from treepipe.executor.models.stage_model import TargetEnds
 from treepipe.scenario.schema import SamplingSection
 

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from treepipe.core.errors import UserError
-from treepipe.executor.models.checkpoint import open_shard, shards_of
+from treepipe.executor.models.shards import open_shard, shards_of
 from treepipe.files.reading import read_json
 
 SEED = 0

@@ -23,7 +23,7 @@ from treepipe.executor.run.lines import Lines
 from treepipe.executor.run.pulse import LostWorkerError
 from treepipe.executor.wire import records
 from treepipe.executor.wire.clock import now_ms
-from treepipe.executor.wire.mailbox import TOKEN_BYTES
+from treepipe.executor.wire.envelope import TOKEN_BYTES
 from treepipe.executor.wire.processor import OtherWork, Versions
 from treepipe.executor.wire.role import RoleSettings
 from treepipe.results.trace import Trace

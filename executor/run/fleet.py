@@ -14,15 +14,16 @@ from treepipe.executor.hosts.processes import Processes
 from treepipe.executor.hosts.remote import (
     CONNECT_S,
     Attendance,
+    Host,
     RemoteHost,
     key_for,
     others_reach,
     silent_hosts,
 )
-from treepipe.executor.run.lines import Host
 from treepipe.executor.wire.addresses import ANY_HOST, LOOPBACK, route, tcp
 from treepipe.executor.wire.clock import now_ms
-from treepipe.executor.wire.transport import KeyPair, ZeroMQ
+from treepipe.executor.wire.keys import KeyPair
+from treepipe.executor.wire.transport import ZeroMQ
 from treepipe.results.trace import Span
 
 SPARE_S = 2.0

@@ -13,7 +13,8 @@ from treepipe.executor.models.checkpoint import Checkpoint, check_same_vocabular
 from treepipe.executor.models.computing import fault_of
 from treepipe.executor.models.offsets import check_offsets
 from treepipe.executor.models.prompts import load_texts, tokenize
-from treepipe.executor.models.sources import SourceSettings, check_runs
+from treepipe.executor.models.source_settings import SourceSettings
+from treepipe.executor.models.sources import check_runs
 from treepipe.executor.wire.role import RoleSettings, WorkerKind
 from treepipe.profiles.library import checkpoint_directory
 from treepipe.profiles.shapes import BYTES

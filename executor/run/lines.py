@@ -11,21 +11,22 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil, inf
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from treepipe.core.errors import UserError
 from treepipe.executor.hosts.processes import KILLED_S, Processes
-from treepipe.executor.hosts.remote import RemoteHost
+from treepipe.executor.hosts.remote import Host, RemoteHost
 from treepipe.executor.run.pulse import LostWorkerError, Watch, WorkerError
 from treepipe.executor.wire.addresses import LOOPBACK
 from treepipe.executor.wire.clock import now_ms
+from treepipe.executor.wire.keys import KeyPair
 from treepipe.executor.wire.line import SECRET_BYTES, BrokenLineError, Line, secret_of
 from treepipe.executor.wire.processor import Versions
 from treepipe.executor.wire.records import (
     SPANS,
     Ask,
-    Beat,
     Failed,
+    Heartbeat,
     Here,
     Holdings,
     Lacks,
@@ -33,7 +34,7 @@ from treepipe.executor.wire.records import (
     Notes,
     Post,
 )
-from treepipe.executor.wire.transport import Channel, KeyPair, ZeroMQ
+from treepipe.executor.wire.transport import Channel, ZeroMQ
 
 Asked = TypeVar("Asked", Notes, Holdings)
 Answer = TypeVar("Answer")
@@ -45,9 +46,6 @@ LOST_MS = 60_000.0
 """Time after which a record that does not arrive is lost, even a long one on a slow link."""
 LAST_MS = 5
 """Wait for the last records of a worker that ended."""
-
-
-Host: TypeAlias = Processes | RemoteHost
 
 
 @dataclass(slots=True)
@@ -256,7 +254,7 @@ class Lines:
 
     def _admit(self, name: str, worker: _Worker, peer: bytes, record: Any) -> None:
         match record:
-            case Beat():
+            case Heartbeat():
                 self.watch.beat(name, record.idle)
                 self._compare(name, worker, record)
             case Here():
@@ -269,7 +267,7 @@ class Lines:
             case _:
                 worker.heard.append(record)
 
-    def _compare(self, name: str, worker: _Worker, beat: Beat) -> None:
+    def _compare(self, name: str, worker: _Worker, beat: Heartbeat) -> None:
         """Report a line whose last records are lost: no later ones show it."""
         line = worker.line
         lost = beat.sent > line.taken or (beat.idle and beat.taken < line.sent)

@@ -9,16 +9,19 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from treepipe.core import failover
 from treepipe.core.errors import RunError, UserError
 from treepipe.core.failover import Fault, Spare
-from treepipe.executor.run.crew import Crew
 from treepipe.executor.run.pulse import LostWorkerError, WorkerError
 from treepipe.executor.run.run_requests import RunRequests
 from treepipe.executor.wire.records import Finished, Lose
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.faults import Injected
+
+if TYPE_CHECKING:
+    from treepipe.executor.run.crew import Crew
 
 
 class Injection:

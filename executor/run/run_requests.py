@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from treepipe.core.errors import RunError
 from treepipe.core.recovery import OpenRequestState
 from treepipe.core.requests import RUN_ENDED, Assignment, RequestTrace
-from treepipe.executor.run.crew import Crew
 from treepipe.executor.run.pulse import WorkerError
 from treepipe.executor.wire.clock import now_ms, wait_until
 from treepipe.executor.wire.records import Ask, Finished, Open, OpenTexts
@@ -20,6 +20,9 @@ from treepipe.results.recording import RecordedRequest, Recording
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.desks import front_desk
+
+if TYPE_CHECKING:
+    from treepipe.executor.run.crew import Crew
 
 SALVAGE_MS = 5000.0
 """Time for draft servers to send the open texts of a run that failed."""

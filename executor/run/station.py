@@ -23,7 +23,8 @@ from treepipe.executor.models.packed import pack, warm_up
 from treepipe.executor.run.activity import ActivityLog
 from treepipe.executor.wire.clock import DeviceClock, now_ms
 from treepipe.executor.wire.dialled import DialledLine
-from treepipe.executor.wire.mailbox import Envelope, Inbox, Outbox, Ping, Received
+from treepipe.executor.wire.envelope import Envelope, Ping, gate_of
+from treepipe.executor.wire.mailbox import Inbox, Outbox, Received
 from treepipe.executor.wire.role import RoleSettings
 from treepipe.physics.timing import IdleFactor, LinkTimes, PortLoad
 from treepipe.physics.transfers import NO_LOAD, Port, Wire
@@ -48,7 +49,7 @@ class Station:
         """Listen on this host address."""
         self.settings, self.line = settings, line
         self.clock, self.transport = DeviceClock(bool(settings.emulate)), line.transport
-        name, gate = settings.placed.name, settings.gate()
+        name, gate = settings.placed.name, gate_of(settings)
         self.inbox = Inbox(self.transport, settings.port, name, host, gate=gate)
         self.inbox.watch(line.channel)
         self.inbox.enter = self.enter

@@ -18,7 +18,7 @@ from typing import Any
 from treepipe.core.errors import RunError
 from treepipe.executor.wire.codec import BrokenRecordError
 from treepipe.executor.wire.link_order import LinkOrder
-from treepipe.executor.wire.records import CODEC, RULES, Beat, End, Rule, State
+from treepipe.executor.wire.records import CODEC, RULES, End, Heartbeat, Row, State
 
 SECRET_BYTES = 16
 HEAD = struct.Struct(f"!{SECRET_BYTES}sQ")
@@ -55,14 +55,14 @@ class Rules:
         self.state = rule.then or self.state
         return data
 
-    def decoded(self, data: bytes | memoryview) -> tuple[Any, Rule]:
+    def decoded(self, data: bytes | memoryview) -> tuple[Any, Row]:
         """Decode a record for this end, whatever the state. Raises ``BrokenRecordError``."""
         rule = RULES.get((CODEC.kind(data), self._end))
         if rule is None or len(data) > rule.most_bytes:
             raise BrokenRecordError("is no record for this end, or too long")
         return CODEC.decoded(data), rule
 
-    def admits(self, record: Any, rule: Rule) -> bool:
+    def admits(self, record: Any, rule: Row) -> bool:
         """Whether the record may come now; then it has. Raises ``BrokenLineError``."""
         if self.state in rule.states:
             self.state = rule.then or self.state
@@ -85,7 +85,7 @@ class Line(Rules):
         self.other: End = "worker" if end == "coordinator" else "coordinator"
         self.sent = self.taken = 0
         self._secret = secret
-        self._order: LinkOrder[tuple[Any, Rule]] = LinkOrder()
+        self._order: LinkOrder[tuple[Any, Row]] = LinkOrder()
 
     def put(self, record: object) -> bytes:
         """Encode the next record, with its head. Raises ``RunError`` beyond its bound."""
@@ -103,8 +103,8 @@ class Line(Rules):
             record, rule = self.decoded(view[HEAD.size :])
         except BrokenRecordError as error:
             raise BrokenLineError(f"sent something that {error}") from None
-        turn: list[tuple[Any, Rule]] | str = [(record, rule)]
-        if not isinstance(record, Beat):
+        turn: list[tuple[Any, Row]] | str = [(record, rule)]
+        if not isinstance(record, Heartbeat):
             turn = self._order.take(LINK, HEAD.unpack_from(view)[1], (record, rule), now_ms)
             self.taken += len(turn) if isinstance(turn, list) else 0
         if isinstance(turn, str):
@@ -115,7 +115,7 @@ class Line(Rules):
     def beat(self, idle: bool) -> bytes:
         """Encode a sign of life; it has no number, since a thread sends it on a connection of its
         own, and no state, since it may come at any time."""
-        return HEAD.pack(self._secret, 0) + CODEC.encoded(Beat(idle, self.sent, self.taken))
+        return HEAD.pack(self._secret, 0) + CODEC.encoded(Heartbeat(idle, self.sent, self.taken))
 
     def missing(self, now_ms: float) -> int | None:
         """Return the number of a record that did not come, though later ones did; once."""

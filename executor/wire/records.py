@@ -19,9 +19,9 @@ from treepipe.core.recovery import Committed, OpenRequestState
 from treepipe.core.requests import RequestTrace
 from treepipe.executor.models.copies import NeededCheckpoint
 from treepipe.executor.wire.codec import Codec
+from treepipe.executor.wire.keys import KeyPair
 from treepipe.executor.wire.processor import Processor, Versions
 from treepipe.executor.wire.role import RoleSettings
-from treepipe.executor.wire.transport import KeyPair
 from treepipe.physics.timing import LinkTimes
 from treepipe.results.recording import RecordedRequest
 from treepipe.results.trace import Span
@@ -42,7 +42,7 @@ class Here:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Heartbeat:
     """A sign of life; ``idle``: the worker waits for a message with no work left. It has sent and
     taken so many records."""
 
@@ -347,7 +347,7 @@ or a prompt, and of all spans of a long run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class Row:
     """A row of the table.
 
     Attributes:
@@ -368,9 +368,9 @@ class Rule:
     otherwise: Literal["refuse", "ignore"] = "refuse"
 
 
-def _row(kind: type, ends: str, states: tuple[State, ...], *more: Any, **options: Any) -> Rule:
+def _row(kind: type, ends: str, states: tuple[State, ...], *more: Any, **options: Any) -> Row:
     names: dict[str, End] = {"c": "coordinator", "w": "worker", "d": "daemon"}
-    return Rule(kind, names[ends[0]], names[ends[1]], states, *more, **options)
+    return Row(kind, names[ends[0]], names[ends[1]], states, *more, **options)
 
 
 TABLE = (
@@ -394,7 +394,7 @@ TABLE = (
     _row(RoundTrips, "wc", ("serving",), most_bytes=ORDER, answers=Measure),
     _row(Fail, "cw", ("serving",)),
     _row(Lacks, "wc", WORKING, otherwise="ignore"),
-    _row(Beat, "wc", ANY, otherwise="ignore"),
+    _row(Heartbeat, "wc", ANY, otherwise="ignore"),
     _row(Failed, "wc", ANY, "over", TEXT),
     _row(Leave, "cw", ANY, "over", otherwise="ignore"),
     _row(HowAreYou, "cd", ("apart", "session")),

@@ -7,16 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from treepipe.core.messages import Beat, Close, Flight, MessageLimits, Through, Verified
-from treepipe.executor.models.computing import DTYPES
-from treepipe.executor.models.sources import SourceSettings
-from treepipe.executor.wire.mailbox import Gate
+from treepipe.executor.models.source_settings import SourceSettings
 from treepipe.scenario.deployment import SWITCH, Deployment, Placed
 from treepipe.scenario.faults import DEFAULT_TIMEOUT_MS
 
 WorkerKind: TypeAlias = Literal["draft", "stage", "switch"]
-MOST_TOGETHER = 256
-"""Upper bound on the requests in a message, unless a deployment has more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,30 +92,3 @@ class RoleSettings:
     def as_switch(self) -> RoleSettings:
         placed = Placed(SWITCH, self.placed.times)
         return replace(self, placed=placed, kind="switch", number=0, pipeline=None, port=0)
-
-    def gate(self) -> Gate:
-        deployment, name = self.deployment, self.placed.name
-        drafts = frozenset(draft.name for draft in deployment.roles.drafts)
-        receivers = frozenset([name])
-        kinds: tuple[type, ...] = (Flight, Verified, Beat, Through, Close)
-        bare = drafts if deployment.roles.ends == "pipeline" else frozenset[str]()
-        if self.kind == "switch":
-            senders = receivers = frozenset(deployment.roles.devices)
-        elif self.kind == "draft":
-            senders = frozenset(deployment.roles.layers)
-            kinds = (Flight if deployment.roles.ends == "draft" else Verified, Through)
-        else:
-            assert self.pipeline is not None  # every stage has one
-            kinds = (Flight, Beat, Close)
-            before = deployment.roles.pipelines[self.pipeline][: self.number - 1][-1:]
-            senders = drafts.union(stage.name for stage in before)
-        together = max(MOST_TOGETHER, len(deployment.requests))
-        most_rows, dtype = self.capacity * together, DTYPES[deployment.roles.dtype]
-        width = deployment.roles.width
-        bounds = deployment.service.bounds
-        entries = self.capacity + bounds.tree_tokens + bounds.scratch_tokens
-        counts = len(deployment.roles.drafts), len(deployment.roles.pipelines)
-        limits = MessageLimits(self.vocabulary, entries, most_rows, *counts)
-        ends = senders, receivers, kinds
-        states = {sender: deployment.roles.sent_states(sender) for sender in senders}
-        return Gate(self.token, *ends, width, most_rows, bare, dtype, limits, self.delays, states)

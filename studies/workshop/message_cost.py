@@ -25,8 +25,10 @@ from treepipe.executor.run.controller import Controller
 from treepipe.executor.run.launch import Launch
 from treepipe.executor.wire.addresses import LOOPBACK
 from treepipe.executor.wire.clock import now_ms
-from treepipe.executor.wire.mailbox import TOKEN_BYTES, Gate, Inbox, Outbox
-from treepipe.executor.wire.transport import KeyPair, ZeroMQ
+from treepipe.executor.wire.envelope import TOKEN_BYTES, Gate
+from treepipe.executor.wire.keys import KeyPair
+from treepipe.executor.wire.mailbox import Inbox, Outbox
+from treepipe.executor.wire.transport import ZeroMQ
 from treepipe.results.trace import BUSY, Trace
 from treepipe.studies.workshop.simulator_speed import Figure, figure
 

@@ -18,10 +18,11 @@ from treepipe.core.protocol import DraftPass
 from treepipe.core.verification import Sampling
 from treepipe.executor.models.block import BlockDraft
 from treepipe.executor.models.block_head import load_block_head
-from treepipe.executor.models.checkpoint import Checkpoint, read_tensors, shards_of
+from treepipe.executor.models.checkpoint import Checkpoint, read_tensors
 from treepipe.executor.models.draft_memory import RememberingDraft
 from treepipe.executor.models.draft_source import Opening
 from treepipe.executor.models.offsets import head_settings, measure_offsets, refuse
+from treepipe.executor.models.shards import shards_of
 from treepipe.executor.models.stage_model import TargetEnds
 from treepipe.profiles.library import REFERENCE
 from treepipe.scenario.deployment import ONE_CORE

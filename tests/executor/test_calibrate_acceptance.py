@@ -29,7 +29,7 @@ from treepipe.executor.measure.calibration import (
 from treepipe.executor.measure.requests import AcceptanceRequest
 from treepipe.executor.models.checkpoint import Checkpoint
 from treepipe.executor.models.eagle import EagleDraft
-from treepipe.executor.models.sources import SourceSettings
+from treepipe.executor.models.source_settings import SourceSettings
 from treepipe.profiles.library import check_file, find_acceptance
 from treepipe.profiles.pool_file import PoolFile
 from treepipe.scenario.schema import GREEDY, SourceSection

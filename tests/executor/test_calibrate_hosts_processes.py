@@ -15,8 +15,8 @@ from tests.worlds.placed import scenario_at
 from treepipe.executor.hosts.remote import status
 from treepipe.executor.run.crew import Crew
 from treepipe.executor.wire.clock import now_ms
+from treepipe.executor.wire.keys import KeyPair
 from treepipe.executor.wire.processor import Processor
-from treepipe.executor.wire.transport import KeyPair
 from treepipe.profiles.library import check_file, find_host, find_link
 from treepipe.scenario.scenario import Scenario
 

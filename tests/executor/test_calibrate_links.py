@@ -27,7 +27,7 @@ from treepipe.executor.measure.link import (
 )
 from treepipe.executor.measure.requests import LinksRequest
 from treepipe.executor.measure.timing import Effort, Samples
-from treepipe.executor.wire.mailbox import Ping
+from treepipe.executor.wire.envelope import Ping
 from treepipe.physics.timing import LinkTimes
 from treepipe.physics.transfers import Wire
 from treepipe.profiles.library import check_file, find_link

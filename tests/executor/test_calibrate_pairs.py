@@ -41,9 +41,11 @@ from treepipe.executor.measure.pairs import (
 from treepipe.executor.measure.run import write_profile
 from treepipe.executor.wire.addresses import LOOPBACK
 from treepipe.executor.wire.clock import now_ms
-from treepipe.executor.wire.mailbox import TOKEN_BYTES, Outbox, Ping
+from treepipe.executor.wire.envelope import TOKEN_BYTES, Ping
+from treepipe.executor.wire.keys import KeyPair
+from treepipe.executor.wire.mailbox import Outbox
 from treepipe.executor.wire.records import CODEC, LinkEnd, Measure
-from treepipe.executor.wire.transport import KeyPair, ZeroMQ
+from treepipe.executor.wire.transport import ZeroMQ
 from treepipe.files.toml_file import read_toml
 from treepipe.profiles.schema import LinkProfile, MeasuredOrigin
 from treepipe.scenario.resolve import resolve

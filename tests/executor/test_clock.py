@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from treepipe.core.messages import Close
 from treepipe.executor.run.activity import ActivityLog
 from treepipe.executor.wire.clock import LAG_MS, DeviceClock, now_ms, wait_until
-from treepipe.executor.wire.mailbox import Envelope, Inbox, header
+from treepipe.executor.wire.envelope import Envelope, header
+from treepipe.executor.wire.mailbox import Inbox
 from treepipe.executor.wire.transport import ZeroMQ
 from treepipe.physics.timing import PortLoad
 

@@ -16,8 +16,10 @@ from treepipe.core.protocol import DraftPass
 from treepipe.executor.measure.calibration import WholeModel
 from treepipe.executor.models.checkpoint import Checkpoint
 from treepipe.executor.models.computing import DTYPES, DeviceTransfer, fault_of, gpu_fault, use
-from treepipe.executor.models.sources import SourceSettings, open_source
-from treepipe.executor.wire.mailbox import Gate, Inbox, Outbox
+from treepipe.executor.models.source_settings import SourceSettings
+from treepipe.executor.models.sources import open_source
+from treepipe.executor.wire.envelope import Gate
+from treepipe.executor.wire.mailbox import Inbox, Outbox
 from treepipe.executor.wire.transport import ZeroMQ
 from treepipe.scenario.deployment import COMPUTED, ONE_CORE, Compute, Computed
 from treepipe.scenario.schema import SamplingSection, SourceSection

@@ -19,7 +19,7 @@ from tests.worlds.every_key import PLAIN, USUAL, Key, Outcome, check_heard, ever
 from treepipe.core.errors import UserError
 from treepipe.executor.models.checkpoint import Checkpoint
 from treepipe.executor.run import launch
-from treepipe.executor.run.execute import run_warnings
+from treepipe.executor.run.controller import run_warnings
 from treepipe.scenario.scenario import Scenario
 
 KEYS = every_key(USUAL)

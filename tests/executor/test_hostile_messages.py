@@ -29,16 +29,8 @@ from treepipe.core.messages import Beat, Close, Flight, MessageLimits, Segment, 
 from treepipe.executor.run.controller import Controller
 from treepipe.executor.wire.addresses import LOOPBACK
 from treepipe.executor.wire.clock import now_ms
-from treepipe.executor.wire.mailbox import (
-    KINDS,
-    MOST_WAITING,
-    TOKEN_BYTES,
-    Envelope,
-    Gate,
-    Inbox,
-    Outbox,
-    Ping,
-)
+from treepipe.executor.wire.envelope import KINDS, TOKEN_BYTES, Envelope, Gate, Ping
+from treepipe.executor.wire.mailbox import MOST_WAITING, Inbox, Outbox
 from treepipe.executor.wire.transport import ZeroMQ
 from treepipe.results.trace import Trace
 from treepipe.testing.random_model import VOCABULARY

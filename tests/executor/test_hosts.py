@@ -48,10 +48,12 @@ from treepipe.executor.run.lines import Lines
 from treepipe.executor.wire import records
 from treepipe.executor.wire.clock import Offset, Reading, now_ms
 from treepipe.executor.wire.codec import BrokenRecordError
-from treepipe.executor.wire.mailbox import TOKEN_BYTES, Gate, Inbox, Outbox
+from treepipe.executor.wire.envelope import TOKEN_BYTES, Gate
+from treepipe.executor.wire.keys import KeyPair
+from treepipe.executor.wire.mailbox import Inbox, Outbox
 from treepipe.executor.wire.processor import Versions
 from treepipe.executor.wire.records import CODEC, TABLE, Become, Connect, LinkEnd, Open, Post
-from treepipe.executor.wire.transport import KeyPair, ZeroMQ
+from treepipe.executor.wire.transport import ZeroMQ
 from treepipe.physics.timing import LinkTimes, ServiceTable, TimeTable
 from treepipe.profiles.library import REFERENCE
 from treepipe.results.trace import Span

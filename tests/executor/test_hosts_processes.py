@@ -35,7 +35,7 @@ from treepipe.executor.hosts.remote import status
 from treepipe.executor.run.controller import Controller, RunEndedError
 from treepipe.executor.run.fleet import Fleet
 from treepipe.executor.run.lines import Lines
-from treepipe.executor.wire.transport import KeyPair
+from treepipe.executor.wire.keys import KeyPair
 from treepipe.scenario.deployment import Placed
 from treepipe.scenario.faults import Faults, Injected
 

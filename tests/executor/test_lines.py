@@ -20,8 +20,7 @@ from tests.worlds.network import MemoryHost, Network, in_memory, text_of
 from treepipe.core.errors import RunError
 from treepipe.core.recovery import Committed, Journal
 from treepipe.core.requests import numbered
-from treepipe.executor.run.controller import Controller, RunEndedError
-from treepipe.executor.run.crew import Crew
+from treepipe.executor.run.controller import Controller, Crew, RunEndedError
 from treepipe.executor.run.lines import Lines
 from treepipe.executor.run.pulse import LostWorkerError, WorkerError
 from treepipe.executor.wire import records
@@ -90,7 +89,7 @@ SMALL: dict[type, Any] = {
     type(each): each
     for each in (
         records.Here("draft0", records.Versions("1", 1, "2", "3")),
-        records.Beat(True, 1, 1),
+        records.Heartbeat(True, 1, 1),
         records.Listening("tcp://127.0.0.1:1"),
         records.Loaded(),
         Committed(1, ((1.0, 1),), (5,)),

@@ -16,8 +16,9 @@ from treepipe.core.messages import Beat, Close, Flight, Message, Through
 from treepipe.core.protocol import Started
 from treepipe.executor.wire.addresses import LOOPBACK
 from treepipe.executor.wire.clock import now_ms
+from treepipe.executor.wire.envelope import TOKEN_BYTES, Gate
 from treepipe.executor.wire.link_order import FAR, LATE_MS, MOST_EARLY, TWICE, LinkOrder
-from treepipe.executor.wire.mailbox import TOKEN_BYTES, Gate, Inbox, Outbox
+from treepipe.executor.wire.mailbox import Inbox, Outbox
 from treepipe.executor.wire.transport import ZeroMQ
 from treepipe.scenario.schema import ScheduleSection
 from treepipe.testing.hashed_lm import DRAFTS, any_order, greedy, target

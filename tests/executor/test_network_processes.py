@@ -13,7 +13,7 @@ from tests.worlds.deployments import PROMPT, small_deployment, worker_roles
 from tests.worlds.hosts import PORT, at, namespaces, serving, skip_without_namespaces
 from tests.worlds.real_runs import assert_no_faster
 from treepipe.executor.run.controller import Controller
-from treepipe.executor.wire.transport import KeyPair
+from treepipe.executor.wire.keys import KeyPair
 from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
 from treepipe.scenario.deployment import Placed, RequestSpec
 from treepipe.sim.replay import ReplaySource

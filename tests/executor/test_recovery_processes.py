@@ -26,8 +26,7 @@ from tests.worlds.real_runs import (
 )
 from treepipe.core.messages import Close
 from treepipe.executor.hosts.fork_server import fork_server
-from treepipe.executor.run.controller import Controller, RunEndedError
-from treepipe.executor.run.crew import Crew
+from treepipe.executor.run.controller import Controller, Crew, RunEndedError
 from treepipe.executor.wire.addresses import LOOPBACK
 from treepipe.executor.wire.clock import now_ms
 from treepipe.executor.wire.mailbox import Outbox

@@ -31,7 +31,7 @@ from treepipe.core.errors import RunError
 from treepipe.core.failover import FaultKind
 from treepipe.core.requests import RequestTrace
 from treepipe.executor.hosts import fork_server
-from treepipe.executor.run import execute as execute_module
+from treepipe.executor.run import controller as execute_module
 from treepipe.executor.run import pulse
 from treepipe.executor.run.controller import Controller, RunEndedError
 from treepipe.executor.run.pulse import LostWorkerError, Pulse, Watch

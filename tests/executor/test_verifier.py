@@ -19,7 +19,7 @@ from treepipe.core.schedules import systems
 from treepipe.core.verification import DRAWN, RULES, draw
 from treepipe.executor.models.draft_memory import RememberingDraft, stream
 from treepipe.executor.models.draft_source import DraftSource, Passes, best_candidates
-from treepipe.executor.models.sources import judged_sampling
+from treepipe.executor.models.source_settings import judged_sampling
 from treepipe.executor.models.verifier import Verifier
 from treepipe.scenario.schema import SamplingSection, ScheduleSection
 from treepipe.testing.hashed_lm import VOCABULARY, Choose, any_order, noisy, target

@@ -13,7 +13,7 @@ import pytest
 from tests.worlds.command_line import SCENARIO, assert_refused, assert_sentence, call, run_with
 from tests.worlds.tiny_models import save_tokenizer
 from treepipe.core.errors import UserError
-from treepipe.executor.models.checkpoint import open_shard
+from treepipe.executor.models.shards import open_shard
 from treepipe.executor.run.launch import prepare
 from treepipe.files.reading import read_json, unpacked
 from treepipe.profiles.pool_file import PoolFile

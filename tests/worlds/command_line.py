@@ -60,7 +60,7 @@ def on_one_host(text: str) -> str:
 ROOT = Path(__file__).parents[2]
 WORK = {
     "simulate": "treepipe.sim.predict.predict",
-    "run": "treepipe.executor.run.execute.execute",
+    "run": "treepipe.executor.run.controller.execute",
     "validate": "treepipe.validation.comparison.compared",
     "plan": "treepipe.planner.plan.rank",
     "sweep": "treepipe.sweeps.sweep.carry_out",

@@ -13,7 +13,7 @@ from tests.worlds.changed import changed
 from treepipe.core.cache_room import PAGE
 from treepipe.core.system import Ends
 from treepipe.core.verification import DRAWN, RULES
-from treepipe.executor.models.sources import SourceSettings
+from treepipe.executor.models.source_settings import SourceSettings
 from treepipe.executor.wire.role import RoleSettings, WorkerKind
 from treepipe.physics.timing import DeviceTimes, LinkTimes, TimeTable
 from treepipe.scenario.deployment import (

@@ -28,7 +28,7 @@ from treepipe.executor.hosts.daemon import Daemon
 from treepipe.executor.hosts.fork_server import end_with_fork_server, fork_server, start
 from treepipe.executor.hosts.remote import status
 from treepipe.executor.wire.addresses import LOOPBACK
-from treepipe.executor.wire.transport import KeyPair
+from treepipe.executor.wire.keys import KeyPair
 from treepipe.scenario.deployment import Deployment, Placed
 
 PORT = 5600

@@ -19,7 +19,8 @@ from treepipe.core.requests import Assignment
 from treepipe.executor.models.checkpoint import Checkpoint
 from treepipe.executor.run.draft_worker import DraftWorker
 from treepipe.executor.run.stage_worker import StageWorker
-from treepipe.executor.wire.mailbox import Envelope, Received
+from treepipe.executor.wire.envelope import Envelope, gate_of
+from treepipe.executor.wire.mailbox import Received
 from treepipe.executor.wire.records import Finished, Open
 from treepipe.executor.wire.role import RoleSettings
 from treepipe.results.recording import Recording
@@ -81,7 +82,7 @@ class LocalStation:
         if not box:
             return None
         received = box.popleft()
-        assert self.settings.gate().fault(received.envelope) is None
+        assert gate_of(self.settings).fault(received.envelope) is None
         return received
 
     def wait(self, until_ms: float | None = None) -> Received | None:

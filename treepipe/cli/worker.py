@@ -62,7 +62,7 @@ def worker(asked: WorkerOptions) -> None:
 
 
 def _make_key(path: Path) -> None:
-    from treepipe.executor.wire.transport import KeyPair
+    from treepipe.executor.wire.keys import KeyPair
 
     KeyPair.new().save(path)
     typer.echo(f"{path}: a new key; copy it to the coordinator and to every worker's host")
@@ -71,7 +71,7 @@ def _make_key(path: Path) -> None:
 def _show_status(address: str, key_file: Path | None) -> None:
     from treepipe.executor.hosts.remote import status
     from treepipe.executor.wire.addresses import parse_address
-    from treepipe.executor.wire.transport import KeyPair
+    from treepipe.executor.wire.keys import KeyPair
 
     parse_address(address, "--status")
     found = status(address, None if key_file is None else KeyPair.load(key_file))
@@ -86,7 +86,7 @@ def _show_status(address: str, key_file: Path | None) -> None:
 def _serve(address: str, key_file: Path | None, models: Path | None) -> None:
     from treepipe.executor.hosts.daemon import Daemon
     from treepipe.executor.wire.addresses import parse_address
-    from treepipe.executor.wire.transport import KeyPair
+    from treepipe.executor.wire.keys import KeyPair
 
     host, port = parse_address(address, "--listen")
     key = None if key_file is None else KeyPair.load(key_file)

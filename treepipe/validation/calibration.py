@@ -16,7 +16,7 @@ from treepipe.core.errors import UserError
 from treepipe.executor.measure.calibration import Texts, record_acceptance
 from treepipe.executor.models.checkpoint import Checkpoint
 from treepipe.executor.models.prompts import load_texts, tokenize
-from treepipe.executor.models.sources import SourceSettings
+from treepipe.executor.models.source_settings import SourceSettings
 from treepipe.executor.run.launch import Launch
 from treepipe.profiles.library import CALIBRATION, HELD_OUT
 from treepipe.profiles.pool_file import PoolFile
