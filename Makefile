@@ -58,6 +58,7 @@ bench: setup
 docs: setup
 	$(BIN)/python -m treepipe.studies.workshop.scenario_page docs/scenario.md
 	$(BIN)/python -m treepipe.studies.workshop.laws_page docs/laws.md
+	$(BIN)/python -m treepipe.studies.workshop.protocol_page docs/protocol.md
 
 validate: setup
 	$(BIN)/python -m treepipe.studies.workshop.grid docs

@@ -18,7 +18,7 @@ from typing import Any
 from treepipe.core.errors import RunError
 from treepipe.executor.wire.codec import BrokenRecordError
 from treepipe.executor.wire.link_order import LinkOrder
-from treepipe.executor.wire.records import CODEC, RULES, End, Heartbeat, Row, State
+from treepipe.executor.wire.records import CODEC, RULES, End, Heartbeat, RecordRule, State
 
 SECRET_BYTES = 16
 HEAD = struct.Struct(f"!{SECRET_BYTES}sQ")
@@ -55,19 +55,19 @@ class Rules:
         self.state = rule.then or self.state
         return data
 
-    def decoded(self, data: bytes | memoryview) -> tuple[Any, Row]:
+    def decoded(self, data: bytes | memoryview) -> tuple[Any, RecordRule]:
         """Decode a record for this end, whatever the state. Raises ``BrokenRecordError``."""
         rule = RULES.get((CODEC.kind(data), self._end))
         if rule is None or len(data) > rule.most_bytes:
             raise BrokenRecordError("is no record for this end, or too long")
         return CODEC.decoded(data), rule
 
-    def admits(self, record: Any, rule: Row) -> bool:
+    def admits(self, record: Any, rule: RecordRule) -> bool:
         """Whether the record may come now; then it has. Raises ``BrokenLineError``."""
         if self.state in rule.states:
             self.state = rule.then or self.state
             return True
-        if rule.otherwise == "refuse" and self.state != "over":
+        if rule.otherwise == "refused" and self.state != "over":
             raise BrokenLineError(f"sent {rule.kind.__name__} where the line is {self.state}")
         self.dropped += 1
         return False
@@ -85,7 +85,7 @@ class Line(Rules):
         self.other: End = "worker" if end == "coordinator" else "coordinator"
         self.sent = self.taken = 0
         self._secret = secret
-        self._order: LinkOrder[tuple[Any, Row]] = LinkOrder()
+        self._order: LinkOrder[tuple[Any, RecordRule]] = LinkOrder()
 
     def put(self, record: object) -> bytes:
         """Encode the next record, with its head. Raises ``RunError`` beyond its bound."""
@@ -103,7 +103,7 @@ class Line(Rules):
             record, rule = self.decoded(view[HEAD.size :])
         except BrokenRecordError as error:
             raise BrokenLineError(f"sent something that {error}") from None
-        turn: list[tuple[Any, Row]] | str = [(record, rule)]
+        turn: list[tuple[Any, RecordRule]] | str = [(record, rule)]
         if not isinstance(record, Heartbeat):
             turn = self._order.take(LINK, HEAD.unpack_from(view)[1], (record, rule), now_ms)
             self.taken += len(turn) if isinstance(turn, list) else 0

@@ -1,9 +1,8 @@
 """Every record that coordinator, workers and hosts' daemons exchange, and the one table of them.
 
-A *line* joins the coordinator and one worker, or the coordinator and one host's daemon. A record of
-the table may come in its row's states of the line, and leads to its row's next state; what comes
-in another state is refused (the line's other end is at fault) or ignored (it came late or twice).
-``docs/protocol.md`` is printed from the table.
+A *line* joins the coordinator and one worker, or one host's daemon. A record may come in its row's
+states of the line, and leads to its row's next state; what comes in another state is refused (the
+other end is at fault) or ignored (it came late or twice). ``docs/protocol.md`` is printed from it.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from treepipe.core.draft_work import Turn
 from treepipe.core.failover import FaultKind
@@ -43,8 +42,8 @@ class Here:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A sign of life; ``idle``: the worker waits for a message with no work left. It has sent and
-    taken so many records."""
+    """A sign of life of a worker that has sent and taken so many records; ``idle``: it waits for a
+    message with no work left."""
 
     idle: bool
     sent: int
@@ -137,10 +136,8 @@ class Become:
 
 @dataclass(frozen=True, slots=True)
 class LinkEnd:
-    """The worker has no role but is one end of a measured link (``measure/link.py``).
-
-    ``peer`` names the other end, whose messages alone it admits; both hold ``token``.
-    """
+    """The worker has no role but is one end of a measured link (``measure/link.py``); it admits
+    messages of ``peer`` alone, the other end, and both hold ``token``."""
 
     name: str
     peer: str
@@ -166,7 +163,7 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class SetClock:
-    """A run begins; the host's clock is ``ahead_ms`` ahead of the coordinator's."""
+    """A run begins; the host's clock is ``ahead_ms`` ahead of ours."""
 
     ahead_ms: float
 
@@ -198,12 +195,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Time round trips to the other end of a link.
-
-    Attributes:
-        link: its name in errors.
-        seconds: limit of the time.
-    """
+    """Time round trips to the other end of a link, which errors name so, for at most so long."""
 
     link: str
     seconds: float
@@ -312,15 +304,8 @@ class Starved:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A daemon's state.
-
-    Attributes:
-        up_s: time since its start.
-        sessions: number of sessions, including the present one.
-        roles: names of its processes.
-        refused: number of connections without the key.
-        dropped: number of messages that were unreadable or belong to no session.
-    """
+    """A daemon's state: the time since its start, numbers of sessions (with the present one), of
+    refused connections and of dropped messages, and the names of its processes."""
 
     versions: Versions
     processor: Processor
@@ -338,77 +323,81 @@ State: TypeAlias = Literal[
     "started", "here", "becoming", "opening", "listening", "loading", "serving", "over",
     "apart", "session",
 ]  # fmt: skip
-"""States of a worker's line, in their order but for ``over``, then those of a daemon's."""
+"""States of a worker's line, in their order, then those of a daemon's."""
+ENDS: Mapping[str, End] = {"c": "coordinator", "w": "worker", "d": "daemon"}
 WORKING: tuple[State, ...] = ("here", "becoming", "opening", "listening", "loading", "serving")
 ANY: tuple[State, ...] = ("started", *WORKING)
+BOTH: tuple[State, ...] = ("apart", "session")
 SMALL, TEXT, ORDER, SPANS = 2**12, 2**20, 2**26, 2**30
 """Bounds in bytes: of a few names and numbers, of a sentence or a request's new tokens, of a role
 or a prompt, and of all spans of a long run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RecordRule:
     """A row of the table.
 
     Attributes:
-        states: those of the line in which the record may come.
-        then: the line's state behind it; None: as before.
+        way: sender and receiver, as in "c>w".
+        states, then: the line's, in which the record may come, and behind it (None: as before).
         most_bytes: its bound, head excluded.
         answers: the record that it answers, if it answers one.
         otherwise: what its receiver does with it in another state.
     """
 
     kind: type
-    sender: End
-    receiver: End
+    way: str
     states: tuple[State, ...]
     then: State | None = None
     most_bytes: int = SMALL
     answers: type | None = None
-    otherwise: Literal["refuse", "ignore"] = "refuse"
+    otherwise: Literal["refused", "ignored"] = "refused"
 
+    @property
+    def sender(self) -> End:
+        return ENDS[self.way[0]]
 
-def _row(kind: type, ends: str, states: tuple[State, ...], *more: Any, **options: Any) -> Row:
-    names: dict[str, End] = {"c": "coordinator", "w": "worker", "d": "daemon"}
-    return Row(kind, names[ends[0]], names[ends[1]], states, *more, **options)
+    @property
+    def receiver(self) -> End:
+        return ENDS[self.way[2]]
 
 
 TABLE = (
-    _row(Here, "wc", ("started",), "here", answers=Start),
-    _row(Become, "cw", ("here",), "becoming", ORDER),
-    _row(LinkEnd, "cw", ("here",), "becoming"),
-    _row(Listen, "cw", ("becoming",), "opening"),
-    _row(Listening, "wc", ("opening",), "listening", answers=Listen),
-    _row(Connect, "cw", ("listening",), "loading", ORDER),
-    _row(Loaded, "wc", ("loading",), "serving", answers=Connect),
-    _row(SetClock, "cw", ("serving",)),
-    _row(Open, "cw", ("serving",), most_bytes=ORDER),
-    _row(Committed, "wc", ("serving",), most_bytes=TEXT),
-    _row(Finished, "wc", ("serving",), most_bytes=SPANS, answers=Open),
-    _row(Lose, "cw", ("serving",)),
-    _row(Ask, "cw", ("serving",)),
-    _row(OpenTexts, "wc", ("serving",), most_bytes=SPANS, answers=Ask),
-    _row(Notes, "wc", ("serving",), most_bytes=SPANS, answers=Ask),
-    _row(Holdings, "wc", ("serving",), answers=Ask),
-    _row(Measure, "cw", ("serving",)),
-    _row(RoundTrips, "wc", ("serving",), most_bytes=ORDER, answers=Measure),
-    _row(Fail, "cw", ("serving",)),
-    _row(Lacks, "wc", WORKING, otherwise="ignore"),
-    _row(Heartbeat, "wc", ANY, otherwise="ignore"),
-    _row(Failed, "wc", ANY, "over", TEXT),
-    _row(Leave, "cw", ANY, "over", otherwise="ignore"),
-    _row(HowAreYou, "cd", ("apart", "session")),
-    _row(Status, "dc", ("apart", "session"), most_bytes=TEXT, answers=HowAreYou),
-    _row(Hello, "cd", ("apart", "session"), "session"),
-    _row(Welcome, "dc", ("apart", "session"), "session", answers=Hello),
-    _row(Start, "cd", ("session",), otherwise="ignore"),
-    _row(EndProcess, "cd", ("session",), otherwise="ignore"),
-    _row(Alive, "cd", ("session",), otherwise="ignore"),
-    _row(TimeIs, "dc", ("session",), answers=Alive, otherwise="ignore"),
-    _row(Starved, "dc", ("session",), otherwise="ignore"),
-    _row(Ended, "dc", ("session",), answers=EndProcess, otherwise="ignore"),
-    _row(Declined, "dc", ("apart", "session"), "apart", TEXT),
-    _row(Leave, "cd", ("session",), "apart", otherwise="ignore"),
+    RecordRule(Here, "w>c", ("started",), "here", answers=Start),
+    RecordRule(Become, "c>w", ("here",), "becoming", ORDER),
+    RecordRule(LinkEnd, "c>w", ("here",), "becoming"),
+    RecordRule(Listen, "c>w", ("becoming",), "opening"),
+    RecordRule(Listening, "w>c", ("opening",), "listening", answers=Listen),
+    RecordRule(Connect, "c>w", ("listening",), "loading", ORDER),
+    RecordRule(Loaded, "w>c", ("loading",), "serving", answers=Connect),
+    RecordRule(SetClock, "c>w", ("serving",)),
+    RecordRule(Open, "c>w", ("serving",), most_bytes=ORDER),
+    RecordRule(Committed, "w>c", ("serving",), most_bytes=TEXT),
+    RecordRule(Finished, "w>c", ("serving",), most_bytes=SPANS, answers=Open),
+    RecordRule(Lose, "c>w", ("serving",)),
+    RecordRule(Ask, "c>w", ("serving",)),
+    RecordRule(OpenTexts, "w>c", ("serving",), most_bytes=SPANS, answers=Ask),
+    RecordRule(Notes, "w>c", ("serving",), most_bytes=SPANS, answers=Ask),
+    RecordRule(Holdings, "w>c", ("serving",), answers=Ask),
+    RecordRule(Measure, "c>w", ("serving",)),
+    RecordRule(RoundTrips, "w>c", ("serving",), most_bytes=ORDER, answers=Measure),
+    RecordRule(Fail, "c>w", ("serving",)),
+    RecordRule(Lacks, "w>c", WORKING, otherwise="ignored"),
+    RecordRule(Heartbeat, "w>c", ANY, otherwise="ignored"),
+    RecordRule(Failed, "w>c", ANY, "over", TEXT),
+    RecordRule(Leave, "c>w", ANY, "over", otherwise="ignored"),
+    RecordRule(HowAreYou, "c>d", ("apart", "session")),
+    RecordRule(Status, "d>c", BOTH, most_bytes=TEXT, answers=HowAreYou),
+    RecordRule(Hello, "c>d", BOTH, "session"),
+    RecordRule(Welcome, "d>c", BOTH, "session", answers=Hello),
+    RecordRule(Start, "c>d", ("session",), otherwise="ignored"),
+    RecordRule(EndProcess, "c>d", ("session",), otherwise="ignored"),
+    RecordRule(Alive, "c>d", ("session",), otherwise="ignored"),
+    RecordRule(TimeIs, "d>c", ("session",), answers=Alive, otherwise="ignored"),
+    RecordRule(Starved, "d>c", ("session",), otherwise="ignored"),
+    RecordRule(Ended, "d>c", ("session",), answers=EndProcess, otherwise="ignored"),
+    RecordRule(Declined, "d>c", BOTH, "apart", TEXT),
+    RecordRule(Leave, "c>d", ("session",), "apart", otherwise="ignored"),
 )
 RULES = {(rule.kind, rule.receiver): rule for rule in TABLE}
 CODEC = Codec([*dict.fromkeys(rule.kind for rule in TABLE)])

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from tests.worlds.command_line import ROOT
 from tests.worlds.deployments import small_deployment, worker_roles
 from tests.worlds.examples import examples
 from tests.worlds.network import MemoryHost, Network, in_memory, text_of
@@ -26,9 +27,11 @@ from treepipe.executor.run.pulse import LostWorkerError, WorkerError
 from treepipe.executor.wire import records
 from treepipe.executor.wire.line import HEAD, BrokenLineError, Line
 from treepipe.executor.wire.link_order import LATE_MS
+from treepipe.executor.wire.processor import Versions
 from treepipe.executor.wire.records import CODEC, RULES, TABLE
 from treepipe.scenario.deployment import Deployment, RequestSpec
 from treepipe.scenario.faults import Faults
+from treepipe.studies.workshop.protocol_page import drawn, with_protocol
 
 NAMES = "draft0", "pipeline0.stage1"
 TIMEOUT_MS = 1000.0
@@ -74,7 +77,7 @@ def test_the_receiver_holds_to_the_table_in_every_state(
         line.state = state
         data = HEAD.pack(SECRET, 0) + CODEC.encoded(record)
         if rule is None or (
-            state not in rule.states and rule.otherwise == "refuse" and state != "over"
+            state not in rule.states and rule.otherwise == "refused" and state != "over"
         ):
             with pytest.raises(BrokenLineError):
                 list(line.take(data, 0.0))
@@ -88,7 +91,7 @@ def test_the_receiver_holds_to_the_table_in_every_state(
 SMALL: dict[type, Any] = {
     type(each): each
     for each in (
-        records.Here("draft0", records.Versions("1", 1, "2", "3")),
+        records.Here("draft0", Versions("1", 1, "2", "3")),
         records.Heartbeat(True, 1, 1),
         records.Listening("tcp://127.0.0.1:1"),
         records.Loaded(),
@@ -149,6 +152,14 @@ def test_records_come_in_order_each_once(order: list[int], data: st.DataObject) 
     if missing is not None:
         found += receiver.take(coded[missing], 0.0)
     assert found == sent
+
+
+def test_the_page_is_the_tables() -> None:
+    """``make docs`` writes it; each sequence on it keeps to the table, or cannot be drawn."""
+    page = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+    assert page == with_protocol(page)
+    with pytest.raises(AssertionError, match="Open"):
+        drawn((records.Hello, records.Start, records.Here, records.Open))
 
 
 # --- the coordinator's lines ---------------------------------------------------------------------
@@ -233,7 +244,7 @@ def test_what_came_before_a_failure_is_heard_after_it(world: _World) -> None:
 def test_strangers_are_counted_and_change_nothing(world: _World) -> None:
     """Noise, another secret, and a worker of an earlier start."""
     channel = world.network.listening[world.lines.address]
-    earlier = Line("worker", bytes(16)).put(records.Here("draft0", records.Versions.here()))
+    earlier = Line("worker", bytes(16)).put(records.Here("draft0", Versions.here()))
     for frames in ([b"1", b"noise"], [b"1", earlier], [b"1"], [b"1", b"a", b"b"]):
         channel.came.append(frames)
     assert world.lines.ask("draft0", records.Holdings) == records.Holdings(0, 0)

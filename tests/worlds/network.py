@@ -31,14 +31,8 @@ WAY_MS, TICK_MS = 1.0, 20.0
 """Time of a message, and of a token."""
 MOST_STEPS = 50_000
 """More than any run of these tests takes, unless it hangs."""
-CLOCKED = (
-    "run.lines",
-    "run.pulse",
-    "run.controller",
-    "run.fleet",
-    "run.run_requests",
-    "wire.dialled",
-)
+RUN = ("crew", "fleet", "lines", "pulse", "run_requests")
+CLOCKED = ("wire.dialled", *(f"run.{module}" for module in RUN))
 """Modules that read the clock."""
 
 
