@@ -164,8 +164,8 @@ class Daemon:
             self._drop("no record")
 
     def _is_ours(self, sender: bytes, record: Any) -> bool:
-        """Whether the session's coordinator sent this. Its thread, which has a connection of its
-        own, says that it is alive."""
+        """Whether the session's coordinator sent this. Its thread, on another connection, says
+        that it is alive."""
         if not self._in_session:
             return False
         if isinstance(record, records.Alive):

@@ -68,7 +68,7 @@ class RemoteHost:
         """Ask for a session. Raises ``UserError`` if there can be no such host."""
         self.address, (self.host, _) = address, endpoint(address)
         self.session, self.clock = secrets.token_bytes(SECRET_BYTES), Offset()
-        self.heard_ms, self._asked_ms = now_ms(), -math.inf
+        self.heard_ms, self._greeted_ms = now_ms(), -math.inf
         self.starved = set[str]()
         self._rules = Rules("coordinator", "apart")
         self.channel = connection(transport, address)
@@ -128,8 +128,8 @@ class RemoteHost:
                 if self._rules.admits(record, rule):
                     self.heard_ms = now_ms()
                     self._take(record)
-        if not self.welcomed and now_ms() - self._asked_ms > AGAIN_MS:
-            self._asked_ms = now_ms()
+        if not self.welcomed and now_ms() - self._greeted_ms > AGAIN_MS:
+            self._greeted_ms = now_ms()
             hello = records.Hello(Versions.here(), self.session)
             self.channel.send(records.CODEC.encoded(hello))
 

@@ -95,13 +95,13 @@ class Fleet:
         self._transport = ZeroMQ(key_for(self._addresses, key_file))
         self._attendance = Attendance(self._transport)
         self._sought = {each: RemoteHost(self._transport, each) for each in self._addresses}
-        asked = self._sought.copy()
+        hosts = self._sought.copy()
         silent = silent_hosts(
-            {address: host.channel for address, host in asked.items()},
+            {address: host.channel for address, host in hosts.items()},
             self._answered,
             lambda address: CONNECT_S if address in self._needed else SPARE_S,
         )
-        for address, host in asked.items():
+        for address, host in hosts.items():
             if host.refusal is not None:
                 raise RunError(f"worker {address} refuses: {host.refusal}")
         for address in sorted(silent.keys() & self._needed):

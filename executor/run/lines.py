@@ -201,7 +201,7 @@ class Lines:
         left_ms = self.watch.look_ms
         if until_ms is not None:
             left_ms = min(left_ms, max(0.0, until_ms - now_ms()))
-        self.watch.look()
+        self._look()
         if any(each.heard or each.end for each in self._workers.values()):
             left_ms = 0.0  # they came before the failure of another worker
         self._read(ceil(left_ms))
@@ -212,6 +212,14 @@ class Lines:
                 raise self._died(name, *worker.end)
             if name in self and (number := worker.line.missing(now_ms())) is not None:
                 raise _cut_off(name, f"its record {number} did not arrive, though later ones did")
+
+    def _look(self) -> None:
+        try:
+            self.watch.look()
+        except LostWorkerError as lost:
+            if self._workers[lost.name].peer is None:
+                lost = _cut_off(lost.name, f"it was started, but did not dial {self.address}")
+            raise lost from None
 
     @property
     def _distinct_hosts(self) -> list[Host]:

@@ -27,6 +27,8 @@ from treepipe.executor.wire.dialled import DialledLine, LeaveError
 from treepipe.executor.wire.role import RoleSettings
 from treepipe.scenario.deployment import ONE_CORE
 
+MOST_SENTENCE = 10_000
+"""Limit of the characters of an error that a worker reports."""
 SetUp = TypeVar("SetUp", records.Listen, records.Connect, records.Measure)
 
 
@@ -57,7 +59,7 @@ def worker_main(post: records.Post, elsewhere: bool, models: Path | None) -> Non
             where = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{where.filename.rsplit('/', 1)[-1]}:{where.lineno}"
             sentence = f"{type(error).__name__}: {error} ({place})"
-        line.say(records.Failed(sentence, by_user=isinstance(error, UserError)))
+        line.say(records.Failed(sentence[:MOST_SENTENCE], by_user=isinstance(error, UserError)))
     pulse.end()
     line.close(linger_ms=round(1e3 * END_S))
     sys.exit(exit_code)

@@ -70,7 +70,7 @@ class DialledLine:
         return bool(self._orders) or self.channel.waiting
 
     def beats(self) -> Callable[[bool], None]:
-        """Return a function by which another thread sends signs of life, on its own connection."""
+        """Return a function by which another thread sends signs of life, on a second connection."""
         channel = self.transport.connect(self._post.address, SPANS, asks=True)
         return lambda idle: channel.send(self._line.beat(idle))
 

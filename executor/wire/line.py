@@ -1,4 +1,4 @@
-"""A line: the records between the coordinator and a worker or a daemon, held to the table.
+"""A line: the records between the coordinator and a worker or a daemon, by the table.
 
 A record of a worker's line follows a secret of the two ends and its number, since a transport that
 reconnects may lose, double or overtake.
@@ -113,8 +113,8 @@ class Line(Rules):
         yield from (each for each, its_rule in turn if self.admits(each, its_rule))
 
     def beat(self, idle: bool) -> bytes:
-        """Encode a sign of life; it has no number, since a thread sends it on a connection of its
-        own, and no state, since it may come at any time."""
+        """Encode a sign of life; it has no number, since a thread sends it on another
+        connection, and no state, since it may come at any time."""
         return HEAD.pack(self._secret, 0) + CODEC.encoded(Heartbeat(idle, self.sent, self.taken))
 
     def missing(self, now_ms: float) -> int | None:

@@ -207,6 +207,16 @@ def test_a_worker_that_stops_is_named_in_time_and_the_other_is_heard(world: _Wor
     assert world.network.ms - begun <= TIMEOUT_MS + world.lines.watch.look_ms
 
 
+def test_a_worker_that_cannot_dial_is_named_with_the_port(world: _World) -> None:
+    """As behind a firewall: nothing that it says arrives."""
+    world.lines.start("pipeline0.stage2", world.host, "elsewhere")
+    with pytest.raises(
+        LostWorkerError, match=r"stage2 is cut off: .* did not dial memory0$"
+    ) as lost:
+        world.lines.answer("pipeline0.stage2", records.Listening)
+    assert lost.value.kind == "cut"
+
+
 def test_a_worker_that_dies_is_one_sentence_after_its_last_records(world: _World) -> None:
     """What it said before is heard; the lines then have no process left."""
     world.host.workers["draft0"].line.say(Committed(1, ((1.0, 1),), (5,)))
