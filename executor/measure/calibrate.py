@@ -16,8 +16,7 @@ from typing import Any
 import torch
 
 from treepipe.core.errors import UserError
-from treepipe.executor.measure.acceptance import acceptance_profile, open_pair
-from treepipe.executor.measure.calibration import AcceptanceRecorder
+from treepipe.executor.measure.acceptance import AcceptanceRecorder, acceptance_profile, open_pair
 from treepipe.executor.measure.device import DeviceSession, device_profile
 from treepipe.executor.measure.link import TURNS, LinkSession, link_profile, link_versions
 from treepipe.executor.measure.pairs import (
@@ -41,9 +40,8 @@ from treepipe.executor.measure.run import (
     scenario_target,
     write_profile,
 )
-from treepipe.executor.measure.subject import open_subject
 from treepipe.executor.measure.timing import Effort
-from treepipe.executor.measure.work import Bench, Points
+from treepipe.executor.measure.work import Bench, Points, open_subject
 from treepipe.executor.models.computing import DTYPES, gpu_fault
 from treepipe.executor.run.fleet import Fleet
 from treepipe.executor.wire.addresses import parse_address

@@ -13,7 +13,6 @@ import torch
 
 from treepipe.core.errors import UserError
 from treepipe.executor.measure.sensors import find_sensor, measure_power
-from treepipe.executor.measure.subject import NamedModel, RandomCheckpoint, Subject
 from treepipe.executor.measure.timing import (
     LEAST,
     VISIT_MS,
@@ -33,8 +32,11 @@ from treepipe.executor.measure.work import (
     SINGLE_TOKENS,
     Bench,
     LayerBlock,
+    NamedModel,
     Peak,
+    RandomCheckpoint,
     SamplingPoint,
+    Subject,
     WorkKind,
     WorkPoint,
     draft_probes,

@@ -21,8 +21,7 @@ from treepipe.planner.page import plan_report
 from treepipe.planner.report import plan_content
 from treepipe.planner.sensitivity import Sensitivities
 from treepipe.profiles.library import find_device
-from treepipe.report.background import NOT_MODELLED, inputs_table
-from treepipe.report.page import Chapter, Report, report_html
+from treepipe.report.page import NOT_MODELLED, Chapter, Report, inputs_table, report_html
 from treepipe.results.sheet import Sheet, words
 from treepipe.results.units import number
 from treepipe.scenario.scenario import Scenario

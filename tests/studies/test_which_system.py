@@ -10,7 +10,7 @@ from tests.worlds.written_studies import say, written
 from treepipe.core.schedules import systems
 from treepipe.planner.candidates import find_candidates
 from treepipe.planner.cluster import Cluster
-from treepipe.studies.which_system.places import (
+from treepipe.studies.which_system import (
     CLUSTERS,
     METRICS,
     PLACES,
@@ -19,8 +19,8 @@ from treepipe.studies.which_system.places import (
     Place,
     Settings,
     cluster,
+    study,
 )
-from treepipe.studies.which_system.study import study
 
 FILES = sorted(CLUSTERS.glob("*.toml"))
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from treepipe.cli.options import Output, command
 from treepipe.core.errors import RunError, UserError
 from treepipe.extras import need
-from treepipe.files.outputs import Failures, check_outputs
+from treepipe.files.outputs import check_outputs
 
 if TYPE_CHECKING:
     from treepipe.results.sheet import Sheet
@@ -42,10 +41,6 @@ class CheckOptions(Output):
         int | None, typer.Option(min=1, metavar="N", help="Cases per trial, instead of its own.")
     ] = None
     seed: Annotated[int, typer.Option(min=0, help="Of the cases.")] = 0
-    plot: Annotated[
-        Path | None,
-        typer.Option("--plot", metavar="FILE", help="Draw the first counterexample's story."),
-    ] = None
 
     @property
     def subject(self) -> str:
@@ -66,7 +61,7 @@ def check(asked: CheckOptions) -> None:
         return
     if (asked.system is None) == (asked.executor is None):
         raise UserError("treepipe check tries a system, by name or as FILE.py, or an --executor")
-    check_outputs({"--json": asked.json, "--plot": asked.plot})
+    check_outputs({"--json": asked.json})
     how = asked.law or (), asked.examples, asked.seed
     outcomes = []
     for outcome in (
@@ -95,20 +90,9 @@ def _verdict(outcome: LawOutcome) -> str:
 def _write(asked: CheckOptions, outcomes: list[LawOutcome]) -> None:
     from treepipe.results.result import write_json
 
-    found = [o.tried.broken for o in outcomes if o.tried is not None and o.tried.broken is not None]
-    with Failures() as failures:
-        if asked.json is not None:
-            content: dict[str, Any] = {
-                "subject": asked.subject,
-                "seed": asked.seed,
-                "laws": [each.to_json() for each in outcomes],
-            }
-            failures.attempt(write_json, content, asked.json)
-        if asked.plot is not None and found:
-            from treepipe.testing.picture import draw_story
-
-            title = f"{found[0].law}: {found[0].sentence}"
-            failures.attempt(draw_story, found[0].story, title, asked.plot)
+    if asked.json is not None:
+        laws = [each.to_json() for each in outcomes]
+        write_json({"subject": asked.subject, "seed": asked.seed, "laws": laws}, asked.json)
 
 
 def law_sheet(laws: Mapping[str, Law], title: str) -> Sheet:

@@ -25,20 +25,22 @@ from treepipe.cli import calibrate as cli_calibrate
 from treepipe.cli import check as cli_check
 from treepipe.cli import plan as cli_plan
 from treepipe.cli import profiles as cli_profiles
-from treepipe.cli import sweep as cli_sweep
 from treepipe.cli import validate as cli_validate
 from treepipe.cli import worker as cli_worker
 from treepipe.cli.options import (
+    Distributed,
     OfRuns,
     Output,
     Quiet,
+    Settings,
     check_faults,
     command,
 )
 from treepipe.core.errors import RunError, UserError
-from treepipe.extras import need_executor
+from treepipe.extras import need_executor, need_parquet
 from treepipe.files.outputs import (
     Failures,
+    check_outputs,
     claim_results,
     drop_standard_output,
     forget_written,
@@ -50,6 +52,7 @@ from treepipe.interruption import Interruption
 if TYPE_CHECKING:
     from treepipe.results.result import Result
     from treepipe.scenario.scenario import Scenario
+    from treepipe.sweeps.sweep import SweepResult
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -79,7 +82,6 @@ app = typer.Typer(
 app.add_typer(cli_calibrate.app, name="calibrate")
 app.add_typer(cli_profiles.app, name="profiles")
 app.command()(cli_plan.plan)
-app.command()(cli_sweep.sweep)
 app.command()(cli_validate.validate)
 app.command()(cli_worker.worker)
 app.command()(cli_check.check)
@@ -179,7 +181,7 @@ def simulate(asked: SimulateOptions) -> None:
     paired = asked.versus is not None or bool(asked.versus_settings)
     if asked.where_time_goes and paired:
         raise UserError("--where-time-goes shows one scenario; leave out --versus")
-    asked.check(asked.files, asked.scenario, asked.versus, keep=asked.kept)
+    asked.check(asked.files, asked.scenario, asked.versus)
     a, b = Scenario.load(asked.scenario, asked.changes), None
     if paired:
         other = [*asked.changes, *(asked.versus_settings or []), f"seed={a.seed}"]
@@ -221,7 +223,7 @@ def run(asked: RunOptions) -> None:
     from treepipe.scenario.scenario import Scenario
 
     files = {"--recording": asked.recording, **asked.files}
-    asked.check(files, asked.scenario, keep=asked.kept)
+    asked.check(files, asked.scenario)
     loaded = Scenario.load(asked.scenario, asked.changes)
     with ProgressBars(asked.quiet) as say:
         result = library.run(loaded, say=say, json=asked.json, recording=asked.recording)
@@ -268,16 +270,67 @@ def demo(
     """Predict four schedules, run them on real processes, and compare."""
     need_executor("treepipe demo")
     from treepipe.results.show import ProgressBars
-    from treepipe.validation.demo import claim_folder, run_demo, show_demo, write_demo
+    from treepipe.validation.demo import run_demo, show_demo, write_demo
 
-    claim_folder(out)
+    claim_results(out, "demo.json", "demonstration")
     with ProgressBars(quiet) as say:
         rows = run_demo(say)
     with Failures() as failures:
         failures.attempt(write_demo, rows, out)
-        failures.attempt(show_demo, rows, out, quiet)
+        if not quiet:
+            show_demo(rows, out)
         if not all(row.lossless for row in rows):
             raise RunError("a schedule's text differs from plain greedy decoding")
+
+
+REASONS = 3
+"""Most reasons of refusals that are printed; the files hold all of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions(Output, Distributed, Settings):
+    """Options of ``treepipe sweep``."""
+
+    grid: Annotated[Path, typer.Argument(metavar="GRID.toml")]
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for the Parquet files; resumed if there.")
+    ]
+    force: Annotated[
+        bool, typer.Option("--force", help="Throw away what DIR holds of another sweep.")
+    ] = False
+
+
+@app.command()
+@command(SweepOptions)
+def sweep(asked: SweepOptions) -> None:
+    """Simulate many scenarios, all combinations or Latin hypercubes, into Parquet files."""
+    from treepipe.results.result import write_json
+    from treepipe.results.show import ProgressBars, console
+    from treepipe.sim.engine import engine
+    from treepipe.sweeps.sweep import Sweep, carry_out
+
+    need_parquet()
+    check_outputs({"--json": asked.json}, inputs=(asked.grid,))
+    loaded = Sweep.load(asked.grid, asked.changes)
+    with engine(asked.backend, asked.jobs), ProgressBars(asked.quiet) as say:
+        swept = carry_out(loaded, asked.out, say, force=asked.force)
+    if asked.json is not None:
+        write_json(swept.to_json(), asked.json)
+    if not asked.silent:
+        _show_sweep(swept, console())
+
+
+def _show_sweep(swept: SweepResult, console: Console) -> None:
+    there = swept.scenarios - swept.simulated
+    kept = f" ({there} were there already)" if there else ""
+    console.print(
+        f"{swept.scenarios} scenarios{kept}, {swept.rows} rows in {swept.out}", highlight=False
+    )
+    for reason, count in list(swept.reasons.items())[:REASONS]:
+        console.print(f"refused: {count} scenarios: {reason}", highlight=False)
+    if len(swept.reasons) > REASONS:
+        more = len(swept.reasons) - REASONS
+        console.print(f"refused: {more} more reasons in column 'error'", highlight=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""``treepipe validate``: predict, run or read a measurement, explain, and compare with earlier."""
+"""``treepipe validate``: predict, run or read a measurement, and explain."""
 
 from __future__ import annotations
 
@@ -29,10 +29,6 @@ class ValidateOptions(Output, Settings):
         str | None,
         typer.Option(metavar="PROMPTS", help="Calibrate acceptance on these, as workload.prompts."),
     ] = None
-    against: Annotated[
-        Path | None,
-        typer.Option(metavar="EARLIER.json", help="Say what got better or worse since then."),
-    ] = None
     timelines: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write pictures and traces of both worlds here."),
@@ -48,13 +44,12 @@ def validate(asked: ValidateOptions) -> None:
     """Predict, execute, and explain how far off the prediction was."""
     from treepipe.scenario.scenario import Scenario
     from treepipe.validation.judgement import faults_of
-    from treepipe.validation.validation import against, load_validation, validation
+    from treepipe.validation.validation import validation
 
     if asked.measured is None:
         need_executor("treepipe validate")
     else:
         _check_measured(asked, asked.measured)
-    earlier = None if asked.against is None else load_validation(asked.against, "--against")
     if asked.timelines is not None:
         claim_folder(asked.timelines, "--timelines")
     asked.check({}, *asked.scenarios, asked.measured)
@@ -62,8 +57,6 @@ def validate(asked: ValidateOptions) -> None:
     scenarios = {label: Scenario.load(path, asked.changes) for label, path in labels.items()}
     entries, rows = _entries(asked, scenarios)
     content = validation(entries)
-    if earlier is not None:
-        content["against"] = against(earlier, content)
     asked.emit(
         None if asked.timelines is None else partial(_draw, rows, asked.timelines),
         *asked.results(content, partial(_show, content)),
@@ -115,7 +108,7 @@ def _labels(paths: Sequence[Path]) -> dict[str, Path]:
 
 
 def _draw(rows: Mapping[str, Row], folder: Path) -> None:
-    from treepipe.validation.validation_report import write_timelines
+    from treepipe.validation.validation import write_timelines
 
     with Failures() as failures:
         for name, row in rows.items():
@@ -124,9 +117,9 @@ def _draw(rows: Mapping[str, Row], folder: Path) -> None:
 
 def _show(content: Mapping[str, Any]) -> None:
     from treepipe.results.show import console, print_sheet
-    from treepipe.validation import validation_report as words
+    from treepipe.validation import validation as words
 
-    shown, said = console(), list[str]()
+    shown = console()
     for scenario in content["scenarios"]:
         print_sheet(shown, words.metrics_sheet(scenario))
         if scenario["utilization"]:
@@ -136,8 +129,5 @@ def _show(content: Mapping[str, Any]) -> None:
     if len(content["scenarios"]) > 1:
         print_sheet(shown, words.summary_sheet(content["summary"]))
         if (correlation := content["summary"]["pearson_r"]) is not None:
-            said.append(f"predicted and measured: Pearson's r = {correlation:.4f}")
-    if "against" in content:
-        said += words.changes(content["against"])
-    for sentence in said:
-        shown.print(sentence, highlight=False)
+            said = f"predicted and measured: Pearson's r = {correlation:.4f}"
+            shown.print(said, highlight=False)

@@ -14,9 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from treepipe.progress import Progress
-from treepipe.results.sheet import Sheet, figures, words
+from treepipe.results.sheet import Sheet
 from treepipe.results.units import taken_as_exact
-from treepipe.results.where import NAMES, Shares
 
 if TYPE_CHECKING:  # progress is shown before any result is loaded
     from treepipe.results.result import Result
@@ -176,13 +175,3 @@ def print_taken_as_exact(inputs: Iterable[str], shown: Console) -> None:
     """Name inputs whose uncertainty nothing states, before any figure that rests on them."""
     for sentence in taken_as_exact(inputs):
         shown.print(sentence, highlight=False)
-
-
-def shares_table(found: Shares) -> Sheet:
-    """Make a table with a row per activity and a column per worker."""
-    sheet = Sheet("where time goes, % of wall time", [*words(""), *figures(*found)])
-    for kind, label in NAMES.items():
-        parts = [each.get(kind, 0.0) for each in found.values()]
-        if any(parts):
-            sheet.add(label, *(f"{100 * part:.1f}" for part in parts))
-    return sheet

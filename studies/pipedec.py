@@ -27,7 +27,7 @@ from treepipe.studies.reproduction import Reproduction, metric_entries, predicte
 from treepipe.studies.study import Entry, StudyResult
 
 NAME = "pipedec-stages"
-PAGE = Path(__file__).with_name("page.md")
+PAGE = Path(__file__).with_name("pipedec.md")
 STATIC = {"schedule.name": "specinfer"}
 """Keys of the static tree (STPP): PipeDec states neither the tree nor that it is drafted ahead;
 assumed is SpecInfer's, in sequence."""

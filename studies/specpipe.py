@@ -27,7 +27,7 @@ from treepipe.studies.reproduction import Reproduction, metric_entries, predicte
 from treepipe.studies.study import Entry, Measuring, StudyResult
 
 NAME = "specpipe-width"
-PAGE = Path(__file__).with_name("page.md")
+PAGE = Path(__file__).with_name("specpipe.md")
 SERVERS = ("one-server", "two-server")
 EAGLE_ROWS, EAGLE_PASSES = 60, 7
 """Nodes of an EAGLE-2 tree, with the root, and draft passes that build it."""

@@ -1,4 +1,4 @@
-"""The study's searches: every cluster for every goal, and the winners.
+"""The study ``which-system``: all systems on the same clusters, each with its best parameters.
 
 Each paper has a testbed of its own, so none compares all systems. The planner
 (``treepipe/planner``) finds every system's parameters in a small grid, on the same texts for all.
@@ -7,15 +7,19 @@ Each paper has a testbed of its own, so none compares all systems. The planner
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from matplotlib.figure import Figure
 
+from treepipe.core.schedules import systems
+from treepipe.files.toml_file import read_toml
+from treepipe.planner.cluster import Cluster
 from treepipe.planner.plan import Plan, Ranked, search
 from treepipe.progress import Progress
-from treepipe.results.metrics import metric
+from treepipe.results.metrics import METRIC, metric
 from treepipe.results.sheet import CellValue, Sheet, columns
 from treepipe.results.statistics import Interval, ratio_observations
 from treepipe.scenario.schema import PoolSection, ScheduleName
@@ -23,12 +27,97 @@ from treepipe.sim.points import Point, simulate_points
 from treepipe.studies.plots import gain_figure
 from treepipe.studies.reproduction import Reproduction, predicted, published
 from treepipe.studies.study import Entry, StudyResult
-from treepipe.studies.which_system import places
-from treepipe.studies.which_system.places import METRICS, Goal, Place, Settings
+
+CLUSTERS = Path(__file__).with_name("clusters")
+SCHEDULES: tuple[str, ...] = tuple(systems())
+Goal: TypeAlias = Literal["latency", "throughput"]
+METRICS: Mapping[Goal, str] = {"latency": METRIC, "throughput": "throughput_tokens_s"}
+PLAIN: ScheduleName = "pp"
+FIVE = ("flowspec", "pipedec", "specpipe", "specpipe_db", "starsd", "dsd")
+"""The five systems of the papers (SpecPipe's batched variant is its own)."""
+NEW = ("spd", "engine_pp", "ssd", "pearl")
+"""The systems that were added to them."""
+EAGLE_FILE = "five-jetsons"
+"""Cluster file whose acceptance all EAGLE heads here have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A cluster of the study: its file, with changes by dotted key."""
+
+    name: str
+    file: str
+    changes: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+PLACES = tuple(
+    Place(**each) for each in read_toml(Path(__file__).with_name("which-system.toml"))["place"]
+)
+(SMALL_DRAFT,) = (place for place in PLACES if "drafts.0.model" in place.changes)
+"""The place with a draft of 1B."""
+
+
+class Amount(NamedTuple):
+    """The size of a search for one goal: the last rung's runs, each request's new tokens, and the
+    number of concurrent requests (times pipelines, if the file has several)."""
+
+    runs: int
+    new_tokens: int
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The size of the job; ``grid``: values of parameters, instead of the planner's own; ``cases``:
+    number of cases drawn from the inputs' uncertainty."""
+
+    amounts: Mapping[Goal, Amount]
+    grid: Mapping[str, Sequence[int]]
+    places: Sequence[Place] = PLACES
+    schedules: Sequence[ScheduleName] = SCHEDULES
+    cases: int = 20
+
+
+GRID = {
+    "gamma": (2, 4, 8),
+    "width": (4, 16, 64),
+    "children": (8,),
+    "layers_per_step": (1,),
+    "expand_depth": (3,),
+}
+"""Values of parameters; SpecPipe has one layer per step, as published (plans try up to three)."""
+SHORT = Settings({"latency": Amount(6, 40, 1), "throughput": Amount(4, 16, 8)}, GRID)
+FULL = Settings({"latency": Amount(18, 40, 1), "throughput": Amount(12, 16, 8)}, GRID)
+
+
+def load(file: str) -> Cluster:
+    """Load a cluster file without changes."""
+    return Cluster.load(CLUSTERS / f"{file}.toml")
+
+
+def cluster(settings: Settings, place: Place, goal: Goal) -> Cluster:
+    """Make the file's cluster with the study's search and workload."""
+    found, amount = load(place.file), settings.amounts[goal]
+    names = [n for n in settings.schedules if goal == "throughput" or n != "specpipe_db"]
+    targets = sum(pipeline.count for pipeline in found.pipelines)
+    requests = amount.requests * (targets if goal == "latency" else 1)
+    changes = {
+        **place.changes,
+        "runs": amount.runs,
+        "workload.new_tokens": amount.new_tokens,
+        "workload.requests": requests,
+        "workload.concurrency": requests,
+        "search.goal": METRICS[goal],
+        "search.schedules": names,
+        "search.grid": {f"schedule.{key}": list(each) for key, each in settings.grid.items()},
+        "search.limits": {},
+        "search.cases": settings.cases,
+    }
+    return found.with_(**changes)
+
 
 NAME = "which-system"
-PAGE = Path(__file__).with_name("page.md")
-SHORT, FULL = places.SHORT, places.FULL
+PAGE = Path(__file__).with_name("which-system.md")
 Results: TypeAlias = dict[tuple[Place, Goal], Plan]
 Needs: TypeAlias = Mapping[ScheduleName, Mapping[str, Interval]]
 """A new system's gain over the best of the five, as stated and with each better draft."""
@@ -47,7 +136,7 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     found: Results = {}
     for place in settings.places:
         for goal in settings.amounts:
-            found[place, goal] = search(places.cluster(settings, place, goal), say)
+            found[place, goal] = search(cluster(settings, place, goal), say)
     needed = {key: needs(each, say) for key, each in found.items()}
     made = Reproduction(NAME, PAGE)
     made.add([entry for key, each in found.items() for entry in _entries(*key, each)])
@@ -82,7 +171,7 @@ def _verdict(settings: Settings, found: Results, goal: Goal) -> dict[str, Any]:
 # --- gains, winners, and what the new systems would need ------------------------------------------
 
 
-def gain(found: Plan, schedule: ScheduleName, over: ScheduleName = places.PLAIN) -> Interval:
+def gain(found: Plan, schedule: ScheduleName, over: ScheduleName = PLAIN) -> Interval:
     """Return the ratio of a system's best plan to another's, on the same runs; its interval
     includes the inputs' uncertainty."""
     best, goal = found.best_of_each, found.goal.name
@@ -126,7 +215,7 @@ def shares_of(found: Results, schedule: ScheduleName, goal: Goal) -> list[float]
 
 def best_of_five(found: Plan) -> ScheduleName | None:
     """Return the best of the papers' five systems; None if the search had none of them."""
-    return next((name for name in found.best_of_each if name in places.FIVE), None)
+    return next((name for name in found.best_of_each if name in FIVE), None)
 
 
 def needs(found: Plan, say: Progress) -> Needs:
@@ -137,7 +226,7 @@ def needs(found: Plan, say: Progress) -> Needs:
         RunError: see ``simulate_points``.
     """
     five, plans = best_of_five(found), found.best_of_each
-    new = [name for name in places.NEW if name in plans]
+    new = [name for name in NEW if name in plans]
     if five is None:
         return {}
     points = [
@@ -274,14 +363,14 @@ def _fields(settings: Settings, found: Results) -> dict[str, Any]:
         if each.cases is not None
         for of, share in each.cases.inputs.items()
     }
-    heads = places.load(places.EAGLE_FILE).acceptance
+    heads = load(EAGLE_FILE).acceptance
     assert isinstance(heads, PoolSection)
     return {
         **{goal: _verdict(settings, found, goal) for goal in settings.amounts},
         "uncertain": "; ".join(sorted(uncertain)),
         "cases": settings.cases,
         "hits": [*hit_ratios["llama-3.1-8b -> llama-3.1-70b"].values()],
-        "small_hits": [*places.SMALL_DRAFT.changes["acceptance"]["hit_ratio"].values()],
+        "small_hits": [*SMALL_DRAFT.changes["acceptance"]["hit_ratio"].values()],
         "eagle_hits": heads.hit_ratio,
     }
 
