@@ -32,6 +32,7 @@ def test_which_system_end_to_end(tmp_path: Path) -> None:
         {"gamma": (2,), "width": (8,), "children": (8,)},
         [PLACES[1]],
         ("pp", "chain", "specpipe", "specpipe_db", "spd"),
+        cases=4,
     )
     result = study(settings, say)
     rows = written(result, tmp_path / "out")
@@ -63,7 +64,8 @@ def test_shipped_clusters_can_be_planned(file: Path) -> None:
     few = ['search.schedules=["pp","chain","specpipe","flowspec"]', 'search.partitions=["even"]']
     tree = "tree_size=[48],expand_depth=[2],segment_tokens=[8]"
     grid = f"search.grid={{schedule={{width=[8],gamma=[2],{tree}}}}}"
-    shipped = Cluster.load(file, [*few, grid])
+    bought = ["search.devices.counts=[2]"] if "[search.devices]" in file.read_text() else []
+    shipped = Cluster.load(file, [*few, *bought, grid])
     candidates, refused = find_candidates(shipped)
     assert {each.schedule for each in candidates} == {"pp", "chain", "specpipe", "flowspec"}
     open_layout = shipped.search.devices or shipped.search.drafts
