@@ -416,35 +416,35 @@ class ModelPair:
     texts: Texts
 
 
-def open_pair(asked: AcceptanceRequest) -> ModelPair:
+def open_pair(request: AcceptanceRequest) -> ModelPair:
     """Open the requested models, and check them against the prompts.
 
     Raises:
         UserError: they cannot be read, or do not fit together.
     """
-    if asked.head is not None and asked.draft is not None:
+    if request.head is not None and request.draft is not None:
         raise UserError("--draft and --head: give one of them, not both")
-    recorded = _recorded(asked)
+    recorded = _recorded(request)
     drafter = recorded.drafts.drafter
     check_runs(drafter)
-    _check_options(asked, drafter)
-    target = _with_weights(asked.model, "target", "--model")
+    _check_options(request, drafter)
+    target = _with_weights(request.model, "target", "--model")
     models, name, path = [target.checkpoint], "", None
     if drafter.weights == LANGUAGE_MODEL:
-        small = _with_weights(asked.draft or "reference", "draft", "--draft")
+        small = _with_weights(request.draft or "reference", "draft", "--draft")
         name, path = small.name, small.checkpoint.directory
         models.append(small.checkpoint)
         check_same_vocabulary(*models)
     elif drafter.weights is not None:
-        path = checkpoint_directory(asked.head or "reference", drafter.weights.reference, Path())
+        path = checkpoint_directory(request.head or "reference", drafter.weights.reference, Path())
         bundled = path == REFERENCE / drafter.weights.reference
         name = "reference" if bundled else path.resolve().name
     least = 2 if drafter.reads_states else 1  # a text's first token has no state before it
-    prompts = _prompts(asked, models, least)
+    prompts = _prompts(request, models, least)
     settings = SourceSettings(recorded.drafts, path, recorded.sampling, False, 0)
     whole, ends = target.checkpoint, target.checkpoint.end_tokens
     check_offsets(settings, whole)
-    texts = Texts(whole, prompts, asked.new_tokens, ends, asked.seed, asked.prompts)
+    texts = Texts(whole, prompts, request.new_tokens, ends, request.seed, request.prompts)
     return ModelPair(target, drafter.called_of(name), settings, texts)
 
 
@@ -455,16 +455,16 @@ class _Recorded(Section):
     sampling: SamplingSection = SamplingSection()
 
 
-def _recorded(asked: AcceptanceRequest) -> _Recorded:
+def _recorded(request: AcceptanceRequest) -> _Recorded:
     """Read the keys, by default of the first draft source that reads the given checkpoint.
 
     Raises:
         UserError: a key is invalid or has no effect, or the rule cannot be recorded.
     """
-    weights = LANGUAGE_MODEL if asked.head is None else EAGLE_HEAD
+    weights = LANGUAGE_MODEL if request.head is None else EAGLE_HEAD
     source = next(d.name for d in drafters().values() if d.weights == weights)
     content: dict[str, Any] = {"drafts": {"source": source}}
-    for setting in asked.settings or ():
+    for setting in request.settings or ():
         override_key(content, setting)
     recorded = validated(_Recorded, content, "calibrate acceptance")
     rule = recorded.sampling.rule
@@ -473,7 +473,7 @@ def _recorded(asked: AcceptanceRequest) -> _Recorded:
             f"--set sampling.rule={rule}: it judges no token by itself; record with "
             f"sampling.rule={READS[rule]}, which a simulation with {rule} reads"
         )
-    made = provenance(recorded.sampling, recorded.drafts, asked.prompts)
+    made = provenance(recorded.sampling, recorded.drafts, request.prompts)
     for table, read in (("drafts", made.draft), ("sampling", made.sampling)):
         for key in content.get(table, {}):
             if key not in read:
@@ -482,26 +482,26 @@ def _recorded(asked: AcceptanceRequest) -> _Recorded:
     return recorded
 
 
-def _check_options(asked: AcceptanceRequest, drafter: Drafter) -> None:
+def _check_options(request: AcceptanceRequest, drafter: Drafter) -> None:
     """Raise ``UserError`` if this draft source does not read a given checkpoint."""
     own = None if drafter.weights is None else drafter.weights.option
-    for option, value in (("--draft", asked.draft), ("--head", asked.head)):
+    for option, value in (("--draft", request.draft), ("--head", request.head)):
         if value is not None and option != own:
             raise UserError(f"{option} {value}: drafts.source={drafter.name} drafts without it")
 
 
 def _prompts(
-    asked: AcceptanceRequest, models: Sequence[Checkpoint], least: int
+    request: AcceptanceRequest, models: Sequence[Checkpoint], least: int
 ) -> tuple[tuple[int, ...], ...]:
     """Tokenize the prompts. Raises ``UserError`` if a prompt does not fit the models."""
-    loaded = load_texts(asked.prompts, Path(), "--prompts")
-    texts = tokenize(models[0], loaded, f"--prompts {asked.prompts}")
-    most = min(each.max_positions for each in models) - asked.new_tokens
+    loaded = load_texts(request.prompts, Path(), "--prompts")
+    texts = tokenize(models[0], loaded, f"--prompts {request.prompts}")
+    most = min(each.max_positions for each in models) - request.new_tokens
     for index, text in enumerate(texts):
         if not least <= len(text) <= most:
             raise UserError(
-                f"--prompts {asked.prompts}: prompt {index} has {len(text)} tokens; with "
-                f"{asked.new_tokens} new tokens (--new-tokens) it must have {least} to {most}"
+                f"--prompts {request.prompts}: prompt {index} has {len(text)} tokens; with "
+                f"{request.new_tokens} new tokens (--new-tokens) it must have {least} to {most}"
             )
     return tuple(texts)
 
@@ -520,10 +520,10 @@ def acceptance_profile(
     ranks = recorded.ranks
     shares = {k: sum(rank < k for rank in ranks) / len(ranks) for k in (1, 4, 8)}
     hits = ", ".join(f"{share:.1%} among the first {k}" for k, share in shares.items())
-    done, asked = len(recorded.prompts), len(pair.texts.prompts)
+    done, wanted = len(recorded.prompts), len(pair.texts.prompts)
     note = f"of {len(ranks)} tokens of {done} texts, {hits}; {_by_depth(recorded)}"
-    if done < asked:
-        note += f"; interrupted, {asked} texts were asked for"
+    if done < wanted:
+        note += f"; interrupted, {wanted} texts were asked for"
     return AcceptanceProfile(
         draft=pair.draft_name,
         target=pair.target.name,

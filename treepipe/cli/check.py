@@ -48,34 +48,34 @@ class CheckOptions(Output):
 
 
 @command(CheckOptions)
-def check(asked: CheckOptions) -> None:
+def check(options: CheckOptions) -> None:
     """Try the laws of decoding schedules on a system; 1 if one is broken, with its story. Alone it
     shows the laws."""
     need("check", ("hypothesis",), "treepipe check")
     from treepipe import testing
     from treepipe.results.show import console
 
-    if asked == CheckOptions():
+    if options == CheckOptions():
         for laws, whose in ((testing.LAWS, "of systems"), (testing.TREE_LAWS, "of executors")):
             console().print(law_sheet(laws, f"laws {whose}").rich())
         return
-    if (asked.system is None) == (asked.executor is None):
+    if (options.system is None) == (options.executor is None):
         raise UserError("treepipe check tries a system, by name or as FILE.py, or an --executor")
-    check_outputs({"--json": asked.json})
-    how = asked.law or (), asked.examples, asked.seed
+    check_outputs({"--json": options.json})
+    how = options.law or (), options.examples, options.seed
     outcomes = []
     for outcome in (
-        testing.check_executor(asked.executor, *how)
-        if asked.system is None and asked.executor is not None
-        else testing.check(asked.system or "", *how)
+        testing.check_executor(options.executor, *how)
+        if options.system is None and options.executor is not None
+        else testing.check(options.system or "", *how)
     ):
         outcomes.append(outcome)
-        if not asked.silent:
+        if not options.silent:
             typer.echo(f"{outcome.law.name:14} {_verdict(outcome)}")
-    _write(asked, outcomes)
+    _write(options, outcomes)
     broken = [each.law.name for each in outcomes if each.verdict == "broken"]
     if broken:
-        raise RunError(f"{asked.subject}: broken: {', '.join(broken)}")
+        raise RunError(f"{options.subject}: broken: {', '.join(broken)}")
 
 
 def _verdict(outcome: LawOutcome) -> str:
@@ -87,12 +87,12 @@ def _verdict(outcome: LawOutcome) -> str:
     return f"BROKEN ({cases})\n{outcome.tried.broken.text()}"
 
 
-def _write(asked: CheckOptions, outcomes: list[LawOutcome]) -> None:
+def _write(options: CheckOptions, outcomes: list[LawOutcome]) -> None:
     from treepipe.results.result import write_json
 
-    if asked.json is not None:
+    if options.json is not None:
         laws = [each.to_json() for each in outcomes]
-        write_json({"subject": asked.subject, "seed": asked.seed, "laws": laws}, asked.json)
+        write_json({"subject": options.subject, "seed": options.seed, "laws": laws}, options.json)
 
 
 def law_sheet(laws: Mapping[str, Law], title: str) -> Sheet:

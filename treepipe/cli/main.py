@@ -139,7 +139,7 @@ def _show_version(wanted: bool) -> None:
 
 
 @app.callback()
-def options(
+def top(
     version: Annotated[
         bool,
         typer.Option(
@@ -171,36 +171,36 @@ class SimulateOptions(OfRuns):
 
 @app.command()
 @command(SimulateOptions)
-def simulate(asked: SimulateOptions) -> None:
+def simulate(options: SimulateOptions) -> None:
     """Predict a scenario, or the difference between two (--versus, --versus-set)."""
     from treepipe import library
     from treepipe.results.show import ProgressBars, console, print_versus
     from treepipe.scenario.scenario import Scenario
     from treepipe.scenario.workload import effort_warnings
 
-    paired = asked.versus is not None or bool(asked.versus_settings)
-    if asked.where_time_goes and paired:
+    paired = options.versus is not None or bool(options.versus_settings)
+    if options.where_time_goes and paired:
         raise UserError("--where-time-goes shows one scenario; leave out --versus")
-    asked.check(asked.files, asked.scenario, asked.versus)
-    a, b = Scenario.load(asked.scenario, asked.changes), None
+    options.check(options.files, options.scenario, options.versus)
+    a, b = Scenario.load(options.scenario, options.changes), None
     if paired:
-        other = [*asked.changes, *(asked.versus_settings or []), f"seed={a.seed}"]
-        b = Scenario.load(asked.versus or asked.scenario, other)
+        other = [*options.changes, *(options.versus_settings or []), f"seed={a.seed}"]
+        b = Scenario.load(options.versus or options.scenario, other)
     for sentence in (s for each in (a, b) if each is not None for s in effort_warnings(each)):
         typer.echo(f"treepipe: {visible(sentence)}", err=True)
-    with ProgressBars(asked.quiet) as say:
+    with ProgressBars(options.quiet) as say:
         if b is None:
             result = library.simulate(a, say=say)
         else:
-            found = library.compare(a, b, changed=asked.versus_settings or (), say=say)
+            comparison = library.compare(a, b, changed=options.versus_settings or (), say=say)
     if b is None:
-        described = a.schedule.system.closed_form is not None and not asked.silent
-        asked.emit(*asked.outputs(result), partial(_show_closed_form, a) if described else None)
+        described = a.schedule.system.closed_form is not None and not options.silent
+        options.emit(*options.outputs(result), partial(_show_closed_form, a) if described else None)
     else:
-        sides = {"A": found.a, "B": found.b}
+        sides = {"A": comparison.a, "B": comparison.b}
         first = [(f"{label}: {side.scenario}", side.traces[0]) for label, side in sides.items()]
-        shown = asked.results(found.to_json(), partial(print_versus, found, console()))
-        asked.emit(*asked.drawn(first), *shown)
+        shown = options.results(comparison.to_json(), partial(print_versus, comparison, console()))
+        options.emit(*options.drawn(first), *shown)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,21 +215,23 @@ class RunOptions(OfRuns):
 
 @app.command()
 @command(RunOptions)
-def run(asked: RunOptions) -> None:
+def run(options: RunOptions) -> None:
     """Execute a scenario with real processes, on this machine and on the workers that it names."""
     need_executor("treepipe run")
     from treepipe import library
     from treepipe.results.show import ProgressBars
     from treepipe.scenario.scenario import Scenario
 
-    files = {"--recording": asked.recording, **asked.files}
-    asked.check(files, asked.scenario)
-    loaded = Scenario.load(asked.scenario, asked.changes)
-    with ProgressBars(asked.quiet) as say:
-        result = library.run(loaded, say=say, json=asked.json, recording=asked.recording)
-    asked.emit(
-        None if asked.recording is None else partial(result.recordings[0].save, asked.recording),
-        *asked.outputs(result),
+    files = {"--recording": options.recording, **options.files}
+    options.check(files, options.scenario)
+    loaded = Scenario.load(options.scenario, options.changes)
+    with ProgressBars(options.quiet) as say:
+        result = library.run(loaded, say=say, json=options.json, recording=options.recording)
+    options.emit(
+        None
+        if options.recording is None
+        else partial(result.recordings[0].save, options.recording),
+        *options.outputs(result),
         partial(_check_served, result),
     )
 
@@ -302,7 +304,7 @@ class SweepOptions(Output, Distributed, Settings):
 
 @app.command()
 @command(SweepOptions)
-def sweep(asked: SweepOptions) -> None:
+def sweep(options: SweepOptions) -> None:
     """Simulate many scenarios, all combinations or Latin hypercubes, into Parquet files."""
     from treepipe.results.result import write_json
     from treepipe.results.show import ProgressBars, console
@@ -310,13 +312,13 @@ def sweep(asked: SweepOptions) -> None:
     from treepipe.sweeps.sweep import Sweep, carry_out
 
     need_parquet()
-    check_outputs({"--json": asked.json}, inputs=(asked.grid,))
-    loaded = Sweep.load(asked.grid, asked.changes)
-    with engine(asked.backend, asked.jobs), ProgressBars(asked.quiet) as say:
-        swept = carry_out(loaded, asked.out, say, force=asked.force)
-    if asked.json is not None:
-        write_json(swept.to_json(), asked.json)
-    if not asked.silent:
+    check_outputs({"--json": options.json}, inputs=(options.grid,))
+    loaded = Sweep.load(options.grid, options.changes)
+    with engine(options.backend, options.jobs), ProgressBars(options.quiet) as say:
+        swept = carry_out(loaded, options.out, say, force=options.force)
+    if options.json is not None:
+        write_json(swept.to_json(), options.json)
+    if not options.silent:
         _show_sweep(swept, console())
 
 
@@ -349,29 +351,29 @@ class StudyOptions(Output):
 
 @app.command()
 @command(StudyOptions)
-def study(asked: StudyOptions) -> None:
+def study(options: StudyOptions) -> None:
     """Answer a question with a table and a plot: predictions beside runs."""
     from treepipe.results.show import ProgressBars
     from treepipe.studies import study as studies
 
-    if asked == StudyOptions():
+    if options == StudyOptions():
         studies.show_studies()
         return
-    if asked.name is None:
+    if options.name is None:
         raise UserError("treepipe study needs a name; alone it shows all studies")
-    found = studies.find_study(asked.name)
-    if found.needs_executor or asked.measure:
+    found = studies.find_study(options.name)
+    if found.needs_executor or options.measure:
         need_executor("treepipe study")
-    if asked.measure:
+    if options.measure:
         studies.check_measurable(found)
-    folder = asked.out or Path(f"treepipe-study-{found.name}")
+    folder = options.out or Path(f"treepipe-study-{found.name}")
     claim_results(folder, f"{found.name}.json", f"result of the study {found.name}")
-    asked.check({})
-    with ProgressBars(asked.quiet) as say:
-        result = studies.run_study(found, say, asked.full, asked.measure)
-    asked.emit(
+    options.check({})
+    with ProgressBars(options.quiet) as say:
+        result = studies.run_study(found, say, options.full, options.measure)
+    options.emit(
         partial(studies.write_study, result, folder),
-        *asked.results(result.content(), partial(studies.show_study, result, folder)),
+        *options.results(result.content(), partial(studies.show_study, result, folder)),
         partial(check_faults, result.faults),
     )
 

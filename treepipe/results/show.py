@@ -161,13 +161,13 @@ def print_result(result: Result, shown: Console) -> None:
         shown.print(sentence, highlight=False)
 
 
-def print_versus(found: Comparison, shown: Console) -> None:
+def print_versus(comparison: Comparison, shown: Console) -> None:
     """Print what is taken as exact, a comparison's table and warnings."""
     from treepipe.results.versus import versus_table, versus_warnings
 
-    print_taken_as_exact([*found.a.taken_as_exact, *found.b.taken_as_exact], shown)
-    print_sheet(shown, versus_table(found))
-    for sentence in versus_warnings(found):
+    print_taken_as_exact([*comparison.a.taken_as_exact, *comparison.b.taken_as_exact], shown)
+    print_sheet(shown, versus_table(comparison))
+    for sentence in versus_warnings(comparison):
         shown.print(sentence, highlight=False)
 
 

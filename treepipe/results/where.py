@@ -60,11 +60,11 @@ def shares(traces: Sequence[Trace]) -> Shares:
     }
 
 
-def shares_table(found: Shares) -> Sheet:
+def shares_table(shares: Shares) -> Sheet:
     """Make a table with a row per activity and a column per worker."""
-    sheet = Sheet("where time goes, % of wall time", [*words(""), *figures(*found)])
+    sheet = Sheet("where time goes, % of wall time", [*words(""), *figures(*shares)])
     for kind, label in NAMES.items():
-        parts = [each.get(kind, 0.0) for each in found.values()]
+        parts = [each.get(kind, 0.0) for each in shares.values()]
         if any(parts):
             sheet.add(label, *(f"{100 * part:.1f}" for part in parts))
     return sheet

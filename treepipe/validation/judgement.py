@@ -268,7 +268,7 @@ def judge(
     agrees = None
     if texts is not None:
         agrees = agreement(deployment.requests, executed, texts, deployment.roles.dtype)
-    told = with_guessed_rows(deployment, asked_rows(deployment, executed))
+    guessed = with_guessed_rows(deployment, asked_rows(deployment, executed))
     per_request = [run_metrics(replace(part, requests=[each])) for each in part.requests]
     return Row(
         label=label,
@@ -282,8 +282,8 @@ def judge(
         utilization={name: each.mean for name, each in shares.items()},
         lossless=None if agrees is None else agrees.lossless,
         warnings=(
-            *estimate_warnings(told),
-            *told.warnings,
+            *estimate_warnings(guessed),
+            *guessed.warnings,
             *executed.warnings,
             *extrapolation_warnings(deployment, executed),
             *source.warnings(),
