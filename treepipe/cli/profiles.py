@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from treepipe.cli.options import Force, Quiet, Settings, command
 from treepipe.core.errors import UserError
 from treepipe.extras import need_executor
-from treepipe.files.outputs import Failures, check_outputs, write_file
+from treepipe.files.outputs import check_outputs, write_file
 
 if TYPE_CHECKING:
     from treepipe.files.section import Section
@@ -108,10 +108,6 @@ class ImportOptions(Settings):
             help="For trees: each further candidate hits alike; uncertain by U, relative.",
         ),
     ] = None
-    replay: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.json", help="Ordered steps as a recording, to replay them."),
-    ] = None
     config: Annotated[
         str | None,
         typer.Option(metavar="config.json|PROFILE", help="Of times: the model's sizes."),
@@ -125,7 +121,7 @@ class ImportOptions(Settings):
     def target(self, made: str) -> Path:
         """Return the file to write, once it is known that it can be written."""
         out, keep = self.out or Path(f"imported-{made}.toml"), () if self.force else ("--out",)
-        check_outputs({"--out": out, "--replay": self.replay}, inputs=(self.file,), keep=keep)
+        check_outputs({"--out": out}, inputs=(self.file,), keep=keep)
         return out
 
     def text(self, content: dict[str, Any], profile: type[Section], out: Path) -> str:
@@ -140,7 +136,7 @@ class ImportOptions(Settings):
 
 
 ELSEWHERE = {
-    "device": ("draft_tokens", "assume_ranks", "replay"),
+    "device": ("draft_tokens", "assume_ranks"),
     "acceptance": ("config", "dtype"),
 }
 """Options without effect, by what is made of a file."""
@@ -196,12 +192,8 @@ def _import_acceptance(options: ImportOptions, out: Path) -> list[str]:
     from treepipe.profiles.chains import Wanted
     from treepipe.profiles.engines import profile_content, read_export
     from treepipe.profiles.schema import AcceptanceProfile
-    from treepipe.results.recording import chain_recording
 
-    replay = options.replay
     found = read_export(options.kind, options.file, Wanted(options.model, options.draft_tokens))
-    if replay is not None and not found.replay:
-        raise UserError(f"--replay {replay}: {options.file} does not tell the steps in their order")
     content = profile_content(
         found,
         source=f"{options.kind}: {options.file.name}",
@@ -213,16 +205,10 @@ def _import_acceptance(options: ImportOptions, out: Path) -> list[str]:
         uncertainty=options.assume_ranks,
     )
     text = options.text(content, AcceptanceProfile, out)
-    lines = [
+    write_file(out, text, "--out")
+    return [
         f"accepted, given all above: {', '.join(f'{share:.3g}' for share in found.shares)}",
         f"tokens per step: {found.tokens:.4g}",
         content["origin"]["note"],
         f"acceptance profile: {out}",
     ]
-    with Failures() as failures:
-        failures.attempt(write_file, out, text, "--out")
-        if replay is not None:
-            failures.attempt(chain_recording(found.replay, found.prompts).save, replay)
-            drafted = max(length for steps in found.replay for length, _ in steps)
-            lines.append(f"recording: {replay}; replay it with schedule chain, gamma = {drafted}")
-    return lines
