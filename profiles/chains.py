@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from treepipe.files.reading import parse_json
 from treepipe.profiles.hit_ratio import (
@@ -20,8 +20,6 @@ from treepipe.profiles.hit_ratio import (
     round_tokens,
 )
 
-Steps: TypeAlias = Sequence[tuple[int, int]]
-"""(Drafted, accepted) tokens of successive steps of a request."""
 ALIKE = 0.02
 """Relative variation below which draft lengths count as fixed."""
 
@@ -66,8 +64,6 @@ class Imported:
         rounds: counted steps; None if unknown.
         model: the engine's name of the model; empty if unknown.
         notes: a sentence per assumption.
-        replay: each request's steps in order, if known.
-        prompts: prompt tokens of these requests, 1 if unknown.
     """
 
     shares: tuple[float, ...]
@@ -75,8 +71,6 @@ class Imported:
     rounds: int | None
     model: str = ""
     notes: tuple[str, ...] = ()
-    replay: tuple[Steps, ...] = ()
-    prompts: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> float:

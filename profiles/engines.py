@@ -25,7 +25,6 @@ from treepipe.profiles.chains import (
     ANYTHING,
     Chains,
     Imported,
-    Steps,
     Wanted,
     added_up,
     json_entries,
@@ -243,12 +242,11 @@ def _total(page: _Page, name: str) -> float | None:
 
 
 def _vllm_requests(fields: Mapping[str, str], text: str, wanted: Wanted) -> Imported:
-    """Read vLLM's responses or AIPerf's records, one per line or in a list: ordered steps, else
+    """Read vLLM's responses or AIPerf's records, one per line or in a list: steps, else
     histograms."""
     counts, notes = Counter[tuple[int, int]](), set[str]()
-    replay, prompts = list[Steps](), list[int]()
     model, blocks = _blocks(text, ("acceptance_histogram", "per_step_accepted"), wanted.model)
-    for response, found in blocks:
+    for _, found in blocks:
         if found.get("per_step_accepted") is None:
             counts.update(_vllm_histogram(found, notes))
             continue
@@ -257,14 +255,8 @@ def _vllm_requests(fields: Mapping[str, str], text: str, wanted: Wanted) -> Impo
             for key in ("per_step_drafted", "per_step_accepted")
         )
         own = _with_own_token(Counter(accepted), found)
-        ordered = [(d, n - own) for d, n in zip(drafted, accepted, strict=True)]
-        counts.update(ordered)
-        replay.append(tuple(ordered))
-        prompts.append(int((response.get("usage") or {}).get("prompt_tokens") or 1))
-    if sum(map(len, replay)) < counts.total():
-        replay, prompts = [], []
-    shares = _counted(counts, model, notes)
-    return replace(shares, replay=tuple(replay), prompts=tuple(prompts))
+        counts.update((d, n - own) for d, n in zip(drafted, accepted, strict=True))
+    return _counted(counts, model, notes)
 
 
 def _vllm_histogram(found: Mapping[str, Any], notes: set[str]) -> Counter[tuple[int, int]]:

@@ -175,8 +175,8 @@ def study(settings: Settings, say: Progress) -> StudyResult:
             rows |= {label: Repeated(turns) for label, turns in found.items()}
             if settings.plans and speed is None:
                 workload = bench.workload(f"{HELD_OUT}:{settings.kinds[0]}")
-                asked = base.with_(runs=4, workload=workload)
-                speed = speeds(asked, settings.plans, settings.rounds, say)
+                calibrated = base.with_(runs=4, workload=workload)
+                speed = speeds(calibrated, settings.plans, settings.rounds, say)
     result = StudyResult(NAME, _entries(rows), [_partitions(settings.pairs, rows), _sheet(rows)])
     for pair in settings.pairs:
         result.rows += _summary(pair, rows)
@@ -203,10 +203,10 @@ class Bench:
         self._settings, self._folder, self._say = settings, folder, say
         for kind in settings.kinds:
             prompts = settings.calibrated_on or f"{CALIBRATION}:{kind}"
-            asked = AcceptanceRequest(
+            request = AcceptanceRequest(
                 prompts=prompts, new_tokens=settings.new_tokens, out=folder / _acceptance(kind)
             )
-            calibrate_acceptance(asked, say)
+            calibrate_acceptance(request, say)
             texts = itertools.cycle(load_texts(f"{HELD_OUT}:{kind}", folder))
             for turn in range(settings.turns):
                 own = list(itertools.islice(texts, settings.requests))
@@ -214,21 +214,21 @@ class Bench:
 
     def on_this_device(self, pair: Pair) -> Scenario:
         """Measure this machine's device profile, and write the pair's scenario to a file."""
-        models = {  # the bundled checkpoints, widened if asked
+        models = {  # the bundled checkpoints, wider where the pair is
             role: "reference"
             if times == 1
             else str(write_wider(REFERENCE / role, times, self._folder / f"{pair.name}-{role}"))
             for role, times in (("target", pair.times), ("draft", pair.draft_times))
         }
         device, file = (self._folder / f"{pair.name}{end}.toml" for end in ("-device", ""))
-        asked = DeviceRequest(
+        request = DeviceRequest(
             model=models["target"],
             draft=models["draft"],
             settings=[f"tokens={[*ROWS]}", f"contexts=[{CONTEXT}]"],
             seconds=self._settings.device_seconds,
             out=device,
         )
-        calibrate_device(asked, self._say)
+        calibrate_device(request, self._say)
         place = {"host": "box", "device": f"./{device.name}"}
         content = {
             "name": f"real time, {pair.name} pair",
@@ -247,10 +247,10 @@ class Bench:
         """Measure this machine's host profile, and add it to the scenario."""
         host = bare.path.with_name(f"{bare.path.stem}-host-{turn}.toml")
         prompts = self._settings.calibrated_on or CALIBRATION
-        asked = RunRequest(
+        request = RunRequest(
             scenario=str(bare.path), prompts=prompts, seconds=self._settings.host_seconds, out=host
         )
-        calibrate_run(asked, self._say)
+        calibrate_run(request, self._say)
         return bare.with_(hosts={"box": {"profile": f"./{host.name}"}})
 
     def cases(self, pair: Pair, base: Scenario, turn: int) -> list[Case]:
@@ -377,20 +377,20 @@ def _findings(pair: Pair, rows: Mapping[str, Repeated]) -> list[str]:
     turns = _turns(held).values()
     fast, drifts = sum(row.duration_error < 0 for row in turns), [row.drift for row in turns]
     found = _errors(held)
-    told = {
+    described = {
         what: f"{of['median']:.1%} in the median, {of['worst']:.1%} at worst and "
         f"{of['bias']:+.1%} in the mean"
         for what, of in found.items()
     }
     return [
-        f"{pair.name} pair: durations are off by {told['duration_error']} "
+        f"{pair.name} pair: durations are off by {described['duration_error']} "
         f"({found['duration_error']['worst_at']}), too fast in "
         f"{fast} of {len(turns)} turns of {len(held)} cases; the predicted time between tokens, "
-        f"all of a case's turns together, by {told['error']}; the busy share of the device "
-        f"farthest off in each turn by {told['utilization_error']} of all time",
+        f"all of a case's turns together, by {described['error']}; the busy share of the device "
+        f"farthest off in each turn by {described['utilization_error']} of all time",
         f"{pair.name} pair: with the machine's drift taken off, which only the run itself tells "
         f"(it took {min(drifts):.2f} to {max(drifts):.2f} times as long as when it was "
-        f"calibrated), durations are off by {told['drift_corrected_duration_error']}",
+        f"calibrated), durations are off by {described['drift_corrected_duration_error']}",
         *(
             [
                 f"{pair.name} pair: two runs of equal work in one turn (schedules with equal "

@@ -232,7 +232,7 @@ def fill(
     template: Path, entries: Sequence[Entry], values: Mapping[str, Any]
 ) -> dict[str, list[str]]:
     """Fill a page's template; returns sentences by heading ("": its findings), from the list items
-    of a ``page.md``.
+    of a study's page.
 
     The template's fields are Python's: ``{now[KEY]:.1f}`` is the predicted figure of the entry KEY,
     ``{low[KEY]}`` and ``{high[KEY]}`` its interval; all others are ``values``. A sentence with a

@@ -117,10 +117,10 @@ class StudyResult:
     def content(self) -> dict[str, Any]:
         """Return the content of the JSON file."""
         rows = [asdict(row) for row in self.rows]
-        told = {
+        others = {
             each: getattr(self, each) for each in ("findings", "warnings", "faults", "sections")
         }
-        return {"schema": SCHEMA, "study": self.study, "rows": rows, **told}
+        return {"schema": SCHEMA, "study": self.study, "rows": rows, **others}
 
     def page(self) -> str:
         """Return the page in Markdown: what was found, one picture and one table; the cells of all

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from treepipe.results.result import MetricValue, Result
     from treepipe.results.versus import Comparison
     from treepipe.scenario.scenario import Scenario
-    from treepipe.validation.validation_report import Validation
+    from treepipe.validation.validation import Validation
 
 __all__ = [
     "Comparison",
@@ -55,7 +55,7 @@ _ELSEWHERE = {
     "Plan": "treepipe.planner.plan",
     "Result": "treepipe.results.result",
     "Scenario": "treepipe.scenario.scenario",
-    "Validation": "treepipe.validation.validation_report",
+    "Validation": "treepipe.validation.validation",
 }
 """Modules of the names that are not in ``library.py``."""
 

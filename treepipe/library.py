@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from treepipe.results.trace import Trace
     from treepipe.results.versus import Comparison
     from treepipe.sweeps.sweep import Sweep, SweepResult
-    from treepipe.validation.validation_report import Validation
+    from treepipe.validation.validation import Validation
 
 
 def simulate(
@@ -189,7 +189,7 @@ def validate(
     ask_all(scenario.workers, scenario.key_file)
     from treepipe.validation.comparison import Case
     from treepipe.validation.comparison import compare as predict_and_run
-    from treepipe.validation.validation_report import Validation
+    from treepipe.validation.validation import Validation
 
     return Validation(tuple(predict_and_run([Case(scenario.name, scenario, calibrate_on)], say)))
 

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 
 from treepipe.core.errors import UserError
-from treepipe.executor.measure.acceptance import acceptance_profile, open_pair
-from treepipe.executor.measure.calibration import AcceptanceRecorder
+from treepipe.executor.measure.acceptance import AcceptanceRecorder, acceptance_profile, open_pair
 from treepipe.executor.measure.device import DeviceSession, device_profile
 from treepipe.executor.measure.link import TURNS, LinkSession, link_profile, link_versions
 from treepipe.executor.measure.pairs import (
@@ -41,9 +40,8 @@ from treepipe.executor.measure.run import (
     scenario_target,
     write_profile,
 )
-from treepipe.executor.measure.subject import open_subject
 from treepipe.executor.measure.timing import Effort
-from treepipe.executor.measure.work import Bench, Points
+from treepipe.executor.measure.work import Bench, Points, open_subject
 from treepipe.executor.models.computing import DTYPES, gpu_fault
 from treepipe.executor.run.fleet import Fleet
 from treepipe.executor.wire.addresses import parse_address
@@ -63,52 +61,52 @@ TABLE = "links.toml"
 # --- one function per kind ------------------------------------------------------------------------
 
 
-def calibrate_device(asked: DeviceRequest, say: Progress) -> list[Path]:
+def calibrate_device(request: DeviceRequest, say: Progress) -> list[Path]:
     """Measure this machine and write its device profile; see ``docs/calibration.md``."""
-    bench = _bench(asked)
-    claim(asked.out, asked.force)
-    subject = open_subject(asked.model, asked.draft, bench)
-    session = DeviceSession(subject, bench, asked.seconds)
+    bench = _bench(request)
+    claim(request.out, request.force)
+    subject = open_subject(request.model, request.draft, bench)
+    session = DeviceSession(subject, bench, request.seconds)
 
     try:
         with _threads(bench.points.threads):
             session.run(say)
     finally:
-        if session.found.any:
+        if session.results.any:
             profile = device_profile(session)
             heading = f"{profile.origin.hardware}, measured by treepipe calibrate."
-            write_profile(profile, heading, asked.out)
-    return [asked.out]
+            write_profile(profile, heading, request.out)
+    return [request.out]
 
 
-def calibrate_links(asked: LinksRequest, say: Progress) -> list[Path]:
+def calibrate_links(request: LinksRequest, say: Progress) -> list[Path]:
     """Measure the link to a peer, or all links between the hosts of a scenario.
 
     Raises:
         RunError: a host or the peer stopped answering. Finished links of a scenario are written.
     """
-    if asked.scenario is None:
-        if asked.scenario_out is not None:
+    if request.scenario is None:
+        if request.scenario_out is not None:
             raise UserError("--scenario-out: is for a scenario's links, and no scenario is given")
-        return [_one_link(asked.peer, asked, say)]
-    for option, given in (("peer", asked.peer), ("key", asked.key)):
+        return [_one_link(request.peer, request, say)]
+    for option, given in (("peer", request.peer), ("key", request.key)):
         if given is not None:
             raise UserError(f"--{option} {given}: a scenario says it; give one of both")
-    return _scenario_links(Scenario.load(asked.scenario), asked, say)
+    return _scenario_links(Scenario.load(request.scenario), request, say)
 
 
-def _one_link(peer: str | None, asked: LinksRequest, say: Progress) -> Path:
+def _one_link(peer: str | None, request: LinksRequest, say: Progress) -> Path:
     """Measure the link to a peer's worker; without one, to another process of this host."""
-    out, name = Path(asked.out or "calibrated-link.toml"), peer or "another process of this host"
-    claim(out, asked.force)
+    out, name = Path(request.out or "calibrated-link.toml"), peer or "another process of this host"
+    claim(out, request.force)
     if peer is not None:
         parse_address(peer, "--peer")
     with contextlib.closing(Fleet([] if peer is None else [peer])) as fleet:
-        fleet.meet(asked.key)
+        fleet.meet(request.key)
         with PairsSession(fleet).end_here(peer) as end:
             session, start = LinkSession(end, f"link to {name}"), time.perf_counter()
             try:
-                session.run(Effort(asked.seconds, turns=TURNS), say)
+                session.run(Effort(request.seconds, turns=TURNS), say)
             finally:
                 spent, ends = time.perf_counter() - start, f"{platform.node()} to {name}"
                 profile = link_profile(session.samples, ends, spent, link_versions())
@@ -117,23 +115,23 @@ def _one_link(peer: str | None, asked: LinksRequest, say: Progress) -> Path:
     return out
 
 
-def _scenario_links(scenario: Scenario, asked: LinksRequest, say: Progress) -> list[Path]:
+def _scenario_links(scenario: Scenario, request: LinksRequest, say: Progress) -> list[Path]:
     """Write a profile for each link into a folder, and ``TABLE``, the scenario's table of them."""
     deployment = resolve(scenario)
     pairs = host_pairs(deployment)
-    out = Path(asked.out or "calibrated-links")
+    out = Path(request.out or "calibrated-links")
     files = {pair: out / pair.file for pair in pairs}
-    target = scenario_target(asked.scenario_out, scenario, asked.force)
+    target = scenario_target(request.scenario_out, scenario, request.force)
     hosts = [host for pair in pairs for host in pair.hosts if host is not None]
     done: dict[HostPair, LinkProfile] = {}
     say("links", len(pairs))
-    with claimed([*files.values(), out / TABLE], asked.force):
+    with claimed([*files.values(), out / TABLE], request.force):
         try:
             with contextlib.closing(Fleet(hosts)) as fleet:
                 fleet.meet(deployment.wiring.key)
                 session = PairsSession(fleet, deployment.faults.timeout_ms, scenario.base_port)
                 for pair in pairs:
-                    done[pair] = session.measure(pair, asked.seconds)
+                    done[pair] = session.measure(pair, request.seconds)
                     heading = f"Link {pair}, by treepipe calibrate links."
                     write_profile(done[pair], heading, files[pair])
                     say("", 1)
@@ -149,14 +147,16 @@ def _scenario_links(scenario: Scenario, asked: LinksRequest, say: Progress) -> l
     return [*files.values(), out / TABLE]
 
 
-def calibrate_acceptance(asked: AcceptanceRequest, say: Progress) -> list[Path]:
+def calibrate_acceptance(request: AcceptanceRequest, say: Progress) -> list[Path]:
     """Run target and draft over prompts; write the pool and its profile beside it."""
-    pair = open_pair(asked)
-    if asked.out.suffix == ".json":
-        raise UserError(f"--out {asked.out}: must end in .toml; the pool is put beside it as .json")
-    pool, recorded = asked.out.with_suffix(".json"), None
-    claim(asked.out, asked.force)
-    claim(pool, asked.force)
+    pair = open_pair(request)
+    if request.out.suffix == ".json":
+        raise UserError(
+            f"--out {request.out}: must end in .toml; the pool is put beside it as .json"
+        )
+    pool, recorded = request.out.with_suffix(".json"), None
+    claim(request.out, request.force)
+    claim(pool, request.force)
     say("prompts", len(pair.texts.prompts))
     try:
         with _threads(1):  # in small passes threads only wait for each other
@@ -165,10 +165,10 @@ def calibrate_acceptance(asked: AcceptanceRequest, say: Progress) -> list[Path]:
                 say("", 1)
     finally:
         if recorded is not None:
-            profile = acceptance_profile(pair, recorded, pool.name, asked.task or asked.prompts)
+            profile = acceptance_profile(pair, recorded, pool.name, request.task or request.prompts)
             recorded.save(pool, "--out")
-            write_profile(profile, f"{profile.draft} guessing {profile.target}.", asked.out)
-    return [asked.out]
+            write_profile(profile, f"{profile.draft} guessing {profile.target}.", request.out)
+    return [request.out]
 
 
 CALIBRATIONS: dict[str, tuple[type[Any], Callable[..., list[Path]]]] = {
@@ -183,20 +183,20 @@ CALIBRATIONS: dict[str, tuple[type[Any], Callable[..., list[Path]]]] = {
 # --- requests -------------------------------------------------------------------------------------
 
 
-def _bench(asked: DeviceRequest) -> Bench:
+def _bench(request: DeviceRequest) -> Bench:
     """Check the options. Raises ``UserError`` without such a device or type."""
-    device = asked.device
+    device = request.device
     if device not in DEVICES:
         raise UserError(f"--device {device}: must be one of {', '.join(DEVICES)}")
     if device == "cuda" and (fault := gpu_fault()) is not None:
         raise UserError(f"--device cuda: {fault}; --device cpu measures its processor")
-    name = asked.dtype or ("float32" if device == "cpu" else "float16")
+    name = request.dtype or ("float32" if device == "cpu" else "float16")
     dtypes = {str(known): dtype for known, dtype in DTYPES.items()}
     if name not in dtypes:
         hint = "; quantized weights are not measured" if name in BYTES else ""
         raise UserError(f"--dtype {name}: must be one of {', '.join(dtypes)}{hint}")
     content = dict[str, Any]()
-    for setting in asked.settings or ():
+    for setting in request.settings or ():
         override_key(content, setting)
     return Bench(device, dtypes[name], validated(Points, content, "calibrate"))
 

@@ -13,7 +13,6 @@ import torch
 
 from treepipe.core.errors import UserError
 from treepipe.executor.measure.sensors import find_sensor, measure_power
-from treepipe.executor.measure.subject import NamedModel, RandomCheckpoint, Subject
 from treepipe.executor.measure.timing import (
     LEAST,
     VISIT_MS,
@@ -33,8 +32,11 @@ from treepipe.executor.measure.work import (
     SINGLE_TOKENS,
     Bench,
     LayerBlock,
+    NamedModel,
     Peak,
+    RandomCheckpoint,
     SamplingPoint,
+    Subject,
     WorkKind,
     WorkPoint,
     draft_probes,
@@ -111,11 +113,11 @@ class Measurements:
 
     def table(self, kind: str) -> dict[int, dict[int, Summary]]:
         """Return the times of one kind of pass: context -> tokens -> milliseconds."""
-        found: dict[int, dict[int, Summary]] = {}
+        by_context: dict[int, dict[int, Summary]] = {}
         for (name, tokens, context), summary in sorted(measured(self.passes).items()):
             if name == kind:
-                found.setdefault(context, {})[tokens] = summary
-        return found
+                by_context.setdefault(context, {})[tokens] = summary
+        return by_context
 
     @property
     def any(self) -> bool:
@@ -125,10 +127,10 @@ class Measurements:
 
 
 class DeviceSession:
-    """A measurement of one pair of models on one device; ``found`` grows while ``run`` works."""
+    """A measurement of one pair of models on one device; ``results`` grow while ``run`` works."""
 
     def __init__(self, subject: Subject, bench: Bench, seconds: float) -> None:
-        self.found = Measurements(runtime_mib=runtime_mib(bench.device))
+        self.results = Measurements(runtime_mib=runtime_mib(bench.device))
         self.subject, self.bench, self._seconds = subject, bench, seconds
         self._clock = clock_of(bench.device)
         self._start = time.perf_counter()
@@ -151,12 +153,12 @@ class DeviceSession:
             "idle effect": self._idle,
             "power": self._power,
         }
-        self.found.missing = list(steps)
+        self.results.missing = list(steps)
         try:
             for name, step in steps.items():
                 say(name, 100)
                 step(say)
-                self.found.missing.remove(name)
+                self.results.missing.remove(name)
         except (RuntimeError, MemoryError) as error:
             if not _is_out_of_memory(error):
                 raise
@@ -166,8 +168,8 @@ class DeviceSession:
                 f"or shorter contexts"
             ) from None
         finally:
-            self.found.seconds = time.perf_counter() - self._start
-            self.found.peak_memory_mib = peak_memory(self.bench.device) / 2**20
+            self.results.seconds = time.perf_counter() - self._start
+            self.results.peak_memory_mib = peak_memory(self.bench.device) / 2**20
 
     @property
     def _left(self) -> float:
@@ -176,12 +178,12 @@ class DeviceSession:
     def _peaks(self, say: Progress) -> None:
         probes = peak_probes(self.bench.device, self.bench.dtype)
         effort = Effort(PEAKS * self._seconds)
-        Sampler(self._clock, self.found.peaks).measure(probes, effort, say)
+        Sampler(self._clock, self.results.peaks).measure(probes, effort, say)
 
     def _sampling(self, say: Progress) -> None:
         probes = [*sampling_probes(self.subject.target.shape.vocabulary, self.bench)]
         effort = Effort(SAMPLING * self._seconds)
-        Sampler(self._clock, self.found.sampling).measure(probes, effort, say)
+        Sampler(self._clock, self.results.sampling).measure(probes, effort, say)
 
     def _passes(self, say: Progress) -> None:
         probes, bench = list(self._probes()), self.bench
@@ -190,16 +192,16 @@ class DeviceSession:
         left = self._left - max(IDLE * self._seconds, idle) - self._power_seconds
         choice = choose(probes, bench.tokens, bench.contexts, left, guess)
         if choice.thinned:
-            self.found.thinned = choice.sentence(bench.tokens, bench.contexts)
+            self.results.thinned = choice.sentence(bench.tokens, bench.contexts)
             say(f"{len(choice.probes)} of {len(probes)}, {choice.seconds:.0f} s", 100)
         effort = Effort(max(left, choice.seconds))
-        Sampler(self._clock, self.found.passes).measure(choice.probes, effort, say)
+        Sampler(self._clock, self.results.passes).measure(choice.probes, effort, say)
 
     def _probes(self) -> Iterator[Probe[WorkPoint]]:
         subject, bench = self.subject, self.bench
         target = subject.target.checkpoint
         self._block = block = LayerBlock(target, subject.layers, bench)
-        self.found.read_mib_s = _read_mib_s(target, bench)
+        self.results.read_mib_s = _read_mib_s(target, bench)
         yield from (block.probe(("block", *point)) for point in bench.grid)
         yield block.prune()
         if max(bench.tokens) >= SHARING:
@@ -223,7 +225,7 @@ class DeviceSession:
         """Measure power where the machine tells it, with the largest pass as work."""
         sensor, bench, block = self._sensor, self.bench, self._block
         if isinstance(sensor, str):
-            self.found.powerless = sensor
+            self.results.powerless = sensor
             return
         assert block is not None, "passes come first"
         largest = block.probe(("block", max(bench.tokens), self._idle_context))
@@ -234,7 +236,7 @@ class DeviceSession:
             if bench.device == "cuda":
                 torch.cuda.synchronize()
 
-        self.found.power = measure_power(sensor, work, self._power_seconds / 2)
+        self.results.power = measure_power(sensor, work, self._power_seconds / 2)
         say("", 100)
 
     def _idle(self, say: Progress) -> None:
@@ -259,7 +261,7 @@ class DeviceSession:
         gaps = GAPS_MS if fits else FEW_GAPS_MS
         probes = [Probe(gap, base.work, rest(gap), warm=False) for gap in gaps]
         effort = Effort(max(min(left, IDLE * self._seconds), 1e-3))
-        Sampler(self._clock, self.found.idle).measure(probes, effort, say)
+        Sampler(self._clock, self.results.idle).measure(probes, effort, say)
 
 
 def _read_mib_s(target: Checkpoint, bench: Bench) -> float | None:
@@ -423,33 +425,34 @@ def device_profile(session: DeviceSession) -> DeviceProfile:
     A layer's time is the block's, less the overhead of a call, divided by the block's layers; in a
     block of one layer it includes the overhead.
     """
-    found, bench, subject = session.found, session.bench, session.subject
+    results, bench, subject = session.results, session.bench, session.subject
     target, draft = subject.target, subject.draft
-    overhead = call_overhead_ms(found, subject.layers)
-    prunes = [s.median for row in found.table("prune").values() for s in row.values()]
-    block = found.table("block")
+    overhead = call_overhead_ms(results, subject.layers)
+    prunes = [s.median for row in results.table("prune").values() for s in row.values()]
+    block = results.table("block")
     layer = _entry(target, bench, block, overhead, subject.layers)
     return DeviceProfile(
         memory_mib=round(memory_mib(bench.device)),
-        runtime_mib=round(found.runtime_mib),
+        runtime_mib=round(results.runtime_mib),
         call_overhead_ms=overhead,
-        request_ms=request_ms(found, subject.layers),
+        request_ms=request_ms(results, subject.layers),
         prune_ms=prunes[0] if prunes else 0.0,
-        idle_factor=idle_factors(found),
-        power=found.power,
-        roofline=_roofline(found, bench.dtype_name),
+        idle_factor=idle_factors(results),
+        power=results.power,
+        roofline=_roofline(results, bench.dtype_name),
         origin=_origin(session),
         layer=(LayerTime.model_validate(layer),) if block else (),
-        head=_heads(found, target, bench),
-        embedding=_measured(found, "embedding", target, bench),
-        draft=() if draft is None else _measured(found, "draft", draft, bench),
-        sampling=tuple(_sampling_times(found, target.shape.vocabulary)),
-        read_mib_s=found.read_mib_s and round(found.read_mib_s),
+        head=_heads(results, target, bench),
+        embedding=_measured(results, "embedding", target, bench),
+        draft=() if draft is None else _measured(results, "draft", draft, bench),
+        sampling=tuple(_sampling_times(results, target.shape.vocabulary)),
+        read_mib_s=results.read_mib_s and round(results.read_mib_s),
     )
 
 
-def _sampling_times(found: Measurements, vocabulary: int) -> Iterator[SamplingTime]:
-    times = {point: each.median / SAMPLED_ROWS for point, each in measured(found.sampling).items()}
+def _sampling_times(results: Measurements, vocabulary: int) -> Iterator[SamplingTime]:
+    medians = measured(results.sampling).items()
+    times = {point: each.median / SAMPLED_ROWS for point, each in medians}
     for rule, truncated, candidates in times:
         if not candidates:
             drawn = {
@@ -466,9 +469,9 @@ def _sampling_times(found: Measurements, vocabulary: int) -> Iterator[SamplingTi
             )
 
 
-def call_overhead_ms(found: Measurements, layers: int) -> float:
+def call_overhead_ms(results: Measurements, layers: int) -> float:
     """Fixed cost of a call: T(1) - (T(n) - T(1)) / (n - 1) for T(n) of n layers."""
-    blocks, singles = found.table("block"), found.table("single")
+    blocks, singles = results.table("block"), results.table("single")
     overheads = [
         (layers * single.median - blocks[context][tokens].median) / (layers - 1)
         for context, row in singles.items()
@@ -478,37 +481,37 @@ def call_overhead_ms(found: Measurements, layers: int) -> float:
     return max(0.0, median(overheads)) if overheads else 0.0
 
 
-def request_ms(found: Measurements, layers: int) -> float:
+def request_ms(results: Measurements, layers: int) -> float:
     """Time of each request beyond the first in one pass, per layer; 0 if it was not measured."""
     added = [
         (together.median - alone.median) / (SHARING - 1) / layers
-        for context, row in found.table("shared").items()
+        for context, row in results.table("shared").items()
         for tokens, together in row.items()
-        if (alone := found.table("block").get(context, {}).get(tokens)) is not None
+        if (alone := results.table("block").get(context, {}).get(tokens)) is not None
     ]
     return max(0.0, median(added)) if added else 0.0
 
 
-def idle_factors(found: Measurements) -> dict[float, float] | None:
+def idle_factors(results: Measurements) -> dict[float, float] | None:
     """Ratios of a pass's time after an idle gap to its time without; None if not measured."""
-    times = {gap: summary.median for gap, summary in sorted(measured(found.idle).items())}
+    times = {gap: summary.median for gap, summary in sorted(measured(results.idle).items())}
     if 0.0 not in times or len(times) < 2:
         return None
     return {gap: time / times[0.0] for gap, time in times.items()}
 
 
 def _measured(
-    found: Measurements, kind: WorkKind, model: NamedModel, bench: Bench
+    results: Measurements, kind: WorkKind, model: NamedModel, bench: Bench
 ) -> tuple[MeasuredTime, ...]:
-    table = found.table(kind)
+    table = results.table(kind)
     return (MeasuredTime.model_validate(_entry(model, bench, table)),) if table else ()
 
 
-def _heads(found: Measurements, model: NamedModel, bench: Bench) -> tuple[HeadTime, ...]:
+def _heads(results: Measurements, model: NamedModel, bench: Bench) -> tuple[HeadTime, ...]:
     return tuple(
         HeadTime(**entry.model_dump(), shared=kind == "shared head")
         for kind in ENDS[:2]
-        for entry in _measured(found, kind, model, bench)
+        for entry in _measured(results, kind, model, bench)
     )
 
 
@@ -532,10 +535,10 @@ def _times(table: Summaries, value: Callable[[Summary], float]) -> dict[int, dic
     }
 
 
-def _roofline(found: Measurements, dtype: DType) -> Roofline | None:
+def _roofline(results: Measurements, dtype: DType) -> Roofline | None:
     """Reached roofline, with efficiencies of 1; None if it was not measured."""
     rates = {"matmul": 0.0, "stream": 0.0}
-    for (name, amount), summary in measured(found.peaks).items():
+    for (name, amount), summary in measured(results.peaks).items():
         rates[name] = max(rates[name], amount / summary.median)
     if not all(rates.values()):
         return None
@@ -548,29 +551,29 @@ def _roofline(found: Measurements, dtype: DType) -> Roofline | None:
 
 
 def _origin(session: DeviceSession) -> MeasuredOrigin:
-    subject, bench, found, withheld = (
+    subject, bench, results, withheld = (
         session.subject,
         session.bench,
-        session.found,
+        session.results,
         session.withheld,
     )
-    passes = [len(taken) for taken in found.passes.values()] or [0]
+    passes = [len(taken) for taken in results.passes.values()] or [0]
     random = isinstance(subject.target.checkpoint, RandomCheckpoint)
     weights = "random weights" if random else "its weights"
     notes = [
         f"a block of {subject.layers} layers of {subject.target.name} with {weights}; medians of "
-        f"{min(passes)} to {max(passes)} passes, {found.seconds:.0f} s in all; prune_ms: "
+        f"{min(passes)} to {max(passes)} passes, {results.seconds:.0f} s in all; prune_ms: "
         f"a tree of 64 nodes in the block's caches",
-        f"most memory held while measuring: {found.peak_memory_mib:.0f} MiB",
+        f"most memory held while measuring: {results.peak_memory_mib:.0f} MiB",
     ]
     if withheld:
         notes.append(
             f"other processes had the processor for {withheld:.0%} of that time, not counted"
             + ("; measure again when the machine is idle" if withheld > BUSY else "")
         )
-    notes += filter(None, (found.thinned, found.powerless))
-    if found.missing:
-        notes.append(f"interrupted, not finished: {', '.join(found.missing)}")
+    notes += filter(None, (results.thinned, results.powerless))
+    if results.missing:
+        notes.append(f"interrupted, not finished: {', '.join(results.missing)}")
     hardware, versions = Processor.here().described(bench.points.threads), ""
     if bench.device == "cuda":
         hardware, versions = torch.cuda.get_device_name(), f"CUDA {torch.version.cuda}, "

@@ -106,8 +106,8 @@ def simulate_prefills(
     size: Size, times: Times, prompts: Sequence[int], say: Progress
 ) -> dict[int, float]:
     """Simulate milliseconds to the first token by prompt tokens."""
-    asked = {str(tokens): prefill(size, times, tokens) for tokens in sorted(set(prompts))}
-    found = simulated(asked, say, f"{size}, prefills")
+    scenarios = {str(tokens): prefill(size, times, tokens) for tokens in sorted(set(prompts))}
+    found = simulated(scenarios, say, f"{size}, prefills")
     return {int(label): o.metrics["time_to_first_token_ms"].mean for label, o in found.items()}
 
 

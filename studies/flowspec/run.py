@@ -16,7 +16,6 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from treepipe.progress import Progress
-from treepipe.results.metrics import METRIC
 from treepipe.results.statistics import Interval
 from treepipe.studies import reproduction
 from treepipe.studies.flowspec import fit as fitting
@@ -37,11 +36,8 @@ from treepipe.studies.study import Entry, StudyResult
 
 NAME = "flowspec-table"
 PAGE = Path(__file__).with_name("page.md")
-SWEPT_MODEL = "llama2-chat-7b"
-"""The model of Table 2, of the bandwidth sweep, and of the map (MT-bench, temperature 0)."""
-BANDWIDTHS = (125, 250, 500, 1000)
-TESTBED_MBIT = 1000
-DEPTHS = (3, 4, 5, 6, 7, 8)
+ABLATED_MODEL = "llama2-chat-7b"
+"""The model of Table 2."""
 SIZE_METHODS: dict[Size, Sequence[str]] = {"7b": tuple(METHODS), "13b": ROWS}
 DRAFTED = ROWS[1:]
 KNOWN = {"13b": "13B models", "ablation": "Table 2", "table3": "Table 3"}
@@ -50,17 +46,13 @@ KNOWN = {"13b": "13B models", "ablation": "Table 2", "table3": "Table 3"}
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The size of the job: requests of 128 tokens per point, for the fit, the final curves, the
-    bandwidth sweep and the map; and the map's depths."""
+    """The size of the job: requests of 128 tokens per point, for the fit and the final curves."""
 
     fit_requests: int = 8
     curve_requests: int = 8
-    sweep_requests: int = 8
-    map_requests: int = 6
-    depths: Sequence[int] = DEPTHS
 
 
-SHORT, FULL = Settings(), Settings(12, 16, 12, 8)
+SHORT, FULL = Settings(), Settings(12, 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,18 +117,12 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     table: Rows = facts["table1"]
     predictor, crossed = _fitted(settings, table, say)
     main, ablation, third = _tables(predictor, facts)
-    sweep = _sweep(settings, predictor, table, say)
-    grid = _map(settings, predictor, table, say)
     larger = [e for e in main if "13b" in e.key]
     known = [e for e in (*larger, *ablation, *third) if e.published is not None]
     scores = _scores(crossed, known, table)
     made = reproduction.Reproduction(NAME, PAGE)
     made.add(main, "cells", "Table 1: tokens per second (prefill included)")
     made.add([*ablation, *third])
-    title = "Llama 2 Chat 7B, MT-bench, temperature 0: link bandwidth in Mbit/s"
-    made.add(sweep, "bandwidth", title)
-    depths = {f"d0={d0}/d_exp={d_exp}/flowspec": rate for (d0, d_exp), rate in sorted(grid.items())}
-    made.add([reproduction.predicted(key, "tokens/s", rate) for key, rate in depths.items()])
     made.add(_parameters(predictor))
     made.tables.append(reproduction.score_sheet(f"{NAME}-scores", scores.items()))
     title = "Vicuna 7B, temperature 0: each dataset predicted from a fit to the other five"
@@ -160,7 +146,7 @@ def _tables(
         main += predictor.entries(row, model, ROWS, rates, fitted)
     methods = [method for method in METHODS if method != "pipedec"]
     for t in TEMPERATURES:
-        ablation += predictor.entries(f"ablation/{t}", SWEPT_MODEL, methods, facts[f"table2_{t}"])
+        ablation += predictor.entries(f"ablation/{t}", ABLATED_MODEL, methods, facts[f"table2_{t}"])
     for row, own in facts["table3"].items():
         rates = {method: {"mt_bench": rate} for method, rate in own.items()}
         third += predictor.entries(f"table3/{row}", row.split("/")[0], ROWS, rates)
@@ -226,60 +212,6 @@ def _spread_13b(
                 value, _ = cluster.cell(method, naive, prompt_tokens(model, dataset))
                 errors.append(value / fact - 1)
     return {method: max(half, reproduction.t_spread(errors)) for method, half in spread.items()}
-
-
-def _swept_cells(predictor: Predictor, table: Rows) -> dict[str, tuple[float, float]]:
-    """Return tokens per second and the accuracy of the swept cell, by method."""
-    naive = table[f"{SWEPT_MODEL}/t0/naive_pp"]["mt_bench"]
-    prompt = prompt_tokens(SWEPT_MODEL, "mt_bench")
-    return {method: predictor.clusters["7b"].cell(method, naive, prompt) for method in ROWS}
-
-
-def _reachable(top1: float) -> float:
-    return min(max(top1, fitting.TOP1[0]), fitting.TOP1[-1])
-
-
-def _sweep(settings: Settings, predictor: Predictor, table: Rows, say: Progress) -> list[Entry]:
-    """Predict the swept cell by bandwidth: its figure times the simulated ratio."""
-    times, loss = predictor.forms[0].times, predictor.forms[0].depth_loss
-    prompt = prompt_tokens(SWEPT_MODEL, "mt_bench")
-    base = _swept_cells(predictor, table)
-    scenarios = {}
-    for rate, method in product(BANDWIDTHS, ROWS):
-        extra = {"links.default.bandwidth_mbit_s": rate, "workload.prompt_tokens": prompt}
-        case = Case(method, "7b", times, loss, settings.sweep_requests, extra)
-        scenarios[f"bandwidth={rate}/{method}"] = case.scenario(_reachable(base[method][1]))
-    outcomes = reproduction.simulated(scenarios, say, "link bandwidths")
-    reached = {key: o.metrics["throughput_tokens_s"].mean for key, o in outcomes.items()}
-    entries = []
-    for rate, method in product(BANDWIDTHS, ROWS):
-        ratio = (
-            reached[f"bandwidth={rate}/{method}"] / reached[f"bandwidth={TESTBED_MBIT}/{method}"]
-        )
-        spread = predictor.spreads["7b"].get(method)
-        value = Interval.within_factor(base[method][0] * ratio, spread)
-        entries.append(reproduction.predicted(f"bandwidth={rate}/{method}", "tokens/s", value))
-    return entries
-
-
-def _map(
-    settings: Settings, predictor: Predictor, table: Rows, say: Progress
-) -> dict[tuple[int, int], float]:
-    fit, cluster = predictor.forms[0], predictor.clusters["7b"]
-    value, top1 = _swept_cells(predictor, table)["flowspec"]
-    scenarios = {}
-    for d0, d_exp in product(settings.depths, settings.depths):
-        extra = {"schedule.tree_depth": d0, "schedule.expand_depth": d_exp}
-        case = Case("flowspec", "7b", fit.times, fit.depth_loss, settings.map_requests, extra)
-        scenarios[d0, d_exp] = case.scenario(_reachable(top1))
-    outcomes = reproduction.simulated(
-        {str(k): each for k, each in scenarios.items()}, say, "depths of the trees"
-    )
-    tbt = {pair: outcomes[str(pair)].metrics[METRIC].mean for pair in scenarios}
-    prefill = cluster.prefills[prompt_tokens(SWEPT_MODEL, "mt_bench")]
-    own = tbt.get((6, 6), cluster.curves["flowspec"](top1))
-    factor = fitting.tbt_of(value, prefill) / own  # equals the table at (6, 6)
-    return {pair: fitting.tokens_per_s(ms * factor, prefill) for pair, ms in tbt.items()}
 
 
 # --- entries, scores, fields and plots -----------------------------------------------------------

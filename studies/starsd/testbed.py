@@ -146,11 +146,11 @@ def simulate(
     beds: Mapping[str, tuple[Testbed, int]], runs: int, say: Progress, title: str = "simulating"
 ) -> dict[str, Simulated]:
     """Simulate testbeds with a number of targets each; figures are of the steady part of runs."""
-    asked = [points.Point(k, bed.scenario(n, runs), steady=True) for k, (bed, n) in beds.items()]
+    trials = [points.Point(k, bed.scenario(n, runs), steady=True) for k, (bed, n) in beds.items()]
     counted = [f"draft_{each}" for each in ("rounds_s", "service_ms", "idle_ms", "wait_ms")]
     return {
         label: Simulated(beds[label][1], *(_whole(outcome.metrics[name]) for name in counted))
-        for label, outcome in points.simulate_points(asked, say, title).items()
+        for label, outcome in points.simulate_points(trials, say, title).items()
     }
 
 

@@ -33,8 +33,7 @@ from treepipe.studies.workshop.simulator_speed import (
     simulator_memory,
     simulator_speed,
 )
-from treepipe.validation.cells import SCENARIO
-from treepipe.validation.demo import run_demo
+from treepipe.validation.demo import SCENARIO, run_demo
 from treepipe.validation.judgement import Row
 
 FREE_STAGES = {"emulate": False, "workload.requests": 6}

@@ -46,10 +46,9 @@ from treepipe.sim.pool import Pool
 from treepipe.sim.world import simulate
 from treepipe.studies.reproduction import fill
 from treepipe.studies.study import Entry, StudyResult, write_study
-from treepipe.validation import cells as grid
-from treepipe.validation.calibration import CalibratedAcceptance
-from treepipe.validation.cells import SYSTEMS, Cell, Size, cases_of
-from treepipe.validation.comparison import compare, predict_case
+from treepipe.studies.workshop import cells as grid
+from treepipe.studies.workshop.cells import SYSTEMS, Cell, Size, cases_of
+from treepipe.validation.comparison import CalibratedAcceptance, compare, predict_case
 from treepipe.validation.judgement import METRIC, faults_of, warnings_of
 
 NAME = "coverage"

@@ -21,11 +21,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from treepipe.files.reading import read_json
 from treepipe.profiles.library import REFERENCE
 from treepipe.progress import Progress
 from treepipe.results.show import ProgressBars
-from treepipe.studies.workshop.grid_report import aims, write_report
-from treepipe.validation.cells import (
+from treepipe.studies.workshop.cells import (
     LATENCIES_MS,
     STAGE_MS,
     STAGES,
@@ -34,9 +34,9 @@ from treepipe.validation.cells import (
     Size,
     cases_of,
 )
+from treepipe.studies.workshop.grid_report import against, aims, changes, write_report
 from treepipe.validation.comparison import Case, compare
-from treepipe.validation.validation import against, entry, load_validation
-from treepipe.validation.validation_report import changes, write_timelines
+from treepipe.validation.validation import entry, write_timelines
 
 KINDS = ("code", "prose")
 STEP = 5
@@ -109,7 +109,7 @@ def main() -> None:
     if arguments.timelines is not None:
         arguments.timelines.mkdir(parents=True, exist_ok=True)
     before = arguments.out / "validation.json"
-    earlier = load_validation(before, "out") if before.exists() else None
+    earlier = read_json(before) if before.exists() else None
     started, found = time.monotonic(), []
     with ProgressBars(quiet=False) as say:
         cells = grid_cells(arguments.cells)

@@ -20,10 +20,9 @@ from treepipe.executor.wire.processor import Processor, real_time_class
 from treepipe.results.plots import BLUE, GREY, LEGEND, ORANGE, clean
 from treepipe.results.result import write_json
 from treepipe.results.sheet import Column, Sheet
-from treepipe.validation.cells import Cell, Size
+from treepipe.studies.workshop.cells import Cell, Size
 from treepipe.validation.judgement import METRIC
-from treepipe.validation.validation import spread, validation
-from treepipe.validation.validation_report import summary_sheet
+from treepipe.validation.validation import spread, summary_sheet, validation
 
 KEPT = (METRIC, "time_to_first_token_ms", "tokens_per_round", "hit_rate")
 """Metrics in the committed file."""
@@ -214,3 +213,67 @@ def _figure(found: Found) -> Figure:
     clean(left)
     clean(right)
     return figure
+
+
+# --- changes since an earlier grid ----------------------------------------------------------------
+
+NOTICEABLE = 0.01
+"""Changes of an error below this are not reported."""
+
+
+def against(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Compare two validation files: changes by scenario, and scenarios that only one has."""
+    then, new = (
+        {each["scenario"]: each["metrics"][METRIC] for each in content["scenarios"]}
+        for content in (earlier, now)
+    )
+    common = [name for name in new if name in then]
+    return {
+        "metric": METRIC,
+        "scenarios": {
+            name: {
+                part: _change(then[name][part], new[name][part])
+                for part in ("error", "duration_error", "acceptance_error")
+            }
+            for name in common
+        },
+        "summary": {
+            part: {
+                figure: {"earlier": earlier["summary"][part][figure], "now": value}
+                for figure, value in now["summary"][part].items()
+                if figure != "worst_at"
+            }
+            for part in ("error", "duration_error", "utilization")
+        },
+        "only_earlier": [name for name in then if name not in new],
+        "only_now": [name for name in new if name not in then],
+    }
+
+
+def changes(content: Mapping[str, Any]) -> list[str]:
+    """Describe the changes that ``against`` found in sentences."""
+    found = []
+    for name, parts in content["scenarios"].items():
+        error = parts["error"]
+        if error["verdict"] != "same":
+            found.append(
+                f"{name}: {error['verdict']}, error {error['earlier']:+.1%} earlier, "
+                f"{error['now']:+.1%} now (by durations {parts['duration_error']['earlier']:+.1%} "
+                f"and {parts['duration_error']['now']:+.1%})"
+            )
+    median, bias = (content["summary"]["error"][figure] for figure in ("median", "bias"))
+    found.append(
+        f"{len(content['scenarios']) - len(found)} of {len(content['scenarios'])} scenarios as "
+        f"far off as earlier; median error {median['earlier']:.1%} earlier, {median['now']:.1%} "
+        f"now; signed mean {bias['earlier']:+.1%} earlier, {bias['now']:+.1%} now"
+    )
+    for key, when in (("only_earlier", "only earlier"), ("only_now", "new")):
+        if content[key]:
+            found.append(f"{when}: {', '.join(content[key])}")
+    return found
+
+
+def _change(earlier: float, now: float) -> dict[str, Any]:
+    smaller = abs(earlier) - abs(now)
+    verdict = "same" if abs(smaller) < NOTICEABLE else "better" if smaller > 0 else "worse"
+    return {"earlier": earlier, "now": now, "verdict": verdict}

@@ -40,9 +40,8 @@ from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance_pool import acceptance_pool
 from treepipe.studies import real_time
 from treepipe.studies.study import Entry, StudyResult, write_study
-from treepipe.validation.calibration import CalibratedAcceptance
-from treepipe.validation.cells import SCENARIO
-from treepipe.validation.comparison import Case, compare, predict_case
+from treepipe.validation.comparison import CalibratedAcceptance, Case, compare, predict_case
+from treepipe.validation.demo import SCENARIO
 from treepipe.validation.judgement import Prediction, Row, faults_of, warnings_of
 from treepipe.validation.validation import spread
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from treepipe.executor.measure.subject import RandomCheckpoint, open_model
+from treepipe.executor.measure.work import RandomCheckpoint, open_model
 from treepipe.executor.models.families import layer_shapes
 from treepipe.profiles.library import REFERENCE
 

@@ -19,7 +19,7 @@ from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.world import Simulation
-from treepipe.validation.cells import SCENARIO
+from treepipe.validation.demo import SCENARIO
 
 Figure = dict[str, Any]
 SIMULATED = {"target.layers": 8, "workload.requests": 6, "workload.new_tokens": 300}

@@ -22,7 +22,6 @@ def no_work(*_: object, **__: object) -> None:
 
 
 THERE = "there is such a file already; --force overwrites it"
-WHERE = ["--where-time-goes", "--plot", "taken.png"]
 REFUSED = [
     *((c, ["--json", "none/x.json"], "--json none/x.json: there is no folder none") for c in WORK),
     *((c, ["--json", "taken"], "--json taken: is a folder, not a file") for c in WORK),
@@ -32,7 +31,6 @@ REFUSED = [
     *((c, ["--trace", "taken"], "--trace taken: is a folder, not a file") for c in WORK),
     *((c, ["--trace", "-"], "only --json can be written to standard output") for c in WORK),
     *((c, ["--json", "a", "--trace", "./a"], "--json is the same file") for c in WORK),
-    *((c, WHERE, f"--where-time-goes taken-where-time-goes.png: {THERE}") for c in WORK),
     ("run", ["--recording", "none/r.json"], "--recording none/r.json: there is no folder none"),
     ("run", ["--recording", "r", "--json", "r"], "--json is the same file"),
     ("simulate", ["--json", "small.toml"], "is a file that this command reads"),
@@ -55,7 +53,6 @@ REFUSED = [
     ("validate", ["--timelines", "x", "--json", "x"], "--json x: is a folder, not a file"),
 ]
 OPTIONS = {
-    "--where-time-goes": ("simulate", "run"),
     "--trace": ("simulate", "run"),
     "--plot": ("simulate", "run", "plan"),
     "--json": ("simulate", "run", "validate", "plan", "sweep", "study"),
@@ -81,7 +78,6 @@ def test_outputs_are_refused_before_the_work(
 ) -> None:
     Path("taken").mkdir()
     Path("taken", "index.html").write_text("mine")
-    Path("taken-where-time-goes.png").write_bytes(b"mine")
     monkeypatch.setattr(WORK[command], no_work)
     terminal.refuses(sentence, command, *ARGUMENTS.get(command, ["small.toml"]), *options)
 

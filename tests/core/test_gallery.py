@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis.internal.conjecture.providers import HypothesisProvider
@@ -11,6 +12,7 @@ from tests.worlds.gallery import MUTANTS, SEEDED, Mutant
 from treepipe.core.schedules import systems
 from treepipe.studies.workshop.laws_page import with_laws
 from treepipe.testing import checking
+from treepipe.testing.case import Measure, Size, Values, shrunk
 from treepipe.testing.checking import run_trial
 
 MOST_EVENTS = 17
@@ -18,11 +20,26 @@ SHRINK_S = 8.0
 PAGE = Path(__file__).parents[2] / "docs/laws.md"
 
 
+def shrunk_enough(system: Any, values: Values, measure: Measure, go_on: Any) -> Values:
+    """Shrink a case until its story is as small as the page says, and no further."""
+    sizes = list[Size]()
+
+    def noted(case: Values) -> Size | None:
+        size = measure(case)
+        sizes.extend([] if size is None else [size])
+        return size
+
+    return shrunk(
+        system, values, noted, lambda: go_on() and not (sizes and min(sizes)[0] <= MOST_EVENTS)
+    )
+
+
 @pytest.fixture(autouse=True)
 def _less_shrinking(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the same cases of a seed in every run: hypothesis draws numbers that it reads in the text
     of whatever modules of ours are imported, too."""
     monkeypatch.setattr(checking, "SHRINK_S", SHRINK_S)
+    monkeypatch.setattr(checking, "shrunk", shrunk_enough)
     monkeypatch.setattr(HypothesisProvider, "_maybe_draw_constant", lambda *_, **__: None)
 
 

@@ -18,7 +18,7 @@ from treepipe.core.schedules import systems
 from treepipe.core.schedules.pp import Autoregressive
 from treepipe.core.system import ScheduleContext
 from treepipe.testing.checking import run_trial
-from treepipe.testing.trials import TRIALS
+from treepipe.testing.trials import TRIALS, sampling
 
 SLOW = "sampling"
 SAMPLED = (
@@ -32,6 +32,13 @@ CASES = [
     for trial in TRIALS
     for name in (SAMPLED if trial == SLOW else systems())
 ]
+
+
+@pytest.fixture(autouse=True)
+def _fewer_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half as many sampled texts in a usual run; the gallery and ``make soak`` look at all."""
+    if not THOROUGH:
+        monkeypatch.setattr(sampling, "LOOKS", sampling.LOOKS[:-1])
 
 
 @pytest.mark.parametrize(("name", "trial"), CASES)

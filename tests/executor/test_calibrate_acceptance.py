@@ -16,16 +16,16 @@ from tests.worlds.command_line import SCENARIO, Terminal
 from treepipe.core.drafts import drafters
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
-from treepipe.executor.measure.acceptance import open_pair
-from treepipe.executor.measure.calibrate import calibrate_acceptance
-from treepipe.executor.measure.calibration import (
+from treepipe.executor.measure.acceptance import (
     CANDIDATES,
     Texts,
     WholeModel,
     candidates_of,
+    open_pair,
     rank_of,
     record_acceptance,
 )
+from treepipe.executor.measure.calibrate import calibrate_acceptance
 from treepipe.executor.measure.requests import AcceptanceRequest
 from treepipe.executor.models.checkpoint import Checkpoint
 from treepipe.executor.models.eagle import EagleDraft

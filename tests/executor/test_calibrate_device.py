@@ -14,7 +14,7 @@ from tests.worlds.command_line import SCENARIO, Terminal, call
 from treepipe.core.verification import RULES
 from treepipe.executor.measure.calibrate import calibrate_device
 from treepipe.executor.measure.requests import DeviceRequest
-from treepipe.executor.measure.subject import RandomCheckpoint
+from treepipe.executor.measure.work import RandomCheckpoint
 from treepipe.executor.models.checkpoint import Checkpoint
 from treepipe.executor.models.families import FAMILIES
 from treepipe.executor.models.stage_model import load_layer

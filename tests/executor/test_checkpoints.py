@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.worlds.tiny_models import change, greedy, save_head, save_tokenizer
 from treepipe.core.errors import UserError
-from treepipe.executor.measure.calibration import WholeModel
+from treepipe.executor.measure.acceptance import WholeModel
 from treepipe.executor.models.checkpoint import Checkpoint
 from treepipe.executor.models.eagle_head import load_head
 from treepipe.executor.models.prompts import tokenize

@@ -13,7 +13,7 @@ from tests.worlds.command_line import Terminal, run_with
 from tests.worlds.tiny_models import greedy, parameter_bytes
 from treepipe.core.messages import NO_PARENT, Flight, Segment
 from treepipe.core.protocol import DraftPass
-from treepipe.executor.measure.calibration import WholeModel
+from treepipe.executor.measure.acceptance import WholeModel
 from treepipe.executor.models.checkpoint import Checkpoint
 from treepipe.executor.models.computing import DTYPES, DeviceTransfer, fault_of, gpu_fault, use
 from treepipe.executor.models.source_settings import SourceSettings

@@ -23,7 +23,7 @@ from treepipe.core.captures import NORMED
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
 from treepipe.core.requests import LIVES
-from treepipe.executor.measure.calibration import WholeModel
+from treepipe.executor.measure.acceptance import WholeModel
 from treepipe.executor.models.checkpoint import Checkpoint
 from treepipe.executor.models.draft_memory import stream
 from treepipe.executor.models.draft_model import LanguageModelDraft

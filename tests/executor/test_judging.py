@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from treepipe.core.verification import MultiCandidate, draw, draw_without_replacement
-from treepipe.executor.measure.calibration import CANDIDATES, Judge, candidates_of, rejection_rank
+from treepipe.executor.measure.acceptance import CANDIDATES, Judge, candidates_of, rejection_rank
 from treepipe.scenario.schema import SamplingSection
 
 torch = pytest.importorskip("torch")

@@ -23,7 +23,7 @@ from treepipe.core.cache_room import PAGE
 from treepipe.core.messages import Flight
 from treepipe.core.system import Ends
 from treepipe.core.verification import Adaptive, Sampling, target_distribution
-from treepipe.executor.measure.calibration import WholeModel
+from treepipe.executor.measure.acceptance import WholeModel
 from treepipe.executor.models.checkpoint import Checkpoint
 from treepipe.executor.models.verifier import new_rule
 from treepipe.executor.run import launch

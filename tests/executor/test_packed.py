@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.worlds.examples import examples
 from tests.worlds.tiny_models import greedy
-from treepipe.executor.measure.calibration import WholeModel
+from treepipe.executor.measure.acceptance import WholeModel
 from treepipe.executor.models.checkpoint import Checkpoint
 from treepipe.executor.models.packed import (
     LEAST_BYTES,

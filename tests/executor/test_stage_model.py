@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.worlds.examples import examples
 from tests.worlds.tiny_models import parameter_bytes
 from treepipe.core.messages import NO_PARENT
-from treepipe.executor.measure.calibration import WholeModel
+from treepipe.executor.measure.acceptance import WholeModel
 from treepipe.executor.models.cache import TreeCache
 from treepipe.executor.models.checkpoint import Checkpoint
 from treepipe.executor.models.families import fixed_rotary

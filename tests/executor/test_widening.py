@@ -11,7 +11,7 @@ from tests.worlds.command_line import assert_sentence
 from tests.worlds.tiny_models import greedy, parameter_bytes, save_head
 from treepipe.core.errors import UserError
 from treepipe.core.protocol import DraftPass
-from treepipe.executor.measure.calibration import WholeModel
+from treepipe.executor.measure.acceptance import WholeModel
 from treepipe.executor.models.checkpoint import Checkpoint
 from treepipe.executor.models.eagle import EagleDraft
 from treepipe.executor.models.widening import main, write_wider

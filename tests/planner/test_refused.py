@@ -108,7 +108,12 @@ NO_ANALYSIS: list[tuple[str, tuple[str, ...], dict[str, Any], str]] = [
     ),
     ("sensitivity", ("scale.latency=3",), {}, "a range looks like scale.latency=0.5:20"),
     ("sensitivity", ("scale.latency=3:1",), {}, "a range goes from a positive number to a larger"),
-    ("sensitivity", ("workload.concurrency=1.2:1.8",), {}, "there are no two numbers in this"),
+    (
+        "sensitivity",
+        ("workload.concurrency=1:8",),
+        {},
+        "workload.concurrency=1:8: takes whole numbers",
+    ),
     # A range helps only where the key takes numbers at all.
     (
         "sensitivity",

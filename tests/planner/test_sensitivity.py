@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.worlds.profile_files import model_file
 from tests.worlds.searches import METRIC, found
 from tests.worlds.written_studies import say
 from treepipe.core.errors import UserError
@@ -18,7 +19,6 @@ from treepipe.planner.sensitivity import (
     Axis,
     BreakEven,
     Sensitivity,
-    input_of,
     sensitivities,
 )
 from treepipe.sim.acceptance import PoolSource
@@ -141,7 +141,7 @@ def test_a_draft_that_is_never_wrong_is_worth_its_time_up_to_a_value_by_hand() -
 
 def test_a_key_that_changes_nothing_is_said_to() -> None:
     each = found(**TWO)
-    assert not along("drafts.0.ngram=1:3", each).matters
+    assert not along("drafts.0.device.price_usd_per_hour=1:3", each).matters
     same = along("scale.latency=1:1.00001", each)
     assert (same.value, same.matters) == (None, True)
     (row,) = sensitivities(each, say, ["scale.latency=1:1.00001"])
@@ -189,18 +189,12 @@ def test_of_a_third_schedule_in_between_the_end_next_to_the_stated_value_is_told
     assert even.value == pytest.approx(0.7, rel=1e-3)
 
 
-def test_clients_are_whole_numbers() -> None:
-    """The more clients there are, the less a draft that is asked in vain is worth."""
-    goal = {"search.goal": "throughput_tokens_s", "workload.requests": 6}
-    each = found(**TWO, **goal, **{"scale.drafts": 2.5, "search.cases": 0})
-    key = "workload.concurrency=1:3"
-    assert input_of(key, each.cluster).values == [1, 2, 3]
-    even = along(key, each)
-    assert (even.before, even.after, even.value) == ("chain", "pp", 2)
-
-
 def test_a_value_that_a_plan_refuses_names_the_option() -> None:
-    """The cluster takes it, but a tree of so many drafted tokens does not fit into the device."""
-    each = found(**TWO)
+    """The cluster takes it, but the plan's layers do not fit into so little memory."""
+    stage = {"stage_ms": {1: 20.0, 64: 40.0}, "memory_mib": 900.0}
+    stages = {
+        "pipelines.0.stages.0.device": stage,
+        "target": {"profile": model_file(4, 100.0, 1.0)},
+    }
     with pytest.raises(UserError, match=r"\(--break-even KEY=LOW:HIGH bounds the values of KEY"):
-        along("pipelines.0.stages.0.count=1:40", each)
+        along("pipelines.0.stages.0.device.memory_mib=1:900", found(**TWO, **stages))

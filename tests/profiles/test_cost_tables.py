@@ -201,8 +201,8 @@ def test_what_a_file_does_not_tell_is_said(terminal: Terminal) -> None:
     assert (other.layer[0].dtype, other.origin.hardware) == ("int8", "an Orin")
     terminal.refuses('key layer.0.dtype = "nf4"', *command, *sizes[:2], "--dtype", "nf4")
     terminal.refuses("--dtype: has no effect without --config", *command, "--dtype", "int4")
-    terminal.refuses("--replay: has no effect; dspark makes a profile of device", *command,
-                     "--replay", "x.json")  # fmt: skip
+    terminal.refuses("--draft-tokens: has no effect; dspark makes a profile of device", *command,
+                     "--draft-tokens", "3")  # fmt: skip
 
 
 BAD = [

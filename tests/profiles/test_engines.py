@@ -1,4 +1,4 @@
-"""Acceptance imported from what engines export: counts by hand, and replays of ordered steps."""
+"""Acceptance imported from what engines export: counts by hand."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from tests.worlds.command_line import Terminal
 from treepipe.core.errors import UserError
 from treepipe.profiles.chains import Wanted
 from treepipe.profiles.engines import read_export
-from treepipe.results.recording import chain_recording
 from treepipe.scenario.scenario import Scenario
-from treepipe.sim.predict import predict
 
 VLLM = """# HELP vllm:spec_decode_num_drafts_total Number of spec decoding drafts.
 # TYPE vllm:spec_decode_num_drafts_total counter
@@ -42,8 +40,8 @@ SGLANG = """sglang:spec_accept_length{model_name="m"} 2.25
 sglang:spec_num_steps{model_name="m"} 3.0
 """
 
-REPLAYED: dict[str, Any] = {
-    "name": "replayed",
+SIMULATED: dict[str, Any] = {
+    "name": "simulated",
     "target": {"layers": 1},
     "pipelines": [{"stages": [{"device": {"stage_ms": {1: 10.0}}}]}],
     "schedule": {"name": "chain", "gamma": 3},
@@ -217,8 +215,6 @@ def test_histograms_by_draft_length_say_what_the_ordered_steps_say(
     one = read_export("vllm-requests", file(folder, "\n".join(ordered)))
     other = read_export("vllm-requests", file(folder, f"[{','.join(histograms)}]"))
     assert one.shares == other.shares
-    assert one.replay == tuple(tuple(steps) for steps in requests)
-    assert not other.replay
     every = [step for steps in requests for step in steps]
     assert one.tokens == pytest.approx(1 + sum(n for _, n in every) / len(every))
     assert one.rounds == len(every)
@@ -238,29 +234,6 @@ def test_histograms_of_lengths_and_of_correct_drafts_say_the_same(tmp_path: Path
         assert read_export(kind, file(tmp_path, text)).shares == (0.75, 1 / 3)
 
 
-@given(st.lists(st.lists(STEP, min_size=1, max_size=8), min_size=1, max_size=3), st.integers(1, 20))
-def test_ordered_steps_are_replayed_as_they_were(
-    tmp_path_factory: pytest.TempPathFactory, requests: list[list[tuple[int, int]]], prompt: int
-) -> None:
-    """The simulator's chain drafts and accepts in every step what the engine did, nothing in steps
-    that had no draft among them; the last step has no room for its whole draft."""
-    longest = max(drafted for steps in requests for drafted, _ in steps)
-    assume(longest)
-    path = tmp_path_factory.mktemp("replay") / "steps.json"
-    chain_recording(requests, [prompt] * len(requests)).save(path)
-    scenario = Scenario.of({
-        **REPLAYED,
-        "schedule": {"name": "chain", "gamma": longest},
-        "acceptance": {"source": "replay", "file": str(path)},
-        "workload": {"requests": len(requests), "stop_at_end_of_text": False},
-    })  # fmt: skip
-    (trace,) = predict(scenario)
-    for request, steps in zip(trace.requests, requests, strict=True):
-        assert request.prompt_tokens == prompt
-        emitted = [count for _, count in request.emitted[1:]]
-        assert emitted == [n + 1 for _, n in steps]
-
-
 # --- the command ------------------------------------------------------------------------------
 
 
@@ -269,7 +242,7 @@ def test_what_is_imported_is_a_profile_that_scenarios_name(terminal: Terminal) -
     command = ("profiles", "import", "vllm", file(terminal.folder, VLLM), "--out", out)
     assert "tokens per step: 2.7" in terminal.succeeds(*command)
     profile = {"source": "profile", "name": str(out)}
-    scenario = Scenario.of({**REPLAYED, "acceptance": profile})
+    scenario = Scenario.of({**SIMULATED, "acceptance": profile})
     assert scenario.acceptance.table == {1: (0.8, 0.75, 0.5)}
     assert "0.8, 0.75, 0.5 by depth" in terminal.succeeds("profiles", out)
     terminal.refuses("--force", *command)

@@ -21,8 +21,7 @@ from treepipe.planner.page import plan_report
 from treepipe.planner.report import plan_content
 from treepipe.planner.sensitivity import Sensitivities
 from treepipe.profiles.library import find_device
-from treepipe.report.background import NOT_MODELLED, inputs_table
-from treepipe.report.page import Chapter, Report, report_html
+from treepipe.report.page import NOT_MODELLED, Chapter, Report, inputs_table, report_html
 from treepipe.results.sheet import Sheet, words
 from treepipe.results.units import number
 from treepipe.scenario.scenario import Scenario
@@ -48,7 +47,7 @@ def searched() -> SearchResult:
 @cache
 def plan_page() -> str:
     each = searched()
-    done = {"sensitivity": Sensitivities.run(each, say)}
+    done = {"sensitivity": Sensitivities.run(each, say, ["scale.drafts", "scale.misses"])}
     return report_html(plan_report(each, done, "treepipe plan 'a b.toml'"))
 
 
@@ -168,7 +167,8 @@ def test_inputs_are_told_with_their_sources_once() -> None:
 def test_the_page_holds_the_command_that_makes_it_again(terminal: Terminal) -> None:
     """With names that a shell would take apart."""
     cluster, out, plot = Path("a b.toml"), Path("the 'page'"), Path("front.png")
-    cluster.write_text(toml_text(searched().cluster.content | CLUSTER, []))
+    search = {"search": {"schedules": ["pp"], "cases": 0}}
+    cluster.write_text(toml_text(searched().cluster.content | CLUSTER | search, []))
     options = ["--report", out, "--plot", plot, "--quiet", "--runs", "2", "--set", "seed=5"]
     terminal.succeeds("plan", cluster, *options)
     first = (out / "index.html").read_text()

@@ -13,10 +13,9 @@ from matplotlib.figure import Figure
 
 from tests.worlds.greys import alike, grey
 from treepipe.core.requests import RequestTrace
-from treepipe.results import plots, where
+from treepipe.results import plots
 from treepipe.results.timeline import COLORS, PLACES, USUAL, timelines_figure
 from treepipe.results.trace import Span, Trace
-from treepipe.results.where_plot import shares_figure
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,13 +60,6 @@ def test_kinds_of_work_differ_in_grey_where_they_have_one_shape() -> None:
     assert ("compute", "draft") in same
     for a, b in same:
         assert abs(grey(COLORS[a]) - grey(COLORS[b])) > 0.2, (a, b)
-
-
-def test_what_a_worker_is_at_differs_in_grey_or_in_hatching() -> None:
-    shares = {"draft0": dict.fromkeys(where.NAMES, 1 / len(where.NAMES))}
-    figure = shares_figure(shares, "all at once")
-    assert len(figure.legends[0].legend_handles) == len(where.NAMES)
-    assert alike(figure) == []
 
 
 def test_lines_differ_in_their_marks() -> None:

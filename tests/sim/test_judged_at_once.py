@@ -9,15 +9,14 @@ import pytest
 
 from tests.worlds.theory_scenarios import Written
 from treepipe.core.verification import Block, Distribution, draw
-from treepipe.executor.measure.calibration import rejection_rank
+from treepipe.executor.measure.acceptance import rejection_rank
 from treepipe.profiles.pool_file import Made, PoolFile, Prompt, Table
 from treepipe.results.metrics import run_metrics
 from treepipe.scenario.memory import fitted
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.workload import draw_requests
 from treepipe.sim.acceptance_pool import acceptance_pool
-from treepipe.validation.calibration import CalibratedAcceptance
-from treepipe.validation.comparison import predict_case
+from treepipe.validation.comparison import CalibratedAcceptance, predict_case
 
 TOKENS, GAMMA, LENGTH = 5, 4, 400
 

@@ -20,7 +20,7 @@ from treepipe.sim import points
 from treepipe.sim.engine import abandon, engine, run_jobs, start
 from treepipe.sim.points import Point, simulate_points
 from treepipe.sim.predict import predict
-from treepipe.validation.cells import SCENARIO
+from treepipe.validation.demo import SCENARIO
 
 PLAIN = ("schedule.name=pp", "workload={requests=1,new_tokens=5}", "target.layers=8", "runs=2")
 SETTINGS = (*PLAIN, 'acceptance={source="bernoulli",beta=0.5}')

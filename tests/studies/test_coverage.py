@@ -19,7 +19,7 @@ from treepipe.scenario.workload import draw_requests
 from treepipe.sim.acceptance import TextSource
 from treepipe.sim.world import simulate
 from treepipe.studies.workshop import coverage
-from treepipe.validation.cells import Cell, Size, cases_of
+from treepipe.studies.workshop.cells import Cell, Size, cases_of
 
 SMALL = Size(requests=3, new_tokens=6, runs=3)
 

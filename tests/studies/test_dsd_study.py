@@ -68,8 +68,8 @@ def test_end_to_end(tmp_path: Path) -> None:
     settings = region.Settings(
         nodes=(3, 4, 12),
         ratios=(1.0, 3.0, 5.0),
-        runs=4,
-        tokens=40,
+        runs=3,
+        tokens=24,
         taus=(0.0, 1.0),
         prompts=1,
         new_tokens=12,

@@ -9,9 +9,9 @@ import pytest
 
 from tests.worlds.written_studies import say
 from treepipe.sim.pool import Pool
+from treepipe.studies import pipedec as pipedec_stages
+from treepipe.studies import specpipe as specpipe_width
 from treepipe.studies.layered import POOL, Effort, Levels, build, cards, plain_ms, solve_all
-from treepipe.studies.pipedec import run as pipedec_stages
-from treepipe.studies.specpipe import run as specpipe_width
 from treepipe.studies.study import StudyResult
 
 pytestmark = pytest.mark.processes

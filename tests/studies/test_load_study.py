@@ -51,6 +51,7 @@ def test_errors_are_signed_with_the_interval_of_a_run() -> None:
 @pytest.mark.processes
 def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "EACH", 2)
+    monkeypatch.setattr(load, "NEW_TOKENS", {"distribution": "uniform", "min": 2, "max": 6})
     settings = Settings({"emulated": 20}, ("pp", "specpipe_db"), (0.5,), 3)
     result = study(settings, say)
     rows = written(result, tmp_path / "out")

@@ -11,7 +11,7 @@ from tests.worlds.made_runs import judged, made_deployment
 from tests.worlds.written_studies import few_prompts, say, written
 from treepipe.studies.layered import Card, CardCluster
 from treepipe.studies.measured import Axis, MeasuredColumn, on_bundled_pair
-from treepipe.studies.specpipe.run import measure_widths
+from treepipe.studies.specpipe import measure_widths
 from treepipe.studies.starsd.run import measure_targets
 from treepipe.studies.starsd.testbed import Testbed as Servers
 from treepipe.studies.starsd.testbed import simulate_columns

@@ -25,12 +25,12 @@ from treepipe.studies.study import Entry, StudyResult
 
 ROOT = Path(__file__).parents[2] / "studies"
 STORED = {
-    "dsd": "dsd-region",
-    "flowspec": "flowspec-table",
-    "pipedec": "pipedec-stages",
-    "specpipe": "specpipe-width",
-    "starsd": "starsd-threshold",
-    "which_system": "which-system",
+    "dsd/page.md": "dsd-region",
+    "flowspec/page.md": "flowspec-table",
+    "pipedec.md": "pipedec-stages",
+    "specpipe.md": "specpipe-width",
+    "starsd/page.md": "starsd-threshold",
+    "which-system.md": "which-system",
 }
 
 ENTRIES = [
@@ -122,14 +122,14 @@ def test_a_template_takes_entries_and_published_figures(tmp_path: Path) -> None:
         fill(template, entries, fields)
 
 
-@pytest.mark.parametrize("folder", STORED)
-def test_a_page_states_what_it_rests_on_and_names_the_study_s_entries(folder: str) -> None:
-    name = STORED[folder]
+@pytest.mark.parametrize("page", STORED)
+def test_a_page_states_what_it_rests_on_and_names_the_study_s_entries(page: str) -> None:
+    name = STORED[page]
     stored = json.loads((ROOT.parent / "docs/studies" / name / f"{name}.json").read_text())
     keys = {row["key"] for row in stored["rows"]}
-    headings = [*sentences((ROOT / folder / "page.md").read_text())][1:]
+    headings = [*sentences((ROOT / page).read_text())][1:]
     assert headings == [
         *("Calibrated on", "True predictions", "Assumptions", "Not predicted, and why")
     ]
-    named = re.findall(r"\{(?:now|low|high)\[([^\]]+)\]", (ROOT / folder / "page.md").read_text())
+    named = re.findall(r"\{(?:now|low|high)\[([^\]]+)\]", (ROOT / page).read_text())
     assert set(named) <= keys

@@ -57,14 +57,14 @@ def test_targets_behind_the_network_are_the_fourth_and_further_ones() -> None:
 
 @pytest.mark.processes
 def test_a_calibration_finds_the_testbed_that_made_the_columns() -> None:
-    made = replace(BED, uneven_ms=1.5, jitter_ms=1.5, turns=800)
+    made = replace(BED, uneven_ms=1.5, jitter_ms=1.5, turns=500)
     seen = simulate_columns(made, [1, 2, 3], 1, say)
-    found = calibrate([as_column(each) for each in seen.values()], say, Effort(1, 800, 3))
+    found = calibrate([as_column(each) for each in seen.values()], say, Effort(1, 500, 3))
     assert found.bed.service_ms == pytest.approx(10.4, rel=0.01)
     assert found.bed.return_ms == pytest.approx(31.0, rel=0.02)
     assert found.bed.cold == pytest.approx(1.6, rel=0.05)
     assert found.yields["one server"].attended == pytest.approx(1.0)
-    again = simulate_columns(replace(found.bed, turns=800), [2, 3], 1, say)
+    again = simulate_columns(replace(found.bed, turns=500), [2, 3], 1, say)
     for n in (2, 3):
         assert again[n].wait.mean == pytest.approx(seen[n].wait.mean, rel=0.25)
 

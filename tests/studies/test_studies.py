@@ -12,11 +12,10 @@ from tests.worlds.command_line import ROOT, Terminal
 from tests.worlds.written_studies import few_prompts, say
 from treepipe.results.sheet import Column, Sheet
 from treepipe.scenario.schema import ScheduleName
-from treepipe.studies import study
+from treepipe.studies import study, systems_2026
 from treepipe.studies.study import StudyResult
-from treepipe.studies.systems_2026 import run as systems_2026
+from treepipe.studies.workshop.cells import SYSTEMS, Cell, Size, cases_of
 from treepipe.validation import demo
-from treepipe.validation.cells import SYSTEMS, Cell, Size, cases_of
 from treepipe.validation.comparison import _prepare
 
 STUDIES_PAGES = ROOT / "docs" / "studies"
@@ -36,22 +35,20 @@ def test_every_schedule_has_a_case(name: ScheduleName) -> None:
 
 
 @pytest.mark.processes
-def test_the_demonstration_end_to_end(tmp_path: Path) -> None:
+def test_the_demonstration_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prompts = few_prompts(tmp_path)
-    small = Size(requests=2, plain_requests=1, new_tokens=6, runs=2, calibrated_on=prompts)
-    rows = demo.run_demo(say, ("pp", "flowspec"), small)
+    small = {"workload.requests": 2, "workload.new_tokens": 6, "runs": 2}
+    rows = demo.run_demo(say, ("pp", "flowspec"), prompts, **small)
     out = tmp_path / "out"
-    demo.claim_folder(out)
+    out.mkdir()
     demo.write_demo(rows, out)
     content = json.loads((out / "demo.json").read_text())
-    assert [row["schedule"] for row in content["rows"]] == ["pp", "flowspec"]
-    assert all(row["lossless"] for row in content["rows"])
-    assert (out / "timeline-flowspec.png").exists()
-    assert (out / "execution-trace.json").exists()
-    demo.show_demo(rows, out, quiet=True)
-    shown = (out / "table.txt").read_text()
-    assert "Utilization: predicted / measured" in shown
-    assert "│ pp " in shown
+    assert [row["schedule"] for row in content["scenarios"]] == ["pp", "flowspec"]
+    assert all(row["lossless"] for row in content["scenarios"])
+    assert (out / "flowspec.png").exists()
+    assert (out / "flowspec-trace.json").exists()
+    demo.show_demo(rows, out)
+    assert "│ pp " in capsys.readouterr().out
 
 
 # --- the command ------------------------------------------------------------------------------
@@ -69,7 +66,7 @@ def made_study(monkeypatch: pytest.MonkeyPatch) -> None:
         return StudyResult("made", rows, [sheet], {}, ["so it is"], faults=["no"] if full else [])
 
     monkeypatch.setattr(systems_2026, "study", made)
-    entry = study.Study("made", "a made one", "treepipe.studies.systems_2026.run")
+    entry = study.Study("made", "a made one", "treepipe.studies.systems_2026")
     monkeypatch.setitem(study.STUDIES, "made", entry)
 
 

@@ -7,7 +7,7 @@ import pytest
 from treepipe.results.metrics import run_metrics
 from treepipe.sim.predict import predict
 from treepipe.studies.reproduction import published
-from treepipe.studies.systems_2026.run import (
+from treepipe.studies.systems_2026 import (
     FITTED,
     SHORT,
     engine_scenario,

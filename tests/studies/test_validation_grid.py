@@ -13,6 +13,7 @@ import pytest
 from tests.worlds.written_studies import say
 from treepipe.profiles.library import REFERENCE
 from treepipe.studies.workshop import grid as validation_grid
+from treepipe.studies.workshop.cells import SYSTEMS, Cell, Size
 from treepipe.studies.workshop.grid import (
     KINDS,
     LATENCIES_MS,
@@ -23,7 +24,7 @@ from treepipe.studies.workshop.grid import (
     run_grid,
 )
 from treepipe.studies.workshop.grid_report import FACTORS, aims, write_report
-from treepipe.validation.cells import SCENARIO, SYSTEMS, Cell, Size
+from treepipe.validation.demo import SCENARIO
 
 LEVELS = {
     "schedule": SYSTEMS,

@@ -10,7 +10,7 @@ from tests.worlds.written_studies import say, written
 from treepipe.core.schedules import systems
 from treepipe.planner.candidates import find_candidates
 from treepipe.planner.cluster import Cluster
-from treepipe.studies.which_system.places import (
+from treepipe.studies.which_system import (
     CLUSTERS,
     METRICS,
     PLACES,
@@ -19,8 +19,8 @@ from treepipe.studies.which_system.places import (
     Place,
     Settings,
     cluster,
+    study,
 )
-from treepipe.studies.which_system.study import study
 
 FILES = sorted(CLUSTERS.glob("*.toml"))
 
@@ -32,6 +32,7 @@ def test_which_system_end_to_end(tmp_path: Path) -> None:
         {"gamma": (2,), "width": (8,), "children": (8,)},
         [PLACES[1]],
         ("pp", "chain", "specpipe", "specpipe_db", "spd"),
+        cases=4,
     )
     result = study(settings, say)
     rows = written(result, tmp_path / "out")
@@ -63,7 +64,8 @@ def test_shipped_clusters_can_be_planned(file: Path) -> None:
     few = ['search.schedules=["pp","chain","specpipe","flowspec"]', 'search.partitions=["even"]']
     tree = "tree_size=[48],expand_depth=[2],segment_tokens=[8]"
     grid = f"search.grid={{schedule={{width=[8],gamma=[2],{tree}}}}}"
-    shipped = Cluster.load(file, [*few, grid])
+    bought = ["search.devices.counts=[2]"] if "[search.devices]" in file.read_text() else []
+    shipped = Cluster.load(file, [*few, *bought, grid])
     candidates, refused = find_candidates(shipped)
     assert {each.schedule for each in candidates} == {"pp", "chain", "specpipe", "flowspec"}
     open_layout = shipped.search.devices or shipped.search.drafts

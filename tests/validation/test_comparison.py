@@ -15,7 +15,6 @@ from treepipe.executor.wire.processor import Processor, is_this_machine
 from treepipe.results.metrics import run_metrics
 from treepipe.results.trace import Span, Trace, steady
 from treepipe.scenario.scenario import Scenario
-from treepipe.validation.cells import SCENARIO
 from treepipe.validation.comparison import (
     Case,
     _by_cluster,
@@ -24,6 +23,7 @@ from treepipe.validation.comparison import (
     compare,
     predict_case,
 )
+from treepipe.validation.demo import SCENARIO
 from treepipe.validation.judgement import METRIC, overruns
 from treepipe.validation.validation import entry
 

@@ -9,7 +9,7 @@ from treepipe.core.requests import RequestTrace
 from treepipe.results.trace import Trace
 from treepipe.scenario.deployment import Computed, RequestSpec
 from treepipe.validation.comparison import _plain_text
-from treepipe.validation.plain import TIE, Agreement, PlainText, RunnerUp, agreement
+from treepipe.validation.judgement import TIE, Agreement, PlainText, RunnerUp, agreement
 
 SPEC = RequestSpec((1, 2), 4)
 RUNNERS_UP = tuple(RunnerUp(*each) for each in ((9, 5.0, 0.1), (8, 0.5, 0.1), (7, 0.9, 0.1)))

@@ -12,13 +12,17 @@ import pytest
 
 from tests.worlds.command_line import Terminal, run_with
 from tests.worlds.made_runs import judged, made_deployment
-from treepipe.core.errors import UserError
 from treepipe.physics.timing import Factor, HostTimes, TimeTable
 from treepipe.results.trace import Span
 from treepipe.scenario.deployment import Machine
+from treepipe.studies.workshop.grid_report import against, changes
 from treepipe.validation.judgement import METRIC
-from treepipe.validation.validation import SCHEMA, against, entry, load_validation, validation
-from treepipe.validation.validation_report import changes, explain
+from treepipe.validation.validation import (
+    SCHEMA,
+    entry,
+    explain,
+    validation,
+)
 
 SLOW = "links.default={ latency_ms = 9.0 }"
 
@@ -124,24 +128,6 @@ def test_an_earlier_file_tells_what_got_better_or_worse() -> None:
     assert sentences[3:] == ["only earlier: gone", "new: new"]
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        (None, "there is no such file"),
-        ("[1]", "is no validation"),
-        ("{", "is no validation"),
-        ('{"schema": "treepipe.result/1"}', "key schema = 'treepipe.result/1'"),
-        (f'{{"schema": "{SCHEMA}", "scenarios": [{{"scenario": "a"}}]}}', "'metrics' is missing"),
-    ],
-)
-def test_what_is_no_validation_is_refused(text: str | None, sentence: str, tmp_path: Path) -> None:
-    path = tmp_path / "earlier.json"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(UserError, match=sentence):
-        load_validation(path, "--against")
-
-
 # --- the command ------------------------------------------------------------------------------
 
 
@@ -179,11 +165,9 @@ def test_validate_end_to_end(terminal: Terminal) -> None:
     assert {path.name for path in Path("pictures").iterdir()} == {
         *("calibrated.png", "calibrated-trace.json", "given.png", "given-trace.json")
     }
-    options = ["--against", "v.json", "--calibrate-on", "prompts.json", "--quiet", "--json", "-"]
+    options = ["--calibrate-on", "prompts.json", "--quiet", "--json", "-"]
     again = json.loads(terminal.succeeds("validate", calibrated, *options))
     assert again["prediction"]["metrics"][METRIC]["mean"] != pp["predicted"], "other calibration"
-    assert again["against"]["only_earlier"] == ["given"]
-    assert set(again["against"]["scenarios"]) == {"calibrated"}
 
 
 REPLAYED = {'"bernoulli"\nbeta = 0.7': '"replay"\nfile = "run.json"'}
@@ -198,7 +182,6 @@ OWN = {**CALIBRATED, "requests = 2": 'requests = 1\nprompts = "own.json"'}
         (REPLAYED, (), "cannot be predicted before it runs"),
         (UNLIKE, (), "the draft servers differ"),
         ({}, ("given.toml",), "is given twice"),
-        ({}, ("--against", "none.json"), "there is no such file"),
         ({}, ("--timelines", "given.toml/x"), "cannot be made"),
         ({}, ("--set", "workload.new_tokens=1"), "no text has a second token"),
         (OWN, ("--calibrate-on", "own.json"), "none is left to calibrate"),

@@ -13,7 +13,7 @@ from treepipe.library import silent
 from treepipe.profiles.library import REFERENCE
 from treepipe.scenario.scenario import Scenario
 from treepipe.validation.comparison import Case, compared
-from treepipe.validation.plain import Agreement
+from treepipe.validation.judgement import Agreement
 
 pytestmark = pytest.mark.processes
 

@@ -13,11 +13,9 @@ from treepipe.scenario.scenario import Scenario
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.made_pools import hit_ratio_pool
 from treepipe.sim.world import simulate
-from treepipe.validation.calibration import CalibratedAcceptance
-from treepipe.validation.cells import SCENARIO
-from treepipe.validation.comparison import predict_case
-from treepipe.validation.judgement import Row, judge
-from treepipe.validation.plain import PlainText, RunnerUp
+from treepipe.validation.comparison import CalibratedAcceptance, predict_case
+from treepipe.validation.demo import SCENARIO
+from treepipe.validation.judgement import PlainText, Row, RunnerUp, judge
 
 SMALL = ("workload.requests=3", "workload.new_tokens=12", "runs=3")
 

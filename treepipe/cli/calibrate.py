@@ -38,7 +38,7 @@ class CommandLine:
 
 @app.callback()
 @command(DeviceRequest, Verbosity, CommandLine)
-def device(asked: DeviceRequest, verbosity: Verbosity, line: CommandLine) -> None:
+def device(request: DeviceRequest, verbosity: Verbosity, line: CommandLine) -> None:
     """Measure this machine as a device; `links` and `acceptance` measure those."""
     if line.context.invoked_subcommand is not None:
         _refuse_options(line.context, line.context.invoked_subcommand)
@@ -46,37 +46,39 @@ def device(asked: DeviceRequest, verbosity: Verbosity, line: CommandLine) -> Non
     need_executor("treepipe calibrate")
     from treepipe.executor.measure.calibrate import calibrate_device
 
-    _measure(calibrate_device, asked, verbosity)
+    _measure(calibrate_device, request, verbosity)
 
 
 @app.command()
 @command(LinksRequest, Verbosity)
-def links(asked: LinksRequest, verbosity: Verbosity) -> None:
+def links(request: LinksRequest, verbosity: Verbosity) -> None:
     """Measure links by ping-pong (latency, bandwidth, overhead, jitter): one, or a scenario's."""
     need_executor("treepipe calibrate")
     from treepipe.executor.measure.calibrate import calibrate_links
 
-    _measure(calibrate_links, asked, verbosity, _show if asked.scenario is None else _show_table)
+    _measure(
+        calibrate_links, request, verbosity, _show if request.scenario is None else _show_table
+    )
 
 
 @app.command()
 @command(AcceptanceRequest, Verbosity)
-def acceptance(asked: AcceptanceRequest, verbosity: Verbosity) -> None:
+def acceptance(request: AcceptanceRequest, verbosity: Verbosity) -> None:
     """Run target and draft over prompts: a recorded pool, and its profile."""
     need_executor("treepipe calibrate")
     from treepipe.executor.measure.calibrate import calibrate_acceptance
 
-    _measure(calibrate_acceptance, asked, verbosity)
+    _measure(calibrate_acceptance, request, verbosity)
 
 
 @app.command()
 @command(RunRequest, Verbosity)
-def run(asked: RunRequest, verbosity: Verbosity) -> None:
+def run(request: RunRequest, verbosity: Verbosity) -> None:
     """Run a scenario's own workers, not emulated: what hosts add to their devices' times."""
     need_executor("treepipe calibrate")
     from treepipe.executor.measure.run import calibrate_run
 
-    _measure(calibrate_run, asked, verbosity)
+    _measure(calibrate_run, request, verbosity)
 
 
 def _show(files: list[Path]) -> None:
@@ -94,14 +96,14 @@ def _show_table(files: list[Path]) -> None:
 
 def _measure(
     calibrate: Callable[[Any, Any], list[Path]],
-    asked: Any,
+    request: Any,
     verbosity: Verbosity,
     show: Callable[[list[Path]], None] = _show,
 ) -> None:
     from treepipe.results.show import ProgressBars
 
     with ProgressBars(verbosity.quiet) as say:
-        files = calibrate(asked, say)
+        files = calibrate(request, say)
     if not verbosity.quiet:
         show(files)
 

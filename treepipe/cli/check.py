@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from treepipe.cli.options import Output, command
 from treepipe.core.errors import RunError, UserError
 from treepipe.extras import need
-from treepipe.files.outputs import Failures, check_outputs
+from treepipe.files.outputs import check_outputs
 
 if TYPE_CHECKING:
     from treepipe.results.sheet import Sheet
@@ -42,10 +41,6 @@ class CheckOptions(Output):
         int | None, typer.Option(min=1, metavar="N", help="Cases per trial, instead of its own.")
     ] = None
     seed: Annotated[int, typer.Option(min=0, help="Of the cases.")] = 0
-    plot: Annotated[
-        Path | None,
-        typer.Option("--plot", metavar="FILE", help="Draw the first counterexample's story."),
-    ] = None
 
     @property
     def subject(self) -> str:
@@ -53,34 +48,34 @@ class CheckOptions(Output):
 
 
 @command(CheckOptions)
-def check(asked: CheckOptions) -> None:
+def check(options: CheckOptions) -> None:
     """Try the laws of decoding schedules on a system; 1 if one is broken, with its story. Alone it
     shows the laws."""
     need("check", ("hypothesis",), "treepipe check")
     from treepipe import testing
     from treepipe.results.show import console
 
-    if asked == CheckOptions():
+    if options == CheckOptions():
         for laws, whose in ((testing.LAWS, "of systems"), (testing.TREE_LAWS, "of executors")):
             console().print(law_sheet(laws, f"laws {whose}").rich())
         return
-    if (asked.system is None) == (asked.executor is None):
+    if (options.system is None) == (options.executor is None):
         raise UserError("treepipe check tries a system, by name or as FILE.py, or an --executor")
-    check_outputs({"--json": asked.json, "--plot": asked.plot})
-    how = asked.law or (), asked.examples, asked.seed
+    check_outputs({"--json": options.json})
+    how = options.law or (), options.examples, options.seed
     outcomes = []
     for outcome in (
-        testing.check_executor(asked.executor, *how)
-        if asked.system is None and asked.executor is not None
-        else testing.check(asked.system or "", *how)
+        testing.check_executor(options.executor, *how)
+        if options.system is None and options.executor is not None
+        else testing.check(options.system or "", *how)
     ):
         outcomes.append(outcome)
-        if not asked.silent:
+        if not options.silent:
             typer.echo(f"{outcome.law.name:14} {_verdict(outcome)}")
-    _write(asked, outcomes)
+    _write(options, outcomes)
     broken = [each.law.name for each in outcomes if each.verdict == "broken"]
     if broken:
-        raise RunError(f"{asked.subject}: broken: {', '.join(broken)}")
+        raise RunError(f"{options.subject}: broken: {', '.join(broken)}")
 
 
 def _verdict(outcome: LawOutcome) -> str:
@@ -92,23 +87,12 @@ def _verdict(outcome: LawOutcome) -> str:
     return f"BROKEN ({cases})\n{outcome.tried.broken.text()}"
 
 
-def _write(asked: CheckOptions, outcomes: list[LawOutcome]) -> None:
+def _write(options: CheckOptions, outcomes: list[LawOutcome]) -> None:
     from treepipe.results.result import write_json
 
-    found = [o.tried.broken for o in outcomes if o.tried is not None and o.tried.broken is not None]
-    with Failures() as failures:
-        if asked.json is not None:
-            content: dict[str, Any] = {
-                "subject": asked.subject,
-                "seed": asked.seed,
-                "laws": [each.to_json() for each in outcomes],
-            }
-            failures.attempt(write_json, content, asked.json)
-        if asked.plot is not None and found:
-            from treepipe.testing.picture import draw_story
-
-            title = f"{found[0].law}: {found[0].sentence}"
-            failures.attempt(draw_story, found[0].story, title, asked.plot)
+    if options.json is not None:
+        laws = [each.to_json() for each in outcomes]
+        write_json({"subject": options.subject, "seed": options.seed, "laws": laws}, options.json)
 
 
 def law_sheet(laws: Mapping[str, Law], title: str) -> Sheet:

@@ -25,20 +25,22 @@ from treepipe.cli import calibrate as cli_calibrate
 from treepipe.cli import check as cli_check
 from treepipe.cli import plan as cli_plan
 from treepipe.cli import profiles as cli_profiles
-from treepipe.cli import sweep as cli_sweep
 from treepipe.cli import validate as cli_validate
 from treepipe.cli import worker as cli_worker
 from treepipe.cli.options import (
+    Distributed,
     OfRuns,
     Output,
     Quiet,
+    Settings,
     check_faults,
     command,
 )
 from treepipe.core.errors import RunError, UserError
-from treepipe.extras import need_executor
+from treepipe.extras import need_executor, need_parquet
 from treepipe.files.outputs import (
     Failures,
+    check_outputs,
     claim_results,
     drop_standard_output,
     forget_written,
@@ -50,6 +52,7 @@ from treepipe.interruption import Interruption
 if TYPE_CHECKING:
     from treepipe.results.result import Result
     from treepipe.scenario.scenario import Scenario
+    from treepipe.sweeps.sweep import SweepResult
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -79,7 +82,6 @@ app = typer.Typer(
 app.add_typer(cli_calibrate.app, name="calibrate")
 app.add_typer(cli_profiles.app, name="profiles")
 app.command()(cli_plan.plan)
-app.command()(cli_sweep.sweep)
 app.command()(cli_validate.validate)
 app.command()(cli_worker.worker)
 app.command()(cli_check.check)
@@ -137,7 +139,7 @@ def _show_version(wanted: bool) -> None:
 
 
 @app.callback()
-def options(
+def top(
     version: Annotated[
         bool,
         typer.Option(
@@ -169,36 +171,36 @@ class SimulateOptions(OfRuns):
 
 @app.command()
 @command(SimulateOptions)
-def simulate(asked: SimulateOptions) -> None:
+def simulate(options: SimulateOptions) -> None:
     """Predict a scenario, or the difference between two (--versus, --versus-set)."""
     from treepipe import library
     from treepipe.results.show import ProgressBars, console, print_versus
     from treepipe.scenario.scenario import Scenario
     from treepipe.scenario.workload import effort_warnings
 
-    paired = asked.versus is not None or bool(asked.versus_settings)
-    if asked.where_time_goes and paired:
+    paired = options.versus is not None or bool(options.versus_settings)
+    if options.where_time_goes and paired:
         raise UserError("--where-time-goes shows one scenario; leave out --versus")
-    asked.check(asked.files, asked.scenario, asked.versus, keep=asked.kept)
-    a, b = Scenario.load(asked.scenario, asked.changes), None
+    options.check(options.files, options.scenario, options.versus)
+    a, b = Scenario.load(options.scenario, options.changes), None
     if paired:
-        other = [*asked.changes, *(asked.versus_settings or []), f"seed={a.seed}"]
-        b = Scenario.load(asked.versus or asked.scenario, other)
+        other = [*options.changes, *(options.versus_settings or []), f"seed={a.seed}"]
+        b = Scenario.load(options.versus or options.scenario, other)
     for sentence in (s for each in (a, b) if each is not None for s in effort_warnings(each)):
         typer.echo(f"treepipe: {visible(sentence)}", err=True)
-    with ProgressBars(asked.quiet) as say:
+    with ProgressBars(options.quiet) as say:
         if b is None:
             result = library.simulate(a, say=say)
         else:
-            found = library.compare(a, b, changed=asked.versus_settings or (), say=say)
+            comparison = library.compare(a, b, changed=options.versus_settings or (), say=say)
     if b is None:
-        described = a.schedule.system.closed_form is not None and not asked.silent
-        asked.emit(*asked.outputs(result), partial(_show_closed_form, a) if described else None)
+        described = a.schedule.system.closed_form is not None and not options.silent
+        options.emit(*options.outputs(result), partial(_show_closed_form, a) if described else None)
     else:
-        sides = {"A": found.a, "B": found.b}
+        sides = {"A": comparison.a, "B": comparison.b}
         first = [(f"{label}: {side.scenario}", side.traces[0]) for label, side in sides.items()]
-        shown = asked.results(found.to_json(), partial(print_versus, found, console()))
-        asked.emit(*asked.drawn(first), *shown)
+        shown = options.results(comparison.to_json(), partial(print_versus, comparison, console()))
+        options.emit(*options.drawn(first), *shown)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,21 +215,23 @@ class RunOptions(OfRuns):
 
 @app.command()
 @command(RunOptions)
-def run(asked: RunOptions) -> None:
+def run(options: RunOptions) -> None:
     """Execute a scenario with real processes, on this machine and on the workers that it names."""
     need_executor("treepipe run")
     from treepipe import library
     from treepipe.results.show import ProgressBars
     from treepipe.scenario.scenario import Scenario
 
-    files = {"--recording": asked.recording, **asked.files}
-    asked.check(files, asked.scenario, keep=asked.kept)
-    loaded = Scenario.load(asked.scenario, asked.changes)
-    with ProgressBars(asked.quiet) as say:
-        result = library.run(loaded, say=say, json=asked.json, recording=asked.recording)
-    asked.emit(
-        None if asked.recording is None else partial(result.recordings[0].save, asked.recording),
-        *asked.outputs(result),
+    files = {"--recording": options.recording, **options.files}
+    options.check(files, options.scenario)
+    loaded = Scenario.load(options.scenario, options.changes)
+    with ProgressBars(options.quiet) as say:
+        result = library.run(loaded, say=say, json=options.json, recording=options.recording)
+    options.emit(
+        None
+        if options.recording is None
+        else partial(result.recordings[0].save, options.recording),
+        *options.outputs(result),
         partial(_check_served, result),
     )
 
@@ -268,16 +272,67 @@ def demo(
     """Predict four schedules, run them on real processes, and compare."""
     need_executor("treepipe demo")
     from treepipe.results.show import ProgressBars
-    from treepipe.validation.demo import claim_folder, run_demo, show_demo, write_demo
+    from treepipe.validation.demo import run_demo, show_demo, write_demo
 
-    claim_folder(out)
+    claim_results(out, "demo.json", "demonstration")
     with ProgressBars(quiet) as say:
         rows = run_demo(say)
     with Failures() as failures:
         failures.attempt(write_demo, rows, out)
-        failures.attempt(show_demo, rows, out, quiet)
+        if not quiet:
+            show_demo(rows, out)
         if not all(row.lossless for row in rows):
             raise RunError("a schedule's text differs from plain greedy decoding")
+
+
+REASONS = 3
+"""Most reasons of refusals that are printed; the files hold all of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions(Output, Distributed, Settings):
+    """Options of ``treepipe sweep``."""
+
+    grid: Annotated[Path, typer.Argument(metavar="GRID.toml")]
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for the Parquet files; resumed if there.")
+    ]
+    force: Annotated[
+        bool, typer.Option("--force", help="Throw away what DIR holds of another sweep.")
+    ] = False
+
+
+@app.command()
+@command(SweepOptions)
+def sweep(options: SweepOptions) -> None:
+    """Simulate many scenarios, all combinations or Latin hypercubes, into Parquet files."""
+    from treepipe.results.result import write_json
+    from treepipe.results.show import ProgressBars, console
+    from treepipe.sim.engine import engine
+    from treepipe.sweeps.sweep import Sweep, carry_out
+
+    need_parquet()
+    check_outputs({"--json": options.json}, inputs=(options.grid,))
+    loaded = Sweep.load(options.grid, options.changes)
+    with engine(options.backend, options.jobs), ProgressBars(options.quiet) as say:
+        swept = carry_out(loaded, options.out, say, force=options.force)
+    if options.json is not None:
+        write_json(swept.to_json(), options.json)
+    if not options.silent:
+        _show_sweep(swept, console())
+
+
+def _show_sweep(swept: SweepResult, console: Console) -> None:
+    there = swept.scenarios - swept.simulated
+    kept = f" ({there} were there already)" if there else ""
+    console.print(
+        f"{swept.scenarios} scenarios{kept}, {swept.rows} rows in {swept.out}", highlight=False
+    )
+    for reason, count in list(swept.reasons.items())[:REASONS]:
+        console.print(f"refused: {count} scenarios: {reason}", highlight=False)
+    if len(swept.reasons) > REASONS:
+        more = len(swept.reasons) - REASONS
+        console.print(f"refused: {more} more reasons in column 'error'", highlight=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,29 +351,29 @@ class StudyOptions(Output):
 
 @app.command()
 @command(StudyOptions)
-def study(asked: StudyOptions) -> None:
+def study(options: StudyOptions) -> None:
     """Answer a question with a table and a plot: predictions beside runs."""
     from treepipe.results.show import ProgressBars
     from treepipe.studies import study as studies
 
-    if asked == StudyOptions():
+    if options == StudyOptions():
         studies.show_studies()
         return
-    if asked.name is None:
+    if options.name is None:
         raise UserError("treepipe study needs a name; alone it shows all studies")
-    found = studies.find_study(asked.name)
-    if found.needs_executor or asked.measure:
+    found = studies.find_study(options.name)
+    if found.needs_executor or options.measure:
         need_executor("treepipe study")
-    if asked.measure:
+    if options.measure:
         studies.check_measurable(found)
-    folder = asked.out or Path(f"treepipe-study-{found.name}")
+    folder = options.out or Path(f"treepipe-study-{found.name}")
     claim_results(folder, f"{found.name}.json", f"result of the study {found.name}")
-    asked.check({})
-    with ProgressBars(asked.quiet) as say:
-        result = studies.run_study(found, say, asked.full, asked.measure)
-    asked.emit(
+    options.check({})
+    with ProgressBars(options.quiet) as say:
+        result = studies.run_study(found, say, options.full, options.measure)
+    options.emit(
         partial(studies.write_study, result, folder),
-        *asked.results(result.content(), partial(studies.show_study, result, folder)),
+        *options.results(result.content(), partial(studies.show_study, result, folder)),
         partial(check_faults, result.faults),
     )
 

@@ -159,18 +159,14 @@ class Drawn:
         bool,
         typer.Option(
             "--where-time-goes",
-            help="Show where workers' time goes; with --plot also FILE-where-time-goes.png.",
+            help="Show where workers' time goes.",
         ),
     ] = False
 
     @property
     def files(self) -> dict[str, Path | str | None]:
         """Files to write, by option."""
-        from treepipe.results.where import picture_beside
-
-        drawn = self.plot is not None and self.where_time_goes
-        beside = picture_beside(self.plot) if drawn and self.plot is not None else None
-        return {"--trace": self.trace, "--plot": self.plot, "--where-time-goes": beside}
+        return {"--trace": self.trace, "--plot": self.plot}
 
     def drawn(self, traces: Sequence[tuple[str, Trace]]) -> list[Action]:
         """Write ``--trace`` and ``--plot`` of named traces."""
@@ -190,31 +186,18 @@ class Drawn:
 class OfRuns(Output, Drawn, Changes, OfScenario):
     """Options of commands that simulate or run a scenario."""
 
-    force: Force = False
-
-    @property
-    def kept(self) -> tuple[str, ...]:
-        """Options whose file must not exist yet."""
-        return () if self.force else ("--where-time-goes",)
-
     def outputs(self, result: Result) -> list[Action]:
         """Write and show a result, with the first run's pictures."""
         from treepipe.results import show
-        from treepipe.results.where import shares
+        from treepipe.results.where import shares, shares_table
 
         drawn = self.drawn([(result.scenario, run) for run in result.traces[:1]])
         content, print_result = result.to_json(), partial(show.print_result, result, show.console())
         if not self.where_time_goes:
             return [*drawn, *self.results(content, print_result)]
-        found, beside = shares(result.traces), self.files["--where-time-goes"]
+        found = shares(result.traces)
         content["where_time_goes"] = {"unit": "1", "workers": found}
-        if beside is not None:
-            from treepipe.results.plots import save_figure
-            from treepipe.results.where_plot import shares_figure
-
-            figure = shares_figure(found, result.scenario)
-            drawn.append(partial(save_figure, figure, Path(beside), 110, "--where-time-goes"))
-        table = partial(show.print_sheet, show.console(), show.shares_table(found))
+        table = partial(show.print_sheet, show.console(), shares_table(found))
         return [*drawn, *self.results(content, print_result), *([] if self.silent else [table])]
 
 

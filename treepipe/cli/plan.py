@@ -58,12 +58,12 @@ class PlanOptions(Output, Distributed, Changes):
     @property
     def analyses(self) -> dict[str, Sequence[str]]:
         """The values given to each requested analysis: ``ALL`` for its flag, and its other ones."""
-        asked = {
+        values = {
             each.name: [ALL] * getattr(self, each.name)
             + list(getattr(self, each.also) or () if each.also else ())
             for each in ANALYSES.values()
         }
-        return {name: given for name, given in asked.items() if given}
+        return {name: given for name, given in values.items() if given}
 
     def kept(self, *options: str) -> tuple[str, ...]:
         """Those of the options whose file must not exist yet."""
@@ -84,7 +84,7 @@ def _analysis_options() -> list[tuple[str, Any, Any]]:
 @command(
     make_dataclass("Options", _analysis_options(), bases=(PlanOptions,), frozen=True, kw_only=True)
 )
-def plan(asked: PlanOptions) -> None:
+def plan(options: PlanOptions) -> None:
     """Search schedules, parameters and partitions for a cluster and a goal.
 
     Ctrl-C shows and writes the best so far, and ends with exit code 130.
@@ -106,52 +106,54 @@ def plan(asked: PlanOptions) -> None:
     from treepipe.results.show import ProgressBars, console
     from treepipe.sim.engine import engine
 
-    _check(asked)
-    if asked.question is not None:
-        _answer(asked, asked.question)
+    _check(options)
+    if options.question is not None:
+        _answer(options, options.question)
         return
-    out = default_out(asked.cluster) if asked.out is None else asked.out
-    files = {"--out": out, "--plot": asked.plot, "--report": asked.report}
-    ours = asked.out is None and is_written(out)  # replaced, as nobody named it
-    asked.check(files, asked.cluster, keep=asked.kept() if ours else asked.kept("--out"))
-    loaded = Cluster.load(asked.cluster, asked.changes)
-    for name, given in asked.analyses.items():
+    out = default_out(options.cluster) if options.out is None else options.out
+    files = {"--out": out, "--plot": options.plot, "--report": options.report}
+    ours = options.out is None and is_written(out)  # replaced, as nobody named it
+    options.check(files, options.cluster, keep=options.kept() if ours else options.kept("--out"))
+    loaded = Cluster.load(options.cluster, options.changes)
+    for name, given in options.analyses.items():
         ANALYSES[name].finding.check(loaded, given)
     for sentence in search_warnings(loaded):
         typer.echo(f"treepipe: {visible(sentence)}", err=True)
-    shown = None if asked.silent else console()
+    shown = None if options.silent else console()
     done: dict[str, Finding] = {}
-    with engine(asked.backend, asked.jobs):
+    with engine(options.backend, options.jobs):
         try:
-            with ProgressBars(asked.quiet) as say:
-                found: SearchResult = search(loaded, say)
+            with ProgressBars(options.quiet) as say:
+                result: SearchResult = search(loaded, say)
         except SearchInterrupted as cut:
-            found = cut.found
-        stopped = found.interrupted
+            result = cut.found
+        stopped = result.interrupted
         if shown is not None:
-            show_plan(found, shown)
+            show_plan(result, shown)
         try:
-            for name, given in {} if stopped else asked.analyses.items():
-                with ProgressBars(asked.quiet) as say:  # closed before anything is printed
-                    done[name] = ANALYSES[name].finding.run(found, say, given)
+            for name, given in {} if stopped else options.analyses.items():
+                with ProgressBars(options.quiet) as say:  # closed before anything is printed
+                    done[name] = ANALYSES[name].finding.run(result, say, given)
                 if shown is not None:
-                    show_finding(found, done[name], shown)
+                    show_finding(result, done[name], shown)
         except KeyboardInterrupt:
             stopped = True
-    asked.emit(
-        None if asked.report is None else partial(_report, found, done, asked.report),
-        partial(write_best, found, out),
-        None if asked.json is None else partial(write_json, plan_content(found, done), asked.json),
-        None if asked.plot is None else partial(_draw, found, done, asked.plot),
+    options.emit(
+        None if options.report is None else partial(_report, result, done, options.report),
+        partial(write_best, result, out),
+        None
+        if options.json is None
+        else partial(write_json, plan_content(result, done), options.json),
+        None if options.plot is None else partial(_draw, result, done, options.plot),
     )
-    if shown is not None and found.feasible:
+    if shown is not None and result.feasible:
         shown.print(f"best plan as a scenario: {out}", highlight=False)
     if stopped:
         raise KeyboardInterrupt
-    check_feasible(found)
+    check_feasible(result)
 
 
-def _answer(asked: PlanOptions, name: str) -> None:
+def _answer(options: PlanOptions, name: str) -> None:
     """Answer a question without a search."""
     from treepipe.planner.cluster import Cluster
     from treepipe.planner.questions import question
@@ -159,26 +161,26 @@ def _answer(asked: PlanOptions, name: str) -> None:
     from treepipe.results.result import write_json
     from treepipe.results.show import console, print_sheet
 
-    asked.check({"--report": asked.report}, asked.cluster)
-    answer = question(name)(Cluster.load(asked.cluster, asked.changes))
-    if not asked.silent:
+    options.check({"--report": options.report}, options.cluster)
+    answer = question(name)(Cluster.load(options.cluster, options.changes))
+    if not options.silent:
         for sentence in answer.sentences:
             console().print(sentence, highlight=False)
         print_sheet(console(), answer.table)
         for each in answer.found.warnings:
             console().print(f"Warning: {each}.", highlight=False)
     page = partial(answer.page, command_line())
-    asked.emit(
-        None if asked.report is None else partial(write_report, page, asked.report),
-        None if asked.json is None else partial(write_json, answer.content, asked.json),
+    options.emit(
+        None if options.report is None else partial(write_report, page, options.report),
+        None if options.json is None else partial(write_json, answer.content, options.json),
     )
 
 
-def _report(found: SearchResult, done: Mapping[str, Finding], folder: Path) -> None:
+def _report(result: SearchResult, done: Mapping[str, Finding], folder: Path) -> None:
     from treepipe.planner.page import plan_report
     from treepipe.report.page import write_report
 
-    write_report(partial(plan_report, found, done, command_line()), folder)
+    write_report(partial(plan_report, result, done, command_line()), folder)
 
 
 def _draw(result: SearchResult, done: Mapping[str, Finding], plot: Path) -> None:
@@ -193,17 +195,17 @@ def _draw(result: SearchResult, done: Mapping[str, Finding], plot: Path) -> None
         save_figure(figures[0], plot, 110, "--plot")
 
 
-def _check(asked: PlanOptions) -> None:
+def _check(options: PlanOptions) -> None:
     """Raise ``UserError`` if options contradict each other or nothing shows an analysis."""
-    if asked.question is not None:
-        of_search = {"--out": asked.out, "--plot": asked.plot, "--runs": asked.runs}
+    if options.question is not None:
+        of_search = {"--out": options.out, "--plot": options.plot, "--runs": options.runs}
         idle = [option for option, value in of_search.items() if value is not None]
-        idle += [ANALYSES[name].option for name in asked.analyses]
+        idle += [ANALYSES[name].option for name in options.analyses]
         if idle:
             raise UserError(f"{idle[0]} has no effect with --question, which does not search")
-    if asked.quiet and asked.json is None and asked.report is None:
-        for each in (ANALYSES[name] for name in asked.analyses):
+    if options.quiet and options.json is None and options.report is None:
+        for each in (ANALYSES[name] for name in options.analyses):
             if not each.finding.draws:
                 raise UserError(f"{each.option} --quiet shows nothing; add --json")
-            if asked.plot is None:
+            if options.plot is None:
                 raise UserError(f"{each.option} --quiet shows nothing; add --json or --plot")

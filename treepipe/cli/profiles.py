@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from treepipe.cli.options import Force, Quiet, Settings, command
 from treepipe.core.errors import UserError
 from treepipe.extras import need_executor
-from treepipe.files.outputs import Failures, check_outputs, write_file
+from treepipe.files.outputs import check_outputs, write_file
 
 if TYPE_CHECKING:
     from treepipe.files.section import Section
@@ -108,10 +108,6 @@ class ImportOptions(Settings):
             help="For trees: each further candidate hits alike; uncertain by U, relative.",
         ),
     ] = None
-    replay: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.json", help="Ordered steps as a recording, to replay them."),
-    ] = None
     config: Annotated[
         str | None,
         typer.Option(metavar="config.json|PROFILE", help="Of times: the model's sizes."),
@@ -125,7 +121,7 @@ class ImportOptions(Settings):
     def target(self, made: str) -> Path:
         """Return the file to write, once it is known that it can be written."""
         out, keep = self.out or Path(f"imported-{made}.toml"), () if self.force else ("--out",)
-        check_outputs({"--out": out, "--replay": self.replay}, inputs=(self.file,), keep=keep)
+        check_outputs({"--out": out}, inputs=(self.file,), keep=keep)
         return out
 
     def text(self, content: dict[str, Any], profile: type[Section], out: Path) -> str:
@@ -140,7 +136,7 @@ class ImportOptions(Settings):
 
 
 ELSEWHERE = {
-    "device": ("draft_tokens", "assume_ranks", "replay"),
+    "device": ("draft_tokens", "assume_ranks"),
     "acceptance": ("config", "dtype"),
 }
 """Options without effect, by what is made of a file."""
@@ -148,7 +144,7 @@ ELSEWHERE = {
 
 @app.command("import")
 @command(ImportOptions)
-def import_(asked: ImportOptions) -> None:
+def import_(options: ImportOptions) -> None:
     """Make an acceptance profile of what a serving engine exports, or of a published table, or a
     device profile of the times of passes that a benchmark prints."""
     from treepipe.profiles.cost_tables import COSTS
@@ -159,70 +155,60 @@ def import_(asked: ImportOptions) -> None:
         **dict.fromkeys(KINDS, ("acceptance", _import_acceptance)),
         **dict.fromkeys(COSTS, ("device", _import_device)),
     }
-    if asked.kind not in makers:
-        raise UserError(f"profiles import {asked.kind}: there are {', '.join(makers)}")
-    made, make = makers[asked.kind]
+    if options.kind not in makers:
+        raise UserError(f"profiles import {options.kind}: there are {', '.join(makers)}")
+    made, make = makers[options.kind]
     for name in ELSEWHERE[made]:
-        if getattr(asked, name) is not None:
+        if getattr(options, name) is not None:
             option = name.replace("_", "-")
-            raise UserError(f"--{option}: has no effect; {asked.kind} makes a profile of {made}")
-    lines = make(asked, asked.target(made))
-    if not asked.quiet:
+            raise UserError(f"--{option}: has no effect; {options.kind} makes a profile of {made}")
+    lines = make(options, options.target(made))
+    if not options.quiet:
         for line in lines:
             console().print(line, highlight=False)
 
 
-def _import_device(asked: ImportOptions, out: Path) -> list[str]:
+def _import_device(options: ImportOptions, out: Path) -> list[str]:
     from treepipe.profiles.cost_tables import device_content, read_costs
     from treepipe.profiles.library import find_model
     from treepipe.profiles.schema import DeviceProfile, EmulatedProfile
 
-    if asked.dtype is not None and asked.config is None:
+    if options.dtype is not None and options.config is None:
         raise UserError("--dtype: has no effect without --config, the model's sizes")
-    config = None if asked.config is None else find_model(asked.config, "--config")
+    config = None if options.config is None else find_model(options.config, "--config")
     content = device_content(
-        read_costs(asked.kind, asked.file, asked.model),
+        read_costs(options.kind, options.file, options.model),
         config,
-        model=asked.config or UNSAID,
-        dtype=asked.dtype,
-        source=f"{asked.kind}: {asked.file.name}",
+        model=options.config or UNSAID,
+        dtype=options.dtype,
+        source=f"{options.kind}: {options.file.name}",
     )
-    text = asked.text(content, EmulatedProfile if config is None else DeviceProfile, out)
+    text = options.text(content, EmulatedProfile if config is None else DeviceProfile, out)
     write_file(out, text, "--out")
     return [content["origin"]["note"], f"device profile: {out}"]
 
 
-def _import_acceptance(asked: ImportOptions, out: Path) -> list[str]:
+def _import_acceptance(options: ImportOptions, out: Path) -> list[str]:
     from treepipe.profiles.chains import Wanted
     from treepipe.profiles.engines import profile_content, read_export
     from treepipe.profiles.schema import AcceptanceProfile
-    from treepipe.results.recording import chain_recording
 
-    replay = asked.replay
-    found = read_export(asked.kind, asked.file, Wanted(asked.model, asked.draft_tokens))
-    if replay is not None and not found.replay:
-        raise UserError(f"--replay {replay}: {asked.file} does not tell the steps in their order")
+    found = read_export(options.kind, options.file, Wanted(options.model, options.draft_tokens))
     content = profile_content(
         found,
-        source=f"{asked.kind}: {asked.file.name}",
+        source=f"{options.kind}: {options.file.name}",
         date=date.today(),
         draft=UNSAID,
         target=found.model or UNSAID,
         task=UNSAID,
         temperature=0.0,
-        uncertainty=asked.assume_ranks,
+        uncertainty=options.assume_ranks,
     )
-    text = asked.text(content, AcceptanceProfile, out)
-    lines = [
+    text = options.text(content, AcceptanceProfile, out)
+    write_file(out, text, "--out")
+    return [
         f"accepted, given all above: {', '.join(f'{share:.3g}' for share in found.shares)}",
         f"tokens per step: {found.tokens:.4g}",
         content["origin"]["note"],
         f"acceptance profile: {out}",
     ]
-    with Failures() as failures:
-        failures.attempt(write_file, out, text, "--out")
-        if replay is not None:
-            failures.attempt(chain_recording(found.replay, found.prompts).save, replay)
-            drafted = max(length for steps in found.replay for length, _ in steps)
-            lines.append(f"recording: {replay}; replay it with schedule chain, gamma = {drafted}")
-    return lines

@@ -1,4 +1,4 @@
-"""``treepipe validate``: predict, run or read a measurement, explain, and compare with earlier."""
+"""``treepipe validate``: predict, run or read a measurement, and explain."""
 
 from __future__ import annotations
 
@@ -29,10 +29,6 @@ class ValidateOptions(Output, Settings):
         str | None,
         typer.Option(metavar="PROMPTS", help="Calibrate acceptance on these, as workload.prompts."),
     ] = None
-    against: Annotated[
-        Path | None,
-        typer.Option(metavar="EARLIER.json", help="Say what got better or worse since then."),
-    ] = None
     timelines: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write pictures and traces of both worlds here."),
@@ -44,60 +40,57 @@ class ValidateOptions(Output, Settings):
 
 
 @command(ValidateOptions)
-def validate(asked: ValidateOptions) -> None:
+def validate(options: ValidateOptions) -> None:
     """Predict, execute, and explain how far off the prediction was."""
     from treepipe.scenario.scenario import Scenario
     from treepipe.validation.judgement import faults_of
-    from treepipe.validation.validation import against, load_validation, validation
+    from treepipe.validation.validation import validation
 
-    if asked.measured is None:
+    if options.measured is None:
         need_executor("treepipe validate")
     else:
-        _check_measured(asked, asked.measured)
-    earlier = None if asked.against is None else load_validation(asked.against, "--against")
-    if asked.timelines is not None:
-        claim_folder(asked.timelines, "--timelines")
-    asked.check({}, *asked.scenarios, asked.measured)
-    labels = _labels(asked.scenarios)
-    scenarios = {label: Scenario.load(path, asked.changes) for label, path in labels.items()}
-    entries, rows = _entries(asked, scenarios)
+        _check_measured(options, options.measured)
+    if options.timelines is not None:
+        claim_folder(options.timelines, "--timelines")
+    options.check({}, *options.scenarios, options.measured)
+    labels = _labels(options.scenarios)
+    scenarios = {label: Scenario.load(path, options.changes) for label, path in labels.items()}
+    entries, rows = _entries(options, scenarios)
     content = validation(entries)
-    if earlier is not None:
-        content["against"] = against(earlier, content)
-    asked.emit(
-        None if asked.timelines is None else partial(_draw, rows, asked.timelines),
-        *asked.results(content, partial(_show, content)),
+    options.emit(
+        None if options.timelines is None else partial(_draw, rows, options.timelines),
+        *options.results(content, partial(_show, content)),
         partial(check_faults, faults_of(rows)),
     )
 
 
-def _check_measured(asked: ValidateOptions, file: Path) -> None:
+def _check_measured(options: ValidateOptions, file: Path) -> None:
     """Raise ``UserError`` for options that a benchmark's result leaves without effect."""
-    for option, given in (("calibrate-on", asked.calibrate_on), ("timelines", asked.timelines)):
+    for option, given in (("calibrate-on", options.calibrate_on), ("timelines", options.timelines)):
         if given is not None:
             raise UserError(f"--{option}: has no effect with --measured, which runs nothing")
-    if len(asked.scenarios) > 1:
+    if len(options.scenarios) > 1:
         raise UserError(f"--measured {file}: is of one scenario; give one")
 
 
 def _entries(
-    asked: ValidateOptions, scenarios: Mapping[str, Scenario]
+    options: ValidateOptions, scenarios: Mapping[str, Scenario]
 ) -> tuple[list[dict[str, Any]], Mapping[str, Row]]:
     """Return the entries of the file, and the rows of those that were run."""
     from treepipe.results.show import ProgressBars
     from treepipe.validation.measured import measured_entry
     from treepipe.validation.validation import entry
 
-    with ProgressBars(asked.quiet) as say:
-        if asked.measured is not None:
-            return [measured_entry(s, asked.measured, say) for s in scenarios.values()], {}
+    with ProgressBars(options.quiet) as say:
+        if options.measured is not None:
+            return [measured_entry(s, options.measured, say) for s in scenarios.values()], {}
         from treepipe.executor.hosts.remote import ask_all
 
         for each in scenarios.values():
             ask_all(each.workers, each.key_file)
         from treepipe.validation.comparison import Case, compared
 
-        cases = [Case(label, each, asked.calibrate_on) for label, each in scenarios.items()]
+        cases = [Case(label, each, options.calibrate_on) for label, each in scenarios.items()]
         rows = compared(cases, say)
     return [entry(row) for row in rows.values()], rows
 
@@ -115,7 +108,7 @@ def _labels(paths: Sequence[Path]) -> dict[str, Path]:
 
 
 def _draw(rows: Mapping[str, Row], folder: Path) -> None:
-    from treepipe.validation.validation_report import write_timelines
+    from treepipe.validation.validation import write_timelines
 
     with Failures() as failures:
         for name, row in rows.items():
@@ -124,9 +117,9 @@ def _draw(rows: Mapping[str, Row], folder: Path) -> None:
 
 def _show(content: Mapping[str, Any]) -> None:
     from treepipe.results.show import console, print_sheet
-    from treepipe.validation import validation_report as words
+    from treepipe.validation import validation as words
 
-    shown, said = console(), list[str]()
+    shown = console()
     for scenario in content["scenarios"]:
         print_sheet(shown, words.metrics_sheet(scenario))
         if scenario["utilization"]:
@@ -136,8 +129,5 @@ def _show(content: Mapping[str, Any]) -> None:
     if len(content["scenarios"]) > 1:
         print_sheet(shown, words.summary_sheet(content["summary"]))
         if (correlation := content["summary"]["pearson_r"]) is not None:
-            said.append(f"predicted and measured: Pearson's r = {correlation:.4f}")
-    if "against" in content:
-        said += words.changes(content["against"])
-    for sentence in said:
-        shown.print(sentence, highlight=False)
+            said = f"predicted and measured: Pearson's r = {correlation:.4f}"
+            shown.print(said, highlight=False)

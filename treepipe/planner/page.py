@@ -18,8 +18,7 @@ from treepipe.planner.report import (
     ranking_table,
     refusals,
 )
-from treepipe.report.background import background
-from treepipe.report.page import Chapter, Picture, Report
+from treepipe.report.page import Chapter, Picture, Report, background
 from treepipe.results.metrics import in_words, metric
 from treepipe.results.timeline import timelines_figure
 from treepipe.sim.predict import predict

@@ -11,8 +11,7 @@ from typing import Any
 from treepipe.files.reading import named
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.depths import ENOUGH_CASES, GOOD_ENOUGH, MOST_STREAMS, SHOWN, Depths, times
-from treepipe.report.background import background
-from treepipe.report.page import Chapter, Report
+from treepipe.report.page import Chapter, Report, background
 from treepipe.results import units
 from treepipe.results.sheet import Sheet, columns, figures
 from treepipe.scenario.making import taken_as_exact

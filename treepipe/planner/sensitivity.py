@@ -56,11 +56,9 @@ PER_SIDE = 2
 """Number of values on each side of the stated one, spaced geometrically: a few, as the ratio of two
 goals that are linear in the input has no turning point."""
 NEARER = 4
-"""Most values tried between those in which the best schedule changes (of a whole number all)."""
+"""Most values tried between those in which the best schedule changes."""
 EQUAL = 1e-3
 """Logarithm of the ratio of two goals at which no nearer value is tried."""
-ENOUGH = 64
-"""Halvings that end between any two whole numbers."""
 NOT_INPUTS = ("name", "seed", "runs", "search", "schedule")
 RATE = "workload.arrivals.rate_per_s"
 """Key of the arrival rate, which neither a closed loop nor a trace has."""
@@ -85,14 +83,12 @@ class Axis:
 
     Attributes:
         stated: the plan's own value; None if it states no positive one.
-        whole: whether the input takes whole numbers only.
     """
 
     key: str
     stated: float | None
     low: float
     high: float
-    whole: bool = False
 
     @property
     def start(self) -> float:
@@ -105,21 +101,7 @@ class Axis:
         ends = sorted({self.low, self.start, self.high})
         steps = 2 * PER_SIDE // (len(ends) - 1)
         tried = [np.geomspace(a, b, steps + 1).tolist()[1:-1] for a, b in pairwise(ends)]
-        return sorted({*ends, *(self._rounded(value) for part in tried for value in part)})
-
-    def between(self, low: float, high: float, zero: float) -> float | None:
-        """Return ``zero`` if it lies between the ends, else their geometric mean (always of whole
-        numbers); None if there is nothing between."""
-        inside = low < zero < high and not self.whole
-        middle = zero if inside else self._rounded(math.sqrt(low * high))
-        return middle if low < middle < high else None
-
-    def _rounded(self, value: float) -> float:
-        return float(round(value)) if self.whole else value
-
-    def given(self, value: float) -> float:
-        """Return the value as a scenario file states it."""
-        return int(value) if self.whole else value
+        return sorted({*ends, *(value for part in tried for value in part)})
 
     def changed(self, plan: Scenario, value: float, runs: int) -> Scenario:
         """Return a plan with another value, the same one if it lacks the device that the input
@@ -129,7 +111,7 @@ class Axis:
             there = name in named_devices(plan)
             factors = {**plan.scale.devices, **({name: value} if there else {})}
             return plan.with_(**{"scale.devices": factors}, runs=runs)
-        return plan.with_(**{self.key: self.given(value)}, runs=runs)
+        return plan.with_(**{self.key: value}, runs=runs)
 
     @property
     def label(self) -> str:
@@ -137,8 +119,8 @@ class Axis:
 
         >>> Axis("scale.devices.l40", 1.0, 0.1, 10.0).label
         'times of l40'
-        >>> Axis("workload.concurrency", 4, 1.0, 40.0, whole=True).label
-        'workload.concurrency (4)'
+        >>> Axis("links.default.jitter_ms", 4.0, 1.0, 40.0).label
+        'links.default.jitter_ms (4)'
         """
         if self.key.startswith(DEVICES):
             return f"times of {self.key.removeprefix(DEVICES)}"
@@ -151,8 +133,7 @@ class BreakEven:
     """The change of the best schedule along an input that is nearest to the stated value.
 
     Attributes:
-        value: the key's value at the change; of a whole number the first at which ``after`` is
-            best. None if one schedule is best in the whole range.
+        value: the key's value at the change; None if one schedule is best in the whole range.
         low: ``before`` is significantly better (95 %) below this value; None if at no value tried.
         high: ``after`` is significantly better above this value; None if at no value tried.
         before, after: the best schedules below and above the value; equal if there is no change.
@@ -173,7 +154,7 @@ class Sensitivity:
 
     Attributes:
         down, up: relative changes of the best plan's goal with 10 % less and 10 % more of the
-            input; None where that is out of the input's range, or the input is a whole number.
+            input; None where that is out of the input's range.
         low, high, fixed: 95 % interval of the larger change, over the paired runs and for this
             input alone, as in ``Interval``.
         break_even: where another schedule becomes the best.
@@ -215,8 +196,7 @@ class Sensitivity:
 
     def as_dict(self) -> dict[str, Any]:
         own = {"key": self.key, "stated": self.axis.stated, "down": self.down, "up": self.up}
-        tried = [self.axis.given(end) for end in (self.axis.low, self.axis.high)]
-        even = {**asdict(self.break_even), "tried": tried}
+        even = {**asdict(self.break_even), "tried": [self.axis.low, self.axis.high]}
         return {**own, "low": self.low, "high": self.high, "break_even": even}
 
 
@@ -310,7 +290,7 @@ def _by_default(key: str, scenario: Scenario) -> Axis | None:
     low, high = stated / REACH, stated * REACH
     if key.startswith("acceptance.") and stated < 1:
         high = 1 - (1 - stated) / REACH  # a share: REACH times fewer misses
-    made = Axis(key, stated, low, high, isinstance(stated, int))
+    made = Axis(key, stated, low, high)
     if key != MISSES:
         return made
 
@@ -340,7 +320,9 @@ def input_of(text: str, scenario: Scenario) -> Axis:
     key, equals, ends = (part.strip() for part in text.partition("="))
     option = f"--break-even {text}"
     if not key or key.split(".")[0] in NOT_INPUTS:
-        raise UserError(f"{option}: needs an input, e.g. scale.latency or workload.concurrency")
+        raise UserError(f"{option}: needs an input, e.g. scale.latency")
+    if isinstance(_number(scenario, key), int):
+        raise UserError(f"{option}: takes whole numbers, which treepipe sweep tries one by one")
     chosen = _by_default(key, scenario) or Axis(key, None, 0.5, 1.0)
     if equals:
         try:
@@ -349,13 +331,7 @@ def input_of(text: str, scenario: Scenario) -> Axis:
             raise UserError(f"{option}: a range looks like {key}=0.5:20") from None
         if not 0 < low < high < math.inf:
             raise UserError(f"{option}: a range goes from a positive number to a larger one")
-        whole = isinstance(_number(scenario, key), int)
-        chosen = replace(chosen, low=low, high=high, whole=whole)
-    if chosen.whole:
-        low, high = float(max(1, math.ceil(chosen.low))), float(math.floor(chosen.high))
         chosen = replace(chosen, low=low, high=high)
-    if not chosen.low < chosen.high:
-        raise UserError(f"{option}: there are no two numbers in this range")
     _check(scenario, chosen, option)
     if chosen.stated is None and not equals:
         raise UserError(
@@ -433,7 +409,7 @@ def side_by_side(searches: Mapping[str, Search[T]], say: Progress, title: str) -
 def _examined(result: SearchResult, own: Axis) -> Search[Sensitivity]:
     """Examine one input."""
     goal, plan, stated = result.goal.name, result.winner.candidate.scenario, own.stated
-    sides = [] if own.whole or stated is None else [stated * (1 - STEP), stated * (1 + STEP)]
+    sides = [] if stated is None else [stated * (1 - STEP), stated * (1 + STEP)]
     inside = [value for value in sides if own.low <= value <= own.high]
     outcomes = yield [own.changed(plan, value, result.runs) for value in inside]
     runs = Runs.of(result.winner.outcome, goal)
@@ -484,7 +460,7 @@ class _Turning:
             seen = [[tuple(g.values[:few]) for g in first[value].values()] for value in values]
             only, matters = self._best[start], any(each != seen[0] for each in seen)
             return BreakEven(None, None, None, only, only, matters)
-        for _ in range(ENOUGH if self._axis.whole else NEARER):
+        for _ in range(NEARER):
             middle = self._between(low, high)
             if middle is None:
                 break
@@ -498,11 +474,10 @@ class _Turning:
         pair = {self._best[low], self._best[high]}
         yield from self._look(dict.fromkeys([*values, *self._tried], pair))
         even = self._crossing(low, high)
-        if not self._axis.whole:  # lines to the ends of far values are rough
-            ends = [end for end in (even.low, even.high) if end is not None]
-            yield from self._look(dict.fromkeys(ends, pair))
-            even = self._crossing(low, high)
-        return even
+        ends = [end for end in (even.low, even.high) if end is not None]
+        # Lines to the ends of far values are rough.
+        yield from self._look(dict.fromkeys(ends, pair))
+        return self._crossing(low, high)
 
     def _runs(
         self, wanted: Mapping[float, Iterable[ScheduleName]], runs: int
@@ -545,9 +520,11 @@ class _Turning:
         """Return a value at which the best schedules of both ends may be equal; None if there is
         none, or an end is near enough."""
         leads = self._leads((low, high), low, high)
-        if not self._axis.whole and min(abs(lead[1]) for lead in leads.values()) < EQUAL:
+        if min(abs(lead[1]) for lead in leads.values()) < EQUAL:
             return None
-        return self._axis.between(low, high, zero_between(low, high, leads, 1))
+        zero = zero_between(low, high, leads, 1)
+        middle = zero if low < zero < high else math.sqrt(low * high)
+        return middle if low < middle < high else None
 
     def _leads(self, values: Iterable[float], low: float, high: float) -> dict[float, Lead]:
         """Return at each value the advantage of the schedule that is the best one at ``low`` over
@@ -571,11 +548,7 @@ class _Turning:
         first = zero_between(*below[-1], leads, 0) if below else None
         last = zero_between(*above[0], leads, 2) if above else None
         value = zero_between(low, high, leads, 1)
-        if self._axis.whole:
-            value = high
-            first = None if first is None else math.floor(first)
-            last = None if last is None else math.ceil(last)
-        return BreakEven(self._axis.given(value), first, last, self._best[low], self._best[high])
+        return BreakEven(value, first, last, self._best[low], self._best[high])
 
 
 def zero_between(a: float, b: float, leads: Mapping[float, Lead], which: int) -> float:

@@ -105,13 +105,13 @@ def edges(request: RequestTrace) -> list[tuple[float, float, Why]]:
     times = [time for time, _ in request.emitted]
     steps = [sum(map(bool, each.committed_per_step)) for each in request.rounds]
     firsts = set(itertools.accumulate([0, *steps])) if len(times) - 1 > len(steps) else set[int]()
-    found: list[tuple[float, float, Why]] = [
+    edges: list[tuple[float, float, Why]] = [
         (begin, end, "refill" if number in firsts else "work")
         for number, (begin, end) in enumerate(itertools.pairwise(times))
     ]
     if times and request.finished_ms > times[-1]:
-        found.append((times[-1], request.finished_ms, "work"))
-    return found
+        edges.append((times[-1], request.finished_ms, "work"))
+    return edges
 
 
 def _shares(parts: Iterable[PathPart], key: Callable[[PathPart], Place]) -> dict[Place, float]:

@@ -112,22 +112,22 @@ class Estimates:
     @property
     def warnings(self) -> list[str]:
         """Sentences on what makes the intervals doubtful."""
-        found = []
+        sentences = []
         if not self.settled:
-            found.append(UNSETTLED)
+            sentences.append(UNSETTLED)
         if self.timeless:
-            found.append(
+            sentences.append(
                 f"no time passes (all times are 0), so these have no value: "
                 f"{', '.join(self.timeless)}"
             )
         intervals = {} if self.over is None else self.intervals[0]
         if not self.exact and (few := self._too_few):
-            found.append(f"{few} runs tell no interval; it takes {FEWEST} or more (--runs)")
+            sentences.append(f"{few} runs tell no interval; it takes {FEWEST} or more (--runs)")
             intervals = {}
         rough = [name for name, each in intervals.items() if _is_rough(each, self.metrics[name])]
         if rough:
             others = f" and {len(rough) - 1} others" if rough[1:] else ""
-            found.append(
+            sentences.append(
                 f"{self.over} are so few or so unlike that the interval of {rough[0]}{others} is a "
                 f"rough one; more runs (--runs) or requests (workload.requests) narrow it"
             )
@@ -138,11 +138,11 @@ class Estimates:
                 if stays_correlated(values) and not _is_negligible(intervals[name])
             ]
             if names:
-                found.append(
+                sentences.append(
                     f"successive batches of the run are correlated, so intervals were widened "
                     f"({', '.join(names)}); more requests or several runs (--runs) are safer"
                 )
-        return found
+        return sentences
 
     @property
     def _too_few(self) -> int:
@@ -200,10 +200,11 @@ def observe(
     lacking = set[str]().union(*map(timeless, answered))
     figures = {
         of: [of(requests) for each in windows for requests in each.requests]
-        for of in {asked.figures for asked in PERCENTILES.values()}
+        for of in {percentile.figures for percentile in PERCENTILES.values()}
     }
-    for name, asked in PERCENTILES.items():
-        percentiles = _percentiles(asked, figures[asked.figures], of_batches=len(traces) == 1)
+    for name, percentile in PERCENTILES.items():
+        groups = figures[percentile.figures]
+        percentiles = _percentiles(percentile, groups, of_batches=len(traces) == 1)
         if len(percentiles):
             metrics[name] = percentiles
     whole = windows if count == 1 or len(traces) > 1 else [Windows.of(traces[0], 1, warmup)]
@@ -226,7 +227,7 @@ def target_intervals(traces: Sequence[Trace], warmup: int) -> dict[str, dict[str
     """Return intervals of each target (pipeline) by name, where there are several; ``warmup``
     requests of all targets together are left out of each run."""
     counted = [sorted(trace.requests, key=lambda r: r.session)[warmup:] for trace in traces]
-    found = {}
+    by_target = {}
     for target in sorted({request.pipeline for each in counted for request in each}):
         own = [
             Trace(
@@ -238,10 +239,10 @@ def target_intervals(traces: Sequence[Trace], warmup: int) -> dict[str, dict[str
             for trace, each in zip(traces, counted, strict=True)
         ]
         intervals, _ = observe(own, 0).intervals
-        found[f"pipeline{target}"] = {
+        by_target[f"pipeline{target}"] = {
             name: intervals[name] for name in PER_TARGET if name in intervals
         }
-    return found if len(found) > 1 else {}
+    return by_target if len(by_target) > 1 else {}
 
 
 def find_warmup(traces: Sequence[Trace]) -> tuple[int, bool]:
@@ -309,19 +310,19 @@ def _latency_per_token(trace: Trace) -> Floats:
 
 def _observations(parts: Sequence[Mapping[str, Ratio]]) -> dict[str, Floats]:
     """Return linearized ratios over all runs' windows; one value if only one window has any."""
-    found = {}
+    observations = {}
     for name in dict.fromkeys(name for part in parts for name in part):
         ratios = [part[name] for part in parts if name in part]
         if len(ratios) == 1 and len(ratios[0][0]) == 1:
-            found[name] = ratios[0][0] / ratios[0][1]
+            observations[name] = ratios[0][0] / ratios[0][1]
             continue
         above, below = (np.concatenate(column) for column in zip(*ratios, strict=True))
         values = ratio_observations(above, below)
-        found[name] = values if np.count_nonzero(below) > 1 else np.array([values.mean()])
-    return found
+        observations[name] = values if np.count_nonzero(below) > 1 else np.array([values.mean()])
+    return observations
 
 
-def _percentiles(asked: Percentile, found: list[Floats], *, of_batches: bool) -> Floats:
+def _percentiles(percentile: Percentile, groups: list[Floats], *, of_batches: bool) -> Floats:
     """Return a percentile's observations, per run or per batch, of its figures in each; empty where
     there are too few figures.
 
@@ -330,24 +331,24 @@ def _percentiles(asked: Percentile, found: list[Floats], *, of_batches: bool) ->
     Asmussen and Glynn, Stochastic Simulation (2007), section III.5). Runs have few requests, so
     percentiles of requests' figures are shifted in the same way, to that of all runs together.
     """
-    given = [each for each in found if len(each)]
-    if sum(map(len, given)) < asked.least:
+    given = [each for each in groups if len(each)]
+    if sum(map(len, given)) < percentile.least:
         return np.array([])
 
     def own(figures: Sequence[Floats]) -> Floats:
-        return np.array([np.percentile(each, asked.share) for each in figures])
+        return np.array([np.percentile(each, percentile.share) for each in figures])
 
-    if not of_batches and not asked.of_requests:
+    if not of_batches and not percentile.of_requests:
         return own(given)
-    whole = float(np.percentile(np.concatenate(given), asked.share))
-    if len(found) == 1:
+    whole = float(np.percentile(np.concatenate(given), percentile.share))
+    if len(groups) == 1:
         return np.array([whole])
     if of_batches:
-        least = asked.least if asked.of_requests else LEAST_GAPS
-        if min(map(len, found)) < least and len(found) >= 2 * LEAST_BATCHES:
-            found = [np.concatenate(pair) for pair in zip(found[::2], found[1::2], strict=True)]
-        if min(map(len, found)) < least:
+        least = percentile.least if percentile.of_requests else LEAST_GAPS
+        if min(map(len, groups)) < least and len(groups) >= 2 * LEAST_BATCHES:
+            groups = [np.concatenate(pair) for pair in zip(groups[::2], groups[1::2], strict=True)]
+        if min(map(len, groups)) < least:
             return np.array([whole])
-        given = found
+        given = groups
     values = own(given)
     return np.asarray(values - values.mean() + whole)

@@ -45,12 +45,12 @@ def overload_warnings(
     scenario: Scenario, deployment: Deployment, traces: Sequence[Trace]
 ) -> list[str]:
     """Return a warning if requests arrive faster than they are served; empty otherwise."""
-    found = bottleneck(scenario, deployment, traces)
-    if found is None or found.load < 1:
+    busiest = bottleneck(scenario, deployment, traces)
+    if busiest is None or busiest.load < 1:
         return []
     what = (
-        f"load {found.load:.3g} at {found.at} ({found.rate_s:.3g} requests/s, "
-        f"{found.work_ms / 1e3:.3g} s of work each): {OVERLOADED}"
+        f"load {busiest.load:.3g} at {busiest.at} ({busiest.rate_s:.3g} requests/s, "
+        f"{busiest.work_ms / 1e3:.3g} s of work each): {OVERLOADED}"
     )
     if deployment.service.admission is None:
         return [f"{what}, so waiting times grow with the length of the run (workload.arrivals)"]
@@ -86,10 +86,10 @@ def _arrival_rate_s(scenario: Scenario, deployment: Deployment) -> float | None:
         return scenario.workload.arrivals.rate_per_s
     if scenario.workload.trace is None:
         return None
-    asked = deployment.requests
-    times = [each.arrival_ms or 0.0 for each in asked if each.after is None]
+    requests = deployment.requests
+    times = [each.arrival_ms or 0.0 for each in requests if each.after is None]
     gaps, span_ms = len(times) - 1, times[-1] - times[0]
-    turns = len(asked) / len(times)
+    turns = len(requests) / len(times)
     return 1e3 * turns * gaps / span_ms if gaps >= LEAST_GAPS and span_ms else None
 
 

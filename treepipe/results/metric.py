@@ -37,13 +37,13 @@ class Windows:
         requests: per window, the requests that have a token.
         edges: [windows + 1] times (ms) at which they begin and end.
         whole: whether they start at the run's very beginning.
-        asked: per window, all requests.
+        all_requests: per window, also those without a token.
     """
 
     requests: tuple[tuple[RequestTrace, ...], ...]
     edges: Floats
     whole: bool
-    asked: tuple[tuple[RequestTrace, ...], ...]
+    all_requests: tuple[tuple[RequestTrace, ...], ...]
 
     @classmethod
     def of(cls, trace: Trace, count: int = 1, warmup: int = 0) -> Windows:
@@ -58,9 +58,9 @@ class Windows:
         edges = np.array([finished[first - 1] for first in firsts if first], float)
         if not warmup:
             edges = np.insert(edges, 0, min(request.started_ms for request in requests))
-        asked = tuple(tuple(requests[a:b]) for a, b in itertools.pairwise(firsts))
-        served = tuple(tuple(each for each in group if each.emitted) for group in asked)
-        return cls(served, edges, not warmup, asked)
+        groups = tuple(tuple(requests[a:b]) for a, b in itertools.pairwise(firsts))
+        served = tuple(tuple(each for each in group if each.emitted) for group in groups)
+        return cls(served, edges, not warmup, groups)
 
     @property
     def answered(self) -> bool:
@@ -73,7 +73,7 @@ class Sums:
 
     Attributes:
         time_ms, time_s: length of the windows.
-        asked, answered: requests, and those that have a token.
+        all_requests, answered: requests, and those that have a token.
         new_tokens, decoding_ms: counts after the first token of each request, which belongs to
             prefill; zero time where no request has a second one.
         emitted: tokens emitted in the time of a window.
@@ -90,7 +90,7 @@ class Sums:
         self.trace, self.windows = trace, windows
         self.time_ms: Floats = np.diff(windows.edges, axis=0)
         self.time_s = self.time_ms / 1e3
-        self.asked = np.array([len(each) for each in windows.asked], float)
+        self.all_requests = np.array([len(each) for each in windows.all_requests], float)
         self.answered = self.over_requests(lambda request: 1)
         self.new_tokens = self.over_requests(lambda request: len(request.tokens) - 1)
         decoding = self.over_requests(lambda request: request.finished_ms - request.first_token_ms)

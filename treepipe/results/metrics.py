@@ -79,7 +79,7 @@ def _kept_per(whole: Callable[[Sums], Floats]) -> Callable[[Sums], Ratio | None]
         slo = run.trace.slo
         if slo is None:
             return None
-        kept = [sum(map(slo.kept, each)) for each in run.windows.asked]
+        kept = [sum(map(slo.kept, each)) for each in run.windows.all_requests]
         return np.array(kept, float), whole(run)
 
     return ratio
@@ -99,11 +99,11 @@ def _times(name: str, time_ms: Callable[[RequestTrace], float]) -> list[Metric]:
 
 
 def _with_percentiles(mean: Metric, *percentiles: Percentile) -> list[Metric]:
-    found = [mean]
+    metrics = [mean]
     for each in percentiles:
         name, words = f"p{each.share}_{mean.name}", f"{each.share}th percentile of {mean.in_words}"
-        found.append(Metric(name, mean.unit, None, mean.better, words, percentile=each))
-    return found
+        metrics.append(Metric(name, mean.unit, None, mean.better, words, percentile=each))
+    return metrics
 
 
 _TABLE = (
@@ -125,7 +125,12 @@ _TABLE = (
     *_times("request_latency_ms", lambda request: request.finished_ms - request.started_ms),
     Metric("goodput_requests_s", "requests/s", _kept_per(lambda r: r.time_s), "more", "goodput"),
     Metric(
-        "slo_attainment", "1", _kept_per(lambda r: r.asked), "more", "share of promises kept", SHARE
+        "slo_attainment",
+        "1",
+        _kept_per(lambda r: r.all_requests),
+        "more",
+        "share of promises kept",
+        SHARE,
     ),
     Metric("tokens_per_round", "tokens", lambda r: (r.committed, r.rounds), range=Range(1.0)),
     Metric("tokens_per_step", "tokens", lambda r: (r.committed, r.steps)),
@@ -239,8 +244,8 @@ def utilization_ratios(run: Sums) -> dict[str, Ratio]:
     lengths = run.time_ms
     if not lengths.sum():
         return {}
-    found = {name: (busy, lengths) for name, busy in run.busy_ms.items()}
+    shares = {name: (busy, lengths) for name, busy in run.busy_ms.items()}
     for machine in run.trace.machines:
         if len(machine.roles) > 1:
-            found[machine.name] = run.busy_together_ms(machine), lengths * machine.capacity
-    return found
+            shares[machine.name] = run.busy_together_ms(machine), lengths * machine.capacity
+    return shares

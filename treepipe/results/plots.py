@@ -18,20 +18,15 @@ from treepipe.files.outputs import write_file
 from treepipe.results.statistics import Interval
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
-SKY, AMBER, YELLOW = "#56b4e9", "#e69f00", "#f0e442"
+SKY, AMBER = "#56b4e9", "#e69f00"
 BLACK, GREY, SILVER, IDLE, MIST = "#222222", "#777777", "#dddddd", "#ebebeb", "#f2f2f2"
 """Colours of text and marks, of lighter lines, of grids, and of backgrounds."""
-PALE, DEEP, BROWN = "#a9cde4", "#00395a", "#8c6d31"
-"""Lighter and darker blue, and brown, for three steps of one thing."""
 PAPER, DIM, NIGHT, DUSK = "#ffffff", "#5c5c5c", "#17191c", "#26292e"
 """Colours of reports' pages: background and captions, and the same two in dark mode."""
 PAGE = ["BLACK", "GREY", "SILVER", "IDLE", "MIST", "BLUE", "SKY", "PAPER", "DIM", "NIGHT", "DUSK"]
 """Names of the colours of reports' pages."""
-MARKS = {BLUE: "o", ORANGE: "s", GREEN: "^", PURPLE: "D", SKY: "v", AMBER: "P", GREY: "X",
-         PALE: "d", DEEP: "p"}  # fmt: skip
+MARKS = {BLUE: "o", ORANGE: "s", GREEN: "^", PURPLE: "D", SKY: "v", AMBER: "P", GREY: "X"}
 """The mark of each colour on a line: some colours look alike in grey."""
-HATCHED: dict[str, Any] = {"hatch": "///", "edgecolor": "white", "lw": 0}
-"""Style of the second of two kinds of bars, which are similar in grey."""
 CIRCLE = {"color": ORANGE, "marker": "o", "ls": "none", "ms": 7, "mec": "white"}
 """Style of single values beside a line."""
 LEGEND: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "framealpha": 1.0}

@@ -66,37 +66,8 @@ class Recording:
             return cls(requests, bool(content.get("complete", True)))
 
 
-RIGHT, WRONG = 2, 1
-"""Tokens of a synthetic text: the target's, and a wrong one of the draft."""
-
-
-def chain_recording(
-    requests: Sequence[Sequence[tuple[int, int]]], prompts: Sequence[int]
-) -> Recording:
-    """Make a recording of chain steps, whose replay by ``chain`` drafts and accepts the same
-    numbers.
-
-    Drafted tokens that were not accepted become wrong ones. A draft that ended before the longest
-    one has no candidate at its end, which is an answer, too.
-
-    Args:
-        requests: (drafted, accepted) tokens of successive steps, after the prompt's first token.
-        prompts: tokens of each request's prompt.
-    """
-    longest = max((drafted for steps in requests for drafted, _ in steps), default=0)
-    made = Recording()
-    for session, (steps, prompt) in enumerate(zip(requests, prompts, strict=True), start=1):
-        request = made.requests[session] = RecordedRequest(prompt)
-        read = prompt + 1
-        for drafted, accepted in steps:
-            for place in range(drafted + (drafted < longest)):
-                on_text = min(place, accepted)
-                path, token = (WRONG,) * (place - on_text), RIGHT if place < accepted else WRONG
-                likely = 0.0 if place < drafted else -inf
-                request.answers.append(Answer(read + on_text, path, (token,), (likely,)))
-            read += accepted + 1
-        request.text = (RIGHT,) * (read - prompt)
-    return made
+NO_TOKEN = 1
+"""Token of an answer without candidates."""
 
 
 class Recorder:
@@ -143,5 +114,5 @@ def _answer(
     if len(tokens) != len(log_probs):
         raise ValueError(f"an answer has {len(tokens)} tokens and {len(log_probs)} log_probs")
     if not tokens:
-        tokens, log_probs = (WRONG,), (-inf,)
+        tokens, log_probs = (NO_TOKEN,), (-inf,)
     return Answer(read, tuple(path), tuple(tokens), tuple(log_probs))

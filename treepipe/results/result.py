@@ -140,8 +140,10 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of the result file, ready for ``json.dumps``."""
-        told = self.targets.items()
-        targets = {t: {name: each.to_json() for name, each in own.items()} for t, own in told}
+        targets = {
+            target: {name: each.to_json() for name, each in metrics.items()}
+            for target, metrics in self.targets.items()
+        }
         content: dict[str, Any] = {
             "schema": SCHEMA,
             "source": self.source,
@@ -173,14 +175,14 @@ class Result:
     @property
     def title(self) -> str:
         """The scenario's name, with the schedule's where that says something else."""
-        told = not self.schedule or self.schedule in re.findall(r"\w+", self.scenario)
-        return self.scenario if told else f"{self.scenario}, schedule {self.schedule}"
+        named = not self.schedule or self.schedule in re.findall(r"\w+", self.scenario)
+        return self.scenario if named else f"{self.scenario}, schedule {self.schedule}"
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """Metrics, then utilizations, as rows of a table."""
-        found = [{"name": name, **metric.to_json()} for name, metric in self.metrics.items()]
-        return found + [
+        rows = [{"name": name, **metric.to_json()} for name, metric in self.metrics.items()]
+        return rows + [
             {"name": f"utilization {device}", **share.as_dict(), "unit": "1"}
             for device, share in self.utilization.items()
         ]
@@ -363,14 +365,14 @@ def result_tables(result: Result) -> list[Sheet]:
 def result_sentences(result: Result) -> list[str]:
     """Return what is said below a result's tables: what a figure means that may surprise, warnings,
     and what binds."""
-    found = [] if result.lossless else [NOT_LOSSLESS]
+    sentences = [] if result.lossless else [NOT_LOSSLESS]
     if (half := result.metrics.get(HALF)) is not None and not half.mean:
-        found.append(
+        sentences.append(
             f"{HALF.removesuffix('_ms')} is 0: most tokens come together with the one before, from "
             f"one verification"
         )
-    found += [f"warning: {warning}" for warning in result.warnings]
-    return found + ([] if result.critical_path is None else result.critical_path.sentences)
+    sentences += [f"warning: {warning}" for warning in result.warnings]
+    return sentences + ([] if result.critical_path is None else result.critical_path.sentences)
 
 
 def basis(result: Result) -> str:

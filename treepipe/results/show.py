@@ -14,9 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from treepipe.progress import Progress
-from treepipe.results.sheet import Sheet, figures, words
+from treepipe.results.sheet import Sheet
 from treepipe.results.units import taken_as_exact
-from treepipe.results.where import NAMES, Shares
 
 if TYPE_CHECKING:  # progress is shown before any result is loaded
     from treepipe.results.result import Result
@@ -162,13 +161,13 @@ def print_result(result: Result, shown: Console) -> None:
         shown.print(sentence, highlight=False)
 
 
-def print_versus(found: Comparison, shown: Console) -> None:
+def print_versus(comparison: Comparison, shown: Console) -> None:
     """Print what is taken as exact, a comparison's table and warnings."""
     from treepipe.results.versus import versus_table, versus_warnings
 
-    print_taken_as_exact([*found.a.taken_as_exact, *found.b.taken_as_exact], shown)
-    print_sheet(shown, versus_table(found))
-    for sentence in versus_warnings(found):
+    print_taken_as_exact([*comparison.a.taken_as_exact, *comparison.b.taken_as_exact], shown)
+    print_sheet(shown, versus_table(comparison))
+    for sentence in versus_warnings(comparison):
         shown.print(sentence, highlight=False)
 
 
@@ -176,13 +175,3 @@ def print_taken_as_exact(inputs: Iterable[str], shown: Console) -> None:
     """Name inputs whose uncertainty nothing states, before any figure that rests on them."""
     for sentence in taken_as_exact(inputs):
         shown.print(sentence, highlight=False)
-
-
-def shares_table(found: Shares) -> Sheet:
-    """Make a table with a row per activity and a column per worker."""
-    sheet = Sheet("where time goes, % of wall time", [*words(""), *figures(*found)])
-    for kind, label in NAMES.items():
-        parts = [each.get(kind, 0.0) for each in found.values()]
-        if any(parts):
-            sheet.add(label, *(f"{100 * part:.1f}" for part in parts))
-    return sheet

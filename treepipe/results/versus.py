@@ -243,29 +243,29 @@ def _missing(first: Estimates, second: Estimates) -> list[str]:
 # --- as a table and sentences ---------------------------------------------------------------------
 
 
-def versus_table(found: Comparison) -> Sheet:
+def versus_table(comparison: Comparison) -> Sheet:
     """Make a table of every figure of both scenarios, and the difference."""
     columns = [*words("metric"), *figures("A", "B", "B - A", "95 % interval"), *words("unit")]
     columns += figures("relative", "paired off")
-    title = f"A: {found.a.title}, B: {found.b.title} (simulation, {basis(found.a)})"
+    title = f"A: {comparison.a.title}, B: {comparison.b.title} (simulation, {basis(comparison.a)})"
     sheet = Sheet(title, columns)
-    for name in units.means_first(found.differences):
-        each = found.differences[name]
+    for name in units.means_first(comparison.differences):
+        each = comparison.differences[name]
         scale = units.Scale.of(each.unit or "", each.a, each.b)
         sheet.add(scale.name(name), *_difference_cells(each, scale))
-    for device, each in found.utilization_differences.items():
+    for device, each in comparison.utilization_differences.items():
         sheet.add(f"utilization {device}", *_difference_cells(each, units.SHARE))
     return sheet
 
 
-def versus_warnings(found: Comparison) -> list[str]:
+def versus_warnings(comparison: Comparison) -> list[str]:
     """Return the warnings of each side, and of both together."""
     sentences = []
-    for label, side in (("A", found.a), ("B", found.b)):
+    for label, side in (("A", comparison.a), ("B", comparison.b)):
         if not side.lossless:
             sentences.append(f"{label} is {NOT_LOSSLESS}")
         sentences += [f"warning, {label}: {warning}" for warning in side.warnings]
-    return sentences + [f"warning: {warning}" for warning in found.warnings]
+    return sentences + [f"warning: {warning}" for warning in comparison.warnings]
 
 
 def _difference_cells(each: Difference, scale: units.Scale) -> tuple[str, ...]:

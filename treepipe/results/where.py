@@ -8,9 +8,9 @@ Other runs have spans of everything, and time outside all spans is unnamed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TypeAlias
 
+from treepipe.results.sheet import Sheet, figures, words
 from treepipe.results.trace import BUSY, Trace
 
 Shares: TypeAlias = Mapping[str, Mapping[str, float]]
@@ -35,7 +35,7 @@ NAMES: Mapping[str, str] = {
     IDLE_NAME: "idle",
     UNNAMED: "unnamed",
 }
-"""Activities of a worker in words, in the order of tables and pictures."""
+"""Activities of a worker in words, in the order of tables."""
 
 
 def shares(traces: Sequence[Trace]) -> Shares:
@@ -60,10 +60,11 @@ def shares(traces: Sequence[Trace]) -> Shares:
     }
 
 
-def picture_beside(plot: Path) -> Path:
-    """Name the file of the stacked bars for a run's timeline in ``plot``.
-
-    >>> picture_beside(Path("out/run.png")).name
-    'run-where-time-goes.png'
-    """
-    return plot.with_name(f"{plot.stem}-where-time-goes{plot.suffix}")
+def shares_table(shares: Shares) -> Sheet:
+    """Make a table with a row per activity and a column per worker."""
+    sheet = Sheet("where time goes, % of wall time", [*words(""), *figures(*shares)])
+    for kind, label in NAMES.items():
+        parts = [each.get(kind, 0.0) for each in shares.values()]
+        if any(parts):
+            sheet.add(label, *(f"{100 * part:.1f}" for part in parts))
+    return sheet

@@ -157,13 +157,13 @@ class Sweep:
         data = read_toml(path)
         for setting in settings:
             override_key(data, setting)
-        found = cls.of(data, path)
+        sweep = cls.of(data, path)
         for setting in settings:
             key = setting.partition("=")[0].strip()
-            for varied in found.section.keys:
+            for varied in sweep.section.keys:
                 if f"{varied}.".startswith(f"{key}.") or key.startswith(f"{varied}."):
                     raise UserError(f"setting {setting!r}: the sweep varies {varied} itself")
-        return found
+        return sweep
 
     @classmethod
     def of(cls, content: Mapping[str, Any], path: Path | str = Path("sweep")) -> Sweep:
@@ -177,7 +177,7 @@ class Sweep:
         if "sweep" not in base:
             raise UserError(f"{path}: has no table [sweep], which says what is varied")
         whole = validated(_Whole, {"sweep": base.pop("sweep")}, path)
-        found = cls(path, base, whole.sweep)
+        sweep = cls(path, base, whole.sweep)
         factors = {f"grid.{key}": len(values) for key, values in whole.sweep.grid.items()}
         factors["samples"] = whole.sweep.samples or 1
         if (size := math.prod(factors.values())) > MOST_SCENARIOS:
@@ -187,8 +187,8 @@ class Sweep:
                 f"has at most {MOST_SCENARIOS:,}; give fewer, first of sweep.{key}, which has "
                 f"{factors[key]:,}"
             )
-        _ = found.first  # refuses now, not after hours
-        return found
+        _ = sweep.first  # refuses now, not after hours
+        return sweep
 
     def __len__(self) -> int:
         return self._combinations * (self.section.samples or 1)
@@ -328,8 +328,8 @@ class SweepResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of the file ``treepipe.sweep/1``."""
-        told = {"rows": self.rows, "refused": self.refused, "reasons": dict(self.reasons)}
-        return {**self.manifest, "simulated": self.simulated, **told}
+        counts = {"rows": self.rows, "refused": self.refused, "reasons": dict(self.reasons)}
+        return {**self.manifest, "simulated": self.simulated, **counts}
 
 
 def _opened(out: Path, sweep: Sweep, *, force: bool) -> SweepResult:
@@ -338,23 +338,23 @@ def _opened(out: Path, sweep: Sweep, *, force: bool) -> SweepResult:
     Raises ``UserError``: it holds something else.
     """
     claim_results(out, MANIFEST, "sweep")
-    found = SweepResult(out, sweep, _manifest(sweep))
-    there = read_json(out / MANIFEST) if (out / MANIFEST).exists() else found.manifest
+    swept = SweepResult(out, sweep, _manifest(sweep))
+    there = read_json(out / MANIFEST) if (out / MANIFEST).exists() else swept.manifest
     fault = "this sweep by another treepipe, or with other profiles or files"
-    if there.get("sweep") != found.manifest["sweep"]:
+    if there.get("sweep") != swept.manifest["sweep"]:
         fault = "another sweep"
-    elif there.get("inputs") == found.manifest["inputs"]:
+    elif there.get("inputs") == swept.manifest["inputs"]:
         fault = ""
     if fault and not force:
         raise UserError(
             f"--out {out}: holds results of {fault}; name another folder, or throw them away with "
             f"--force"
         )
-    for file in found.files if fault else ():
+    for file in swept.files if fault else ():
         file.unlink()
     if fault or not (out / MANIFEST).exists():
-        write_file(out / MANIFEST, json.dumps(found.manifest, indent=2) + "\n", "--out")
-    return found
+        write_file(out / MANIFEST, json.dumps(swept.manifest, indent=2) + "\n", "--out")
+    return swept
 
 
 def _manifest(sweep: Sweep) -> dict[str, Any]:
@@ -389,8 +389,8 @@ def carry_out(
         RunError: a file could not be written, or a cluster failed.
     """
     need_parquet()
-    found = _opened(out, sweep, force=force)
-    missing = {file: own for file, own in found.batches.items() if not file.exists()}
+    swept = _opened(out, sweep, force=force)
+    missing = {file: own for file, own in swept.batches.items() if not file.exists()}
     simulated = sum(map(len, missing.values()))
     say(f"{simulated} scenarios", simulated)
     varied = {**sweep.section.grid, **sweep.hypercube}
@@ -402,10 +402,10 @@ def carry_out(
     for file, data in run_jobs(jobs, ordered=False, together=1):
         write_file(file, data, "--out")
         say("", len(missing[file]))
-    errors = found.table(["error"])["error"].to_pylist()
+    errors = swept.table(["error"])["error"].to_pylist()
     reasons = Counter(each for each in errors if each is not None)
-    told = simulated, len(errors), dict(reasons.most_common())
-    return SweepResult(out, sweep, found.manifest, *told)
+    counts = simulated, len(errors), dict(reasons.most_common())
+    return SweepResult(out, sweep, swept.manifest, *counts)
 
 
 def _kind(values: Sequence[Any]) -> str:
@@ -476,19 +476,19 @@ def batch_rows(
     A metric is that of one run, as ``treepipe simulate`` computes it, without the warm-up of all
     runs. The row of a refused scenario has no number of a replication.
     """
-    found, scenarios = dict[int, list[dict[str, Any]]](), dict[int, Scenario]()
+    rows, scenarios = dict[int, list[dict[str, Any]]](), dict[int, Scenario]()
     for number, each in enumerate(changes):
         try:
             scenarios[number] = Scenario.of(changed(base, each, path), path)
         except UserError as error:
-            found[number] = _refused(error, path)
+            rows[number] = _refused(error, path)
     numbers = [*scenarios]
     for group in alike([*scenarios.values()]):
         members = [numbers[each] for each in group]
         predicted = predict_alike([scenarios[number] for number in members])
         for number, traces in zip(members, predicted, strict=True):
-            found[number] = _scenario_rows(scenarios[number], traces)
-    return [found[number] for number in range(len(changes))]
+            rows[number] = _scenario_rows(scenarios[number], traces)
+    return [rows[number] for number in range(len(changes))]
 
 
 def _scenario_rows(
@@ -511,15 +511,15 @@ def _refused(error: Exception, path: Path) -> list[dict[str, Any]]:
 
 def _row(trace: Trace, warmup: int) -> dict[str, Any]:
     """Make the row of one replication."""
-    figures, told = None, trace.warnings
+    figures, warnings = None, trace.warnings
     if trace.figures is not None and not warmup:
         figures = trace.figures()
     if figures is None:
-        found = observe([trace], warmup, batches=1)
-        told = told + found.warnings
-        figures = _single(found.metrics), _single(found.utilization)
+        estimates = observe([trace], warmup, batches=1)
+        warnings = warnings + estimates.warnings
+        figures = _single(estimates.metrics), _single(estimates.utilization)
     metrics, shares = figures
-    return {**metrics, "utilization": sorted(shares.items()), "warnings": sorted({*told})}
+    return {**metrics, "utilization": sorted(shares.items()), "warnings": sorted({*warnings})}
 
 
 def _single(values: Mapping[str, Floats]) -> dict[str, float]:

@@ -15,9 +15,15 @@ needs the extra ``check`` (hypothesis).
 
 from __future__ import annotations
 
-from treepipe.testing.checking import Counterexample, LawOutcome, check, check_executor, replay
+from treepipe.testing.checking import (
+    Counterexample,
+    LawOutcome,
+    check,
+    check_executor,
+    laws,
+    replay,
+)
 from treepipe.testing.law import LAWS, Law, LawBroken
-from treepipe.testing.pytest_laws import laws
 from treepipe.testing.story import Story
 from treepipe.testing.tree_executor import TREE_LAWS, TreeExecutor
 

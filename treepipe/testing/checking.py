@@ -1,24 +1,83 @@
-"""Trying laws on a subject (a system, or an executor of trees): trials, and each law's outcome."""
+"""Trying laws on a subject (a system, or an executor of trees): trials, and each law's outcome.
+
+A subject is found by name or in a Python file; ``laws`` makes one pytest test per law of a system.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from treepipe.core.errors import UserError
+from treepipe.core.registry import load_file
+from treepipe.core.schedules import REGISTRY, systems
 from treepipe.core.system import System
-from treepipe.testing.case import Trial, TrialCase
+from treepipe.extras import need_executor
+from treepipe.testing.case import Size, Trial, TrialCase, shrunk
 from treepipe.testing.law import LAWS, PROTOCOL, Law, LawBroken
-from treepipe.testing.shrinking import Size, shrunk
 from treepipe.testing.story import Story
-from treepipe.testing.subjects import found_executor, found_system
 from treepipe.testing.tree_executor import TREE_LAWS, TREE_TRIALS, TreeExecutor
 from treepipe.testing.trials import TRIALS
+
+_LOADED: dict[str, dict[str, System]] = {}
+"""Records by name, by file: its code runs once."""
+
+
+def found_system(system: str | System) -> System:
+    """Return the record of a system that is named: in the table, or as FILE.py or FILE.py:NAME.
+
+    Raises:
+        UserError: there is none, or the file cannot be loaded.
+    """
+    if isinstance(system, System):
+        return system
+    file, _, name = system.partition(":")
+    if not file.endswith(".py"):
+        if system not in systems():
+            raise UserError(f"there is no system {system!r}; there are {', '.join(systems())}")
+        return systems()[system]
+    if file not in _LOADED:
+        _LOADED[file] = {record.name: record for record in REGISTRY.of_file(Path(file))}
+    found = _LOADED[file]
+    if not name and len(found) > 1:
+        raise UserError(f"{file} has {', '.join(found)}: name one, as {file}:{next(iter(found))}")
+    if name and name not in found:
+        raise UserError(f"{file} has no system {name!r}; it has {', '.join(found)}")
+    return found[name or next(iter(found))]
+
+
+def found_executor(executor: str | TreeExecutor) -> TreeExecutor:
+    """Return an executor: an adapter of ``adapters.py`` by name, or FILE.py:FUNCTION's result.
+
+    Raises:
+        UserError: there is none, the file cannot be loaded, or the function fails.
+    """
+    if not isinstance(executor, str):
+        return executor
+    file, _, name = executor.partition(":")
+    if not file.endswith(".py"):
+        need_executor("an executor of this project")
+        from treepipe.testing.adapters import ADAPTERS, adapted
+
+        if executor not in ADAPTERS:
+            known = ", ".join(ADAPTERS)
+            raise UserError(f"there is no executor {executor!r}; there are {known} and FILE.py")
+        return adapted(executor)
+    make: Any = getattr(load_file(Path(file)), name, None) if name else None
+    if not callable(make):
+        raise UserError(f"{executor}: name a function of the file that returns one: {file}:make")
+    try:
+        made: TreeExecutor = make()
+    except Exception as error:  # any fault of somebody's code
+        raise UserError(f"{executor}: {type(error).__name__}: {error}") from error
+    return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,3 +332,48 @@ def replay(
         return _played(found_executor(executor), TREE_TRIALS[trial], values)
     system: Any = subject
     return _played(found_system(system), TRIALS[trial], values)
+
+
+Test = Callable[[str], None]
+
+
+@cache
+def _tried(system: System, trial: str, examples: int | None, start: int) -> Tried:
+    """Try a trial once for all its laws."""
+    return run_trial(system, TRIALS[trial], examples, start)
+
+
+def laws(
+    system: str | System, *, examples: int | None = None, start: int = 0
+) -> Callable[[Any], Test]:
+    """Make of the decorated function one test per law of a system; its body is not run.
+
+    A law fails with its counterexample. Laws of one trial share its cases, so that one that breaks
+    hides the others of its trial, which then are skipped.
+
+    Args:
+        system: its record, or a name as ``check`` takes it.
+        examples: number of cases per trial; None: as many as each trial states.
+        start: seed of the cases.
+    """
+    import pytest
+
+    chosen = found_system(system)
+
+    def test(law: str) -> None:
+        trial = TRIALS[LAWS[law].trial]
+        if not trial.applies(chosen):
+            pytest.skip(trial.unless)
+        broken = _tried(chosen, trial.name, examples, start).broken
+        if broken is None:
+            return
+        if broken.law == law or LAWS[broken.law].trial != trial.name:
+            pytest.fail(broken.text(), pytrace=False)
+        pytest.skip(f"{broken.law} broke first")
+
+    def decorate(function: Any) -> Test:
+        test.__name__, test.__doc__ = function.__name__, function.__doc__
+        test.__module__, test.__qualname__ = function.__module__, function.__qualname__
+        return pytest.mark.parametrize("law", list(LAWS))(test)
+
+    return decorate

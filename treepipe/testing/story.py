@@ -1,6 +1,6 @@
 """The story of one case: what each schedule was told and answered, and which message came when.
 
-In words, and as the token tree where the story ends; ``picture.py`` draws it.
+In words, and as the token tree where the story ends.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Validation: predict, run, and compare; the demonstration and the standard grid's cells."""
+"""Validation: predict, run, and compare; the demonstration."""

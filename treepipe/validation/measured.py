@@ -116,15 +116,15 @@ def _acceptance(scenario: Scenario, file: Path) -> tuple[Scenario, Imported | No
             [f"{error}; so the error is not split, all of it counts as durations"],
         )
     if not drafts:
-        told = (
+        warning = (
             f"{file}: {found.tokens:.3g} tokens of a step are measured, the scenario drafts nothing"
         )
-        return scenario, None, [told]
+        return scenario, None, [warning]
     notes = [*found.notes, *([] if scenario.schedule.system.chains else [NO_RANKS])]
-    asked = max(scenario.schedule.parameters.lengths().values(), default=0)
-    if asked > found.drafted:
+    length = max(scenario.schedule.parameters.lengths().values(), default=0)
+    if length > found.drafted:
         notes.append(
-            f"{file} tells of {found.drafted} drafted tokens, the scenario drafts {asked}: "
+            f"{file} tells of {found.drafted} drafted tokens, the scenario drafts {length}: "
             f"below, each is taken to be accepted as the last one"
         )
     table = {"source": "hit_ratio", "table": {1: list(found.shares)}}
@@ -141,19 +141,19 @@ def _predicted(
     return found.intervals[0], found.of_a_run, traces[0]
 
 
-def _request(session: int, asked: Asked) -> RequestTrace:
+def _request(session: int, row: Asked) -> RequestTrace:
     """Make a request's trace. A chunk may hold several tokens; nothing tells which do, and neither
     the mean time between tokens nor its percentiles depend on it."""
-    at_ms, left = 1e3 * asked.at_s, asked.new_tokens - 1
-    now_ms = at_ms + 1e3 * (asked.first_s or 0.0)
-    emitted = [(now_ms, 1 if asked.gaps_s else asked.new_tokens)]
-    for done, gap_s in enumerate(asked.gaps_s):
-        chunks = len(asked.gaps_s) - done
+    at_ms, left = 1e3 * row.at_s, row.new_tokens - 1
+    now_ms = at_ms + 1e3 * (row.first_s or 0.0)
+    emitted = [(now_ms, 1 if row.gaps_s else row.new_tokens)]
+    for done, gap_s in enumerate(row.gaps_s):
+        chunks = len(row.gaps_s) - done
         now_ms, count = now_ms + 1e3 * gap_s, -(-left // chunks)
         left -= count
         emitted.append((now_ms, count))
-    text = (0,) * asked.new_tokens
-    sizes = session, asked.prompt_tokens, at_ms, now_ms
+    text = (0,) * row.new_tokens
+    sizes = session, row.prompt_tokens, at_ms, now_ms
     return RequestTrace(*sizes, tuple(emitted), text, (), "length")
 
 

@@ -15,7 +15,7 @@ from transformers import LlamaForCausalLM
 
 from treepipe.core.messages import NO_PARENT
 from treepipe.core.protocol import DraftPass
-from treepipe.executor.measure.calibration import WholeModel
+from treepipe.executor.measure.acceptance import WholeModel
 from treepipe.executor.models.block import BlockDraft
 from treepipe.executor.models.checkpoint import Checkpoint
 from treepipe.executor.models.eagle import EagleDraft

@@ -151,14 +151,14 @@ def heeded(schedule: Schedule, event: Drafted) -> bool:
 
 def tell_again(system: System, case: TrialCase) -> None:
     """Decode some requests, then tell fresh schedules the same events, and others' answers."""
-    asked = case.draw("requests", requests(1, 3))
+    requested = case.draw("requests", requests(1, 3))
     stages = case.draw("stages", st.integers(1, 4))
     parameters = drawn_parameters(system, case)
     draft = DRAFTS[case.draw("draft", DRAFT_NAMES)]
     world = TimelessWorld([stages], target, draft, case.choose, story=case.story)
     fresh = partial(system.make, parameters)
     noted: dict[int, Any] = {}
-    for session, (length, wanted, ends) in enumerate(asked, start=1):
+    for session, (length, wanted, ends) in enumerate(requested, start=1):
         noted[session] = Noted(fresh(ScheduleContext(session, stages)))
         started = Started(prompt_of(session, length), wanted, ends)
         world.open(session, noted[session], started)

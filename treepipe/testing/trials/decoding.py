@@ -23,7 +23,7 @@ from treepipe.testing.strategies import (
 )
 from treepipe.testing.timeless_world import ALONE, Sharing, TimelessWorld
 
-Asked = list[tuple[int, int, frozenset[int]]]
+Requested = list[tuple[int, int, frozenset[int]]]
 """Prompt length, most new tokens and end tokens of each request."""
 
 
@@ -62,7 +62,7 @@ def decode(
     system: System,
     parameters: Parameters,
     case: TrialCase,
-    asked: Asked,
+    requested: Requested,
     stages: int,
     pipelines: int = 1,
     sharing: Sharing = ALONE,
@@ -73,7 +73,7 @@ def decode(
     if parameters.cut:
         row_ms = case.draw("row_ms", st.floats(0.0, 2.0))
         sharing = replace(sharing, round_ms=lambda rows: 1.0 + row_ms * rows + 3 * (rows > 8))
-    fitting = places is None or len(asked) <= places * pipelines
+    fitting = places is None or len(requested) <= places * pipelines
     played = TimelessWorld(
         [stages] * pipelines,
         target,
@@ -90,12 +90,12 @@ def decode(
         return system.make(parameters, ScheduleContext(session, stages, False, block, block))
 
     played.new_schedule = new_schedule
-    for session, (length, wanted, ends) in enumerate(asked, start=1):
+    for session, (length, wanted, ends) in enumerate(requested, start=1):
         started = Started(prompt_of(session, length), wanted, ends)
         at = (session - 1) % pipelines, session % sharing.drafts
         played.open(session, new_schedule(session), started, *at)
     played.run()
-    for session, (length, wanted, ends) in enumerate(asked, start=1):
+    for session, (length, wanted, ends) in enumerate(requested, start=1):
         expected = greedy(list(prompt_of(session, length)), wanted, ends)
         found = played.text(session)
         hold(found == expected, "lossless", f"request {session}: {found}, not {expected}")
@@ -107,16 +107,16 @@ def decode(
 
 def any_requests(system: System, case: TrialCase) -> None:
     """One to four requests at once, on any partition, each on its own pipeline or together."""
-    asked = case.draw("requests", requests())
+    requested = case.draw("requests", requests())
     stages, together = drawn_partition(system, case)
     parameters = drawn_parameters(system, case, together)
-    most = 1 if system.in_lock_step else len(asked)
+    most = 1 if system.in_lock_step else len(requested)
     pipelines = case.draw("pipelines", st.integers(1, most))
     drafts = 1 if system.in_lock_step else case.draw("drafts", st.integers(1, 3))
     policy = case.draw("policy", st.sampled_from(POLICIES))
     least = case.draw("least", st.just(0.0) | st.floats(0.01, 1.0))
     sharing = Sharing(together, drafts=drafts, policy=policy, least=least)
-    decode(system, parameters, case, asked, stages, pipelines, sharing)
+    decode(system, parameters, case, requested, stages, pipelines, sharing)
 
 
 POLICIES = ["fifo", "weighted_fair", "earliest_deadline"]
@@ -124,7 +124,7 @@ POLICIES = ["fifo", "weighted_fair", "earliest_deadline"]
 
 def shared_passes(system: System, case: TrialCase) -> None:
     """Several requests in the passes of one pipeline, or of two."""
-    asked = case.draw("requests", requests(2, 9))
+    requested = case.draw("requests", requests(2, 9))
     stages = case.draw("stages", st.integers(1, 5))
     batch = case.draw("batch", st.sampled_from([1, 2, 4, 8]))
     parameters = drawn_parameters(system, case)
@@ -132,7 +132,7 @@ def shared_passes(system: System, case: TrialCase) -> None:
     pipelines, drafts = case.draw("pipelines", few), case.draw("drafts", few)
     prompts = case.draw("prompts", st.sampled_from(["first", "last"]))
     sharing = Sharing(drafts=drafts, batch=batch, prompts=prompts)
-    played = decode(system, parameters, case, asked, stages, pipelines, sharing)
+    played = decode(system, parameters, case, requested, stages, pipelines, sharing)
     if not system.in_lock_step:
         stages_of_all = [shared for each in played.pipelines for shared in each.shared]
         most = max(max(shared, default=0) for shared in stages_of_all)
@@ -141,26 +141,26 @@ def shared_passes(system: System, case: TrialCase) -> None:
 
 def little_room(system: System, case: TrialCase) -> None:
     """Requests that wait for room, or are preempted and begin again."""
-    asked = case.draw("requests", requests(2, 6, longest=30))
+    requested = case.draw("requests", requests(2, 6, longest=30))
     stages = case.draw("stages", st.integers(1, 4))
     parameters = drawn_parameters(system, case)
-    longest = max(length + wanted for length, wanted, _ in asked)
+    longest = max(length + wanted for length, wanted, _ in requested)
     tokens = longest + case.draw("more_room", st.integers(0, 40))
     paged = case.draw("paged", st.booleans())
     room = least_room(system, parameters, stages, tokens, paged=paged)
     batch = case.draw("batch", st.sampled_from([1, 3]))
     sharing = Sharing(batch=batch, room=room)
-    played = decode(system, parameters, case, asked, stages, sharing=sharing)
+    played = decode(system, parameters, case, requested, stages, sharing=sharing)
     hold(paged or not played.preemptions, "rooms", "a reserved cache was taken away")
 
 
 def block_drafts(system: System, case: TrialCase) -> None:
     """Requests at once, with a draft that makes a block of few levels of the committed text."""
-    asked = case.draw("requests", requests(1, 3))
+    requested = case.draw("requests", requests(1, 3))
     stages, together = drawn_partition(system, case)
     parameters = drawn_parameters(system, case, together)
     sharing = Sharing(together, block=case.draw("block", st.integers(1, 5)))
-    decode(system, parameters, case, asked, stages, sharing=sharing)
+    decode(system, parameters, case, requested, stages, sharing=sharing)
 
 
 TRIALS = (

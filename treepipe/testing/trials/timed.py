@@ -27,7 +27,7 @@ from treepipe.testing.law import hold
 from treepipe.testing.strategies import requests
 from treepipe.testing.timeless_world import Sharing, candidates
 from treepipe.testing.trials.decoding import (
-    Asked,
+    Requested,
     decode,
     drawn_parameters,
     drawn_partition,
@@ -68,7 +68,7 @@ class HashedOracle:
 class HashedSource:
     """Oracles of all requests of a case."""
 
-    def __init__(self, draft: Logits, asked: Asked) -> None:
+    def __init__(self, draft: Logits, asked: Requested) -> None:
         self._draft, self._asked = draft, asked
 
     def open(self, session: int, prompt_tokens: int, levels: int = 0) -> HashedOracle:
@@ -79,10 +79,10 @@ class HashedSource:
 
 def two_worlds(system: System, case: TrialCase) -> None:
     """The same requests without time and simulated, with any times of stages, links and pruning."""
-    asked = case.draw("requests", requests(1, 3))
+    requested = case.draw("requests", requests(1, 3))
     stages, together = drawn_partition(system, case)
     parameters = drawn_parameters(system, case, together)
-    decode(system, parameters, case, asked, stages, sharing=Sharing(together))
+    decode(system, parameters, case, requested, stages, sharing=Sharing(together))
     per_role = st.lists(TIMES_MS, min_size=stages + 1, max_size=stages + 1)
     stage_ms, prune_ms = case.draw("times_ms", per_role), case.draw("prune_ms", SHORT_MS)
     devices = [
@@ -98,24 +98,24 @@ def two_worlds(system: System, case: TrialCase) -> None:
             lambda session, count: system.make(parameters, ScheduleContext(session, count)),
             groups=together,
             overlapped_pruning=parameters.overlapped_pruning,
-            clients=len(asked),
+            clients=len(requested),
             limit=system.places(parameters),
         ),
         requests=tuple(
             RequestSpec(prompt_of(session, length), wanted, ends)
-            for session, (length, wanted, ends) in enumerate(asked, start=1)
+            for session, (length, wanted, ends) in enumerate(requested, start=1)
         ),
     )
-    source: Any = HashedSource(DRAFTS[case.values["draft"]], asked)
-    check_run(simulate(deployment, source), asked)
+    source: Any = HashedSource(DRAFTS[case.values["draft"]], requested)
+    check_run(simulate(deployment, source), requested)
 
 
-def check_run(trace: Trace, asked: Asked) -> None:
+def check_run(trace: Trace, requested: Requested) -> None:
     """Hold the texts, and the order of each request's times, of a simulated run."""
-    hold(len(trace.requests) == len(asked), "worlds", "a simulated request does not end")
+    hold(len(trace.requests) == len(requested), "worlds", "a simulated request does not end")
     for request in trace.requests:
         session = numbered(request.session)[1]
-        length, wanted, ends = asked[session - 1]
+        length, wanted, ends = requested[session - 1]
         expected = greedy(list(prompt_of(session, length)), wanted, ends)
         found = [*request.tokens]
         hold(found == expected, "worlds", f"simulated, request {session} says {found}")

@@ -1,15 +1,10 @@
-"""Cells: systems on emulated clusters to predict and run.
-
-The demonstration is a few cells, the standard grid (``studies/workshop/grid.py``) a balanced
-fraction of systems x settings.
-"""
+"""Cells of the standard grid: systems on emulated clusters to predict and run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 from treepipe.core.schedules import systems
@@ -17,8 +12,8 @@ from treepipe.profiles.library import CALIBRATION
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ScheduleName
 from treepipe.validation.comparison import Case
+from treepipe.validation.demo import SCENARIO
 
-SCENARIO = Path(__file__).parents[1] / "studies" / "scenarios" / "demo.toml"
 SYSTEMS: tuple[str, ...] = tuple(systems())
 EXTRA: Mapping[str, Mapping[str, Any]] = {
     "pipedec": {"schedule.groups": 2},  # as in its paper with 14 stages

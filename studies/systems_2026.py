@@ -23,7 +23,7 @@ from treepipe.studies.reproduction import Reproduction, predicted, published, si
 from treepipe.studies.study import Entry, StudyResult
 
 NAME = "systems-2026"
-PAGE = Path(__file__).with_name("page.md")
+PAGE = Path(__file__).with_name("systems-2026.md")
 FITTED = ("4b/t0/n4-ls4", "4b/t0/n8-ls4")
 MODELS = {"4b/t0": "4B, T = 0", "4b/t1": "4B, T = 1", "9b/t0": "9B, T = 0"}
 STREAMS = (1, 8)

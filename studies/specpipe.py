@@ -27,7 +27,7 @@ from treepipe.studies.reproduction import Reproduction, metric_entries, predicte
 from treepipe.studies.study import Entry, Measuring, StudyResult
 
 NAME = "specpipe-width"
-PAGE = Path(__file__).with_name("page.md")
+PAGE = Path(__file__).with_name("specpipe.md")
 SERVERS = ("one-server", "two-server")
 EAGLE_ROWS, EAGLE_PASSES = 60, 7
 """Nodes of an EAGLE-2 tree, with the root, and draft passes that build it."""
@@ -82,7 +82,7 @@ SHORT, FULL = Settings(), Settings(layered.Effort(8, 500))
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Results:
     """The results of all simulations.
 
     Attributes:
@@ -124,30 +124,30 @@ class Found:
 
 def study(settings: Settings, say: Progress) -> StudyResult:
     """Calibrate, simulate everything, and write the page."""
-    found = find(settings, say)
+    results = find(settings, say)
     made = Reproduction(NAME, PAGE)
     labels = {f"batch={n}": f"batch={n}/specpipe_db" for n in settings.batches}
-    batches = {key: found.outcomes[label] for label, key in labels.items()}
+    batches = {key: results.outcomes[label] for label, key in labels.items()}
     title = (
         f"SpecPipe-DB, one server, HumanEval-X, width {layered.WIDTH}: B requests share the steps"
     )
     parts = (
-        ([*_from_papers(found), *_schedules(found)], "schedules", "Schedules and speed-ups"),
-        (_widths(found), "widths", "SpecPipe, one server, mean of the six levels"),
+        ([*_from_papers(results), *_schedules(results)], "schedules", "Schedules and speed-ups"),
+        (_widths(results), "widths", "SpecPipe, one server, mean of the six levels"),
         (metric_entries(batches, THROUGHPUT, METRIC), "batches", title),
     )
     for entries, part, title in parts:
-        made.add(layered.with_model(entries, found.levels), part, title)
+        made.add(layered.with_model(entries, results.levels), part, title)
     made.show(
-        [predicted(name, "ms", value) for name, value in found.changed.items()],
+        [predicted(name, "ms", value) for name, value in results.changed.items()],
         "changed",
         "Time between tokens on HumanEval-X, one server, with one assumption changed and nothing "
         "calibrated again (intervals: of the samples)",
     )
     layered.add_errors(made, "constant ratios (below)", _trivial())
-    result = made.result(_fields(found), _figure(found))
+    result = made.result(_fields(results), _figure(results))
     if settings.measuring is not None:
-        measure_widths(result, found.cluster, settings.widths, settings.measuring, say)
+        measure_widths(result, results.cluster, settings.widths, settings.measuring, say)
     return result
 
 
@@ -176,7 +176,7 @@ def measure_widths(
 # --- the simulations -----------------------------------------------------------------------------
 
 
-def find(settings: Settings, say: Progress) -> Found:
+def find(settings: Settings, say: Progress) -> Results:
     """Calibrate, and simulate everything."""
     levels = settings.levels or layered.find_levels(settings.effort, say)
     clusters = {name: layered.build(name) for name in SERVERS}
@@ -197,7 +197,7 @@ def find(settings: Settings, say: Progress) -> Found:
     outcomes = reproduction.simulated(scenarios, say)
     plain = {name: layered.plain_ms(cluster) for name, cluster in clusters.items()}
     times = {label: outcomes[label].metrics[METRIC] for label in changed}
-    return Found(settings, levels, one, plain, outcomes, times)
+    return Results(settings, levels, one, plain, outcomes, times)
 
 
 def _on(cluster: layered.CardCluster, levels: layered.Levels) -> dict[str, Scenario]:
@@ -208,7 +208,7 @@ def _on(cluster: layered.CardCluster, levels: layered.Levels) -> dict[str, Scena
         replace(cluster, draft_ms={1: ms}) for ms in (0.0, whole / EAGLE_PASSES, head_ms)
     )
     in_sequence = {**layered.SPECINFER, "schedule.draft_ahead": False}
-    found = {
+    scenarios = {
         "specpipe": cluster.scenario(**layered.SPECPIPE, **code),
         "specinfer": cluster.scenario(**layered.SPECINFER, **code),
         "specinfer_draft_in_sequence": cluster.scenario(**in_sequence, **code),
@@ -219,17 +219,17 @@ def _on(cluster: layered.CardCluster, levels: layered.Levels) -> dict[str, Scena
     for number, level in enumerate(levels.six):
         for schedule in (layered.SPECPIPE, layered.SPECINFER):
             label = f"{schedule['schedule.name']}/{number}"
-            found[label] = cluster.scenario(**schedule, **layered.acceptance(level))
-    return found
+            scenarios[label] = cluster.scenario(**schedule, **layered.acceptance(level))
+    return scenarios
 
 
 def _changed(cluster: layered.CardCluster, level: float) -> dict[str, Scenario]:
-    found = {}
+    scenarios = {}
     for name, guessing in GUESSING.items():
         first = {"hit_ratio": {1: layered.right(level)}} if "hit_ratio" in guessing else {}
         for schedule in (layered.SPECINFER, layered.SPECPIPE):
             label = f"{schedule['schedule.name']}, {name}"
-            found[label] = cluster.scenario(
+            scenarios[label] = cluster.scenario(
                 **schedule, **layered.acceptance(level, **guessing | first)
             )
     code = layered.acceptance(level)
@@ -238,7 +238,7 @@ def _changed(cluster: layered.CardCluster, level: float) -> dict[str, Scenario]:
     tree = {**layered.SPECINFER, "schedule.branching": (1, 1, 3, 1)}
     narrow = {**layered.SPECPIPE, "schedule.width": 32}
     return {
-        **found,
+        **scenarios,
         "specinfer, a tree of 4 levels": cluster.scenario(**tree, **code),
         "specpipe, width 32": cluster.scenario(**narrow, **code),
         "specpipe, pruning costs nothing": free.scenario(**layered.SPECPIPE, **code),
@@ -268,42 +268,43 @@ def _batches(
 # --- entries, fields and plots -------------------------------------------------------------------
 
 
-def _from_papers(found: Found) -> list[Entry]:
+def _from_papers(results: Results) -> list[Entry]:
     """Return the published figures: three fitted times, and predictions of others."""
     facts, code = published()["specpipe"], layered.code_times()
-    l40_ms = layered.unscaled_ms("l40", 4) + layered.LAYERS * found.cluster.overhead_ms["rtx-3090"]
-    fitted = {name: found.time(f"one-server/{name}") for name in ("specpipe", "specinfer")}
-    values: dict[str, Interval | float] = {"pp": found.plain_ms["one-server"], **fitted}
+    overhead_ms = results.cluster.overhead_ms["rtx-3090"]
+    l40_ms = layered.unscaled_ms("l40", 4) + layered.LAYERS * overhead_ms
+    fitted = {name: results.time(f"one-server/{name}") for name in ("specpipe", "specinfer")}
+    values: dict[str, Interval | float] = {"pp": results.plain_ms["one-server"], **fitted}
     facts_of = {"pp": facts["pp_tbt_ms_humaneval_x"], **code}
     one_ms, vllm_ms = layered.unscaled_ms("rtx-3090", 8), facts["pp_vllm_tbt_ms_humaneval_x"]
-    easiest = found.leveled("one-server/specpipe")[-1]
+    easiest = results.leveled("one-server/specpipe")[-1]
     return [
         *(
             predicted(f"one-server/{name}/{METRIC}", "ms", value, facts_of[name], fitted=True)
             for name, value in values.items()
         ),
         *(
-            predicted(f"left-out/{name}/{METRIC}", "ms", found.levels.left_out[name], fact)
+            predicted(f"left-out/{name}/{METRIC}", "ms", results.levels.left_out[name], fact)
             for name, fact in code.items()
         ),
         predicted(FROM_PIPEDEC, "ms", easiest, facts["specpipe_tbt_ms_humaneval_x"]),
         predicted(AS_PROFILED, "ms", one_ms, vllm_ms),
         predicted(FOUR_L40, "ms", l40_ms, facts["target_tbt_ms_4xL40"]),
-        predicted(f"two-server/pp/{METRIC}", "ms", found.plain_ms["two-server"]),
+        predicted(f"two-server/pp/{METRIC}", "ms", results.plain_ms["two-server"]),
     ]
 
 
-def _schedules(found: Found) -> list[Entry]:
+def _schedules(results: Results) -> list[Entry]:
     """Return every schedule's time, and the least and the largest speed-up over the six levels."""
     entries = []
     for name in SERVERS:
         for schedule in SCHEDULES:
             if f"{name}/{schedule}" not in ("one-server/specpipe", "one-server/specinfer"):
-                time = found.time(f"{name}/{schedule}")
+                time = results.time(f"{name}/{schedule}")
                 entries.append(predicted(f"{name}/{schedule}/{METRIC}", "ms", time))
-        specpipe, tree = (found.leveled(f"{name}/{each}") for each in ("specpipe", "specinfer"))
+        specpipe, tree = (results.leveled(f"{name}/{each}") for each in ("specpipe", "specinfer"))
         over = {
-            "over_pp": [time.inverse(found.plain_ms[name]) for time in specpipe],
+            "over_pp": [time.inverse(results.plain_ms[name]) for time in specpipe],
             "over_specinfer": layered.speed_ups(tree, specpipe),
         }
         for key, ratios in over.items():
@@ -312,16 +313,16 @@ def _schedules(found: Found) -> list[Entry]:
     return entries
 
 
-def _widths(found: Found) -> list[Entry]:
+def _widths(results: Results) -> list[Entry]:
     entries = []
-    for width in found.settings.widths:
+    for width in results.settings.widths:
         key = f"width={width}"
-        entries += metric_entries({key: found.outcomes[key]}, METRIC, "hit_rate")
-        entries.append(predicted(f"{key}/equation_2_ms", "ms", found.equation_ms(width)))
-    for count in found.settings.children:
+        entries += metric_entries({key: results.outcomes[key]}, METRIC, "hit_rate")
+        entries.append(predicted(f"{key}/equation_2_ms", "ms", results.equation_ms(width)))
+    for count in results.settings.children:
         key = f"children={count}"
-        entries.append(predicted(f"{key}/{METRIC}", "ms", found.time(key)))
-    return [*entries, predicted("best_width", "nodes", found.best_width)]
+        entries.append(predicted(f"{key}/{METRIC}", "ms", results.time(key)))
+    return [*entries, predicted("best_width", "nodes", results.best_width)]
 
 
 def _trivial() -> dict[str, float]:
@@ -332,14 +333,14 @@ def _trivial() -> dict[str, float]:
     return {FROM_PIPEDEC: plain / best, AS_PROFILED: plain, FOUR_L40: plain}
 
 
-def _fields(found: Found) -> dict[str, Any]:
-    best, slowest_ms = found.best_width, found.cluster.slowest_ms
-    losses = {w: found.time_ms(w) / found.time_ms(best) for w in found.settings.widths}
-    rates = {w: found.outcomes[f"width={w}"].metrics["hit_rate"].mean for w in losses}
+def _fields(results: Results) -> dict[str, Any]:
+    best, slowest_ms = results.best_width, results.cluster.slowest_ms
+    losses = {w: results.time_ms(w) / results.time_ms(best) for w in results.settings.widths}
+    rates = {w: results.outcomes[f"width={w}"].metrics["hit_rate"].mean for w in losses}
     wider = min((w for w in losses if w > layered.LEAP), default=best)
     return {
         "best": best,
-        "best_ms": found.time_ms(best),
+        "best_ms": results.time_ms(best),
         "flat": FLAT,
         "level": ", ".join(f"{width}" for width, loss in losses.items() if loss <= 1 + FLAT),
         "losses": ", ".join(f"at {width}: {loss - 1:+.0%}" for width, loss in losses.items()),
@@ -350,27 +351,27 @@ def _fields(found: Found) -> dict[str, Any]:
         "narrow": min(rates),
         "narrow_rate": rates[min(rates)],
         "best_rate": rates[best],
-        "larger_draft_ms": found.changed[f"specpipe, {LARGER_DRAFT}"].mean,
+        "larger_draft_ms": results.changed[f"specpipe, {LARGER_DRAFT}"].mean,
         "first_hits": 1 - layered.MISSES[1],
         "first_8_hit": 1 - layered.MISSES[8],
-        "cluster": found.cluster,
+        "cluster": results.cluster,
         "draft_overhead_ms": layered.draft_overhead_ms(),
         "unscaled_ms": layered.unscaled_ms("rtx-3090", 8),
-        "sure_off_path_ms": found.changed[f"specpipe, {SURE_OFF_PATH}"].mean,
-        **layered.shared_fields(found.levels),
+        "sure_off_path_ms": results.changed[f"specpipe, {SURE_OFF_PATH}"].mean,
+        **layered.shared_fields(results.levels),
     }
 
 
-def _figure(found: Found) -> Figure:
+def _figure(results: Results) -> Figure:
     simulated = {"color": BLUE, "label": "simulated"}
     equation = {"color": ORANGE, "ls": "--", "label": "equation 2, N - 1 steps lost by a miss"}
-    widths, leap = found.settings.widths, layered.LEAP
+    widths, leap = results.settings.widths, layered.LEAP
     times, hits = (
-        Line({n: found.outcomes[f"width={n}"].metrics[metric] for n in widths}, simulated)
+        Line({n: results.outcomes[f"width={n}"].metrics[metric] for n in widths}, simulated)
         for metric in (METRIC, "hit_rate")
     )
-    stages = Line({width: found.cluster.slowest_ms(width) for width in widths}, simulated)
-    formula = Line({width: found.equation_ms(width) for width in widths}, equation)
+    stages = Line({width: results.cluster.slowest_ms(width) for width in widths}, simulated)
+    formula = Line({width: results.equation_ms(width) for width in widths}, equation)
     return line_figure(
         f"SpecPipe on 8 RTX 3090: wide is nearly free up to {leap} rows, then it is not",
         f"width w: most nodes of a tree layer (dotted: {leap} rows, where times leap)",

@@ -27,7 +27,7 @@ from treepipe.studies.reproduction import Reproduction, metric_entries, predicte
 from treepipe.studies.study import Entry, StudyResult
 
 NAME = "pipedec-stages"
-PAGE = Path(__file__).with_name("page.md")
+PAGE = Path(__file__).with_name("pipedec.md")
 STATIC = {"schedule.name": "specinfer"}
 """Keys of the static tree (STPP): PipeDec states neither the tree nor that it is drafted ahead;
 assumed is SpecInfer's, in sequence."""
@@ -60,7 +60,7 @@ SHORT, FULL = Settings(), Settings(Effort(8, 500), Effort(5, 400))
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Results:
     """The results of all simulations.
 
     Attributes:
@@ -91,25 +91,25 @@ class Found:
 
 def study(settings: Settings, say: Progress) -> StudyResult:
     """Calibrate, simulate everything, and write the page."""
-    found = find(settings, say)
+    results = find(settings, say)
     made = Reproduction(NAME, PAGE)
-    made.add(layered.with_model([*_speed_ups(found), *_single(found)], found.levels))
+    made.add(layered.with_model([*_speed_ups(results), *_single(results)], results.levels))
     grid = "14 stages, mean of the six levels: width and candidates per node"
     parts = {
         "parameters": ("width=", grid, (METRIC, "hit_rate")),
         "throughput": ("k=", "Throughput of k requests side by side on 14 cards", (THROUGHPUT,)),
     }
     for part, (begins, title, metrics) in parts.items():
-        own = {label: each for label, each in found.outcomes.items() if label.startswith(begins)}
-        made.add(layered.with_model(metric_entries(own, *metrics), found.levels), part, title)
+        own = {label: each for label, each in results.outcomes.items() if label.startswith(begins)}
+        made.add(layered.with_model(metric_entries(own, *metrics), results.levels), part, title)
     layered.add_errors(made, TRIVIAL, _trivial())
-    return made.result(_fields(found, made.now), _figure(found))
+    return made.result(_fields(results, made.now), _figure(results))
 
 
 # --- the simulations -----------------------------------------------------------------------------
 
 
-def find(settings: Settings, say: Progress) -> Found:
+def find(settings: Settings, say: Progress) -> Results:
     """Calibrate, and simulate everything."""
     levels = settings.levels or layered.find_levels(settings.calibration, say)
     cluster, middle = layered.build("fourteen"), acceptance(fmean(levels.six))
@@ -124,7 +124,7 @@ def find(settings: Settings, say: Progress) -> Found:
         scenario = cluster.scenario(**schedule, **middle, **clients, **effort)
         scenarios[f"k={count}/{method}"] = scenario
     outcomes = reproduction.simulated(scenarios, say)
-    return Found(settings, levels, layered.plain_ms(cluster), outcomes)
+    return Results(settings, levels, layered.plain_ms(cluster), outcomes)
 
 
 def _cases(cluster: CardCluster, levels: Levels, effort: Effort) -> dict[str, Scenario]:
@@ -149,14 +149,14 @@ def _cases(cluster: CardCluster, levels: Levels, effort: Effort) -> dict[str, Sc
 # --- entries, fields and plots -------------------------------------------------------------------
 
 
-def _speed_ups(found: Found) -> list[Entry]:
+def _speed_ups(results: Results) -> list[Entry]:
     """Return the mean, least and largest speed-up over the levels. The levels were fitted to the
     range over the plain pipeline with 14 stages."""
     low, high = published()["pipedec"]["speedup_over_pp_14_stage_range"]
     fitted = {"14-stage/over_pp/low": low, "14-stage/over_pp/high": high}
     entries = []
     for name in STAGES:
-        both = {"over_pp": found.over_plain(name), "over_stpp": found.over_static(name)}
+        both = {"over_pp": results.over_plain(name), "over_stpp": results.over_static(name)}
         for over, ratios in both.items():
             values = {"mean": Interval.averaged(ratios), **layered.ends(ratios)}
             keys = {which: f"{name}/{over}/{which}" for which in values}
@@ -167,22 +167,22 @@ def _speed_ups(found: Found) -> list[Entry]:
     return entries
 
 
-def _single(found: Found) -> list[Entry]:
-    facts, outcomes = published()["pipedec"], found.outcomes
+def _single(results: Results) -> list[Entry]:
+    facts, outcomes = published()["pipedec"], results.outcomes
     times = {
         (w, c): outcomes[f"width={w}/children={c}"].metrics[METRIC]
-        for w, c in product(found.settings.widths, found.settings.children)
+        for w, c in product(results.settings.widths, results.settings.children)
     }
     width, count = min(times, key=lambda pair: times[pair].mean)
-    seven, longer = (fmean(time.mean for time in found.times(name)) for name in STAGES[:2])
-    at_code = outcomes["code/14-stage"].metrics[METRIC].inverse(found.plain_ms)
+    seven, longer = (fmean(time.mean for time in results.times(name)) for name in STAGES[:2])
+    at_code = outcomes["code/14-stage"].metrics[METRIC].inverse(results.plain_ms)
     compared = [f"{case}/{name}" for case in ("middle", "stochastic") for name in COMPARED]
     return [
         predicted("gain_7_to_14", "1", seven / longer - 1),
         predicted("best_width", "nodes", width, facts["width"]),
         predicted("best_children", "nodes", count, facts["children"]),
         predicted(AT_CODE, "1", at_code, facts["speedup_over_pp_14_stage_range"][1]),
-        predicted("14-stage/pp/time_between_tokens_ms", "ms", found.plain_ms),
+        predicted("14-stage/pp/time_between_tokens_ms", "ms", results.plain_ms),
         *metric_entries({key: outcomes[key] for key in compared}, METRIC),
     ]
 
@@ -193,8 +193,8 @@ def _trivial() -> dict[str, float]:
     return {AT_CODE: ratio * 14 / facts["stages"]}
 
 
-def _fields(found: Found, now: Mapping[str, float]) -> dict[str, Any]:
-    fewest, *_, most = sorted(found.settings.together)
+def _fields(results: Results, now: Mapping[str, float]) -> dict[str, Any]:
+    fewest, *_, most = sorted(results.settings.together)
     return {
         "longer": now["21-stage/over_pp/mean"] / now["14-stage/over_pp/mean"] - 1,
         "slower": {
@@ -206,19 +206,19 @@ def _fields(found: Found, now: Mapping[str, float]) -> dict[str, Any]:
         "fewest_together": fewest,
         "most_together": most,
         "stochastic": STOCHASTIC,
-        "requests": found.settings.requests,
-        **layered.shared_fields(found.levels),
+        "requests": results.settings.requests,
+        **layered.shared_fields(results.levels),
     }
 
 
-def _figure(found: Found) -> Figure:
-    shares = [right(level) for level in found.levels.six]
+def _figure(results: Results) -> Figure:
+    shares = [right(level) for level in results.levels.six]
     names = {f"PipeDec, {name}": name for name in STAGES}
     over_plain, over_static = (
         {label: dict(zip(shares, over(name), strict=True)) for label, name in named.items()}
         for named, over in (
-            ({**names, "static tree": "stpp"}, found.over_plain),
-            (names, found.over_static),
+            ({**names, "static tree": "stpp"}, results.over_plain),
+            (names, results.over_static),
         )
     )
     return line_figure(

@@ -1,1 +1,0 @@
-"""Reproduction of SPD, and of what serving engines measured with speculation over a pipeline."""
