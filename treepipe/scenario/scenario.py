@@ -87,8 +87,8 @@ class Scenario(Section):
     )
     base_port: Annotated[int, Field(ge=0, le=65000), ReadIf("run")] = Field(
         0,
-        description="first TCP port of the draft servers, then of the stages, then (with other hosts) "
-        "of the coordinator; 0: none (Linux; else any free ones)",
+        description="first TCP port of the draft servers, then of the stages, then, with other "
+        "hosts, of the coordinator; 0: none (Linux; else any free ones)",
     )
     target: Model = Field(description="the model that is decoded")
     drafts: Annotated[tuple[DraftSection, ...], Field(min_length=1)] = Field(
