@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.worlds.written_studies import say, written
-from treepipe.studies.dsd import run as region
-from treepipe.studies.dsd.testbed import (
+from treepipe.studies import dsd as region
+from treepipe.studies.dsd import (
     Cell,
     Network,
     Saving,

@@ -10,29 +10,27 @@ import numpy as np
 import pytest
 
 from tests.worlds.written_studies import say, written
-from treepipe.studies.flowspec import fit as calibration
-from treepipe.studies.flowspec import run as table
-from treepipe.studies.flowspec.fit import (
+from treepipe.studies import flowspec as table
+from treepipe.studies import flowspec_fit as calibration
+from treepipe.studies.flowspec_fit import (
     DESIGNS,
     FITTED_MODEL,
+    METHODS,
+    MODELS,
+    PROMPT_TOKENS,
     ROWS,
     TOP1,
     Curve,
     Linear,
     Surrogate,
+    Times,
     fits,
     form_spread,
-    tbt_of,
-    tokens_per_s,
-)
-from treepipe.studies.flowspec.testbed import (
-    METHODS,
-    MODELS,
-    PROMPT_TOKENS,
-    Times,
     larger,
     prompt_tokens,
     roofline_times,
+    tbt_of,
+    tokens_per_s,
 )
 
 TRUE = Times(70.0, 25.0, 18.0)

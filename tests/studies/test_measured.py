@@ -12,9 +12,9 @@ from tests.worlds.written_studies import few_prompts, say, written
 from treepipe.studies.layered import Card, CardCluster
 from treepipe.studies.measured import Axis, MeasuredColumn, on_bundled_pair
 from treepipe.studies.specpipe import measure_widths
-from treepipe.studies.starsd.run import measure_targets
-from treepipe.studies.starsd.testbed import Testbed as Servers
-from treepipe.studies.starsd.testbed import simulate_columns
+from treepipe.studies.starsd import measure_targets
+from treepipe.studies.starsd_fit import Testbed as Servers
+from treepipe.studies.starsd_fit import simulate_columns
 from treepipe.studies.study import Measuring, StudyResult
 from treepipe.validation.judgement import METRIC
 

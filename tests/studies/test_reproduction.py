@@ -25,11 +25,11 @@ from treepipe.studies.study import Entry, StudyResult
 
 ROOT = Path(__file__).parents[2] / "studies"
 STORED = {
-    "dsd/page.md": "dsd-region",
-    "flowspec/page.md": "flowspec-table",
+    "dsd.md": "dsd-region",
+    "flowspec.md": "flowspec-table",
     "pipedec.md": "pipedec-stages",
     "specpipe.md": "specpipe-width",
-    "starsd/page.md": "starsd-threshold",
+    "starsd.md": "starsd-threshold",
     "which-system.md": "which-system",
 }
 

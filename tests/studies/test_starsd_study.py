@@ -8,10 +8,19 @@ from pathlib import Path
 import pytest
 
 from tests.worlds.written_studies import say, written
-from treepipe.studies.starsd import run as threshold
-from treepipe.studies.starsd.fit import METRICS, Column, Effort, calibrate, columns, linear
-from treepipe.studies.starsd.testbed import SecondServer, Simulated, simulate_columns
-from treepipe.studies.starsd.testbed import Testbed as Bed
+from treepipe.studies import starsd as threshold
+from treepipe.studies.starsd_fit import (
+    METRICS,
+    Column,
+    Effort,
+    SecondServer,
+    Simulated,
+    calibrate,
+    columns,
+    linear,
+    simulate_columns,
+)
+from treepipe.studies.starsd_fit import Testbed as Bed
 
 BED = Bed(step_ms=1.4, service_ms=10.4, cold=1.6, return_ms=31.0, tokens=4.0, turns=400)
 

@@ -32,7 +32,6 @@ def test_which_system_end_to_end(tmp_path: Path) -> None:
         {"gamma": (2,), "width": (8,), "children": (8,)},
         [PLACES[1]],
         ("pp", "chain", "specpipe", "specpipe_db", "spd"),
-        cases=4,
     )
     result = study(settings, say)
     rows = written(result, tmp_path / "out")

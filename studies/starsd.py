@@ -1,8 +1,8 @@
 """StarSD's threshold: one draft for N = 1..12 targets, from the columns N = 1..4 of its table 1.
 
-The simulator's testbed is fitted to those columns (``fit.py``); as a test every column is also
-predicted from the others, beside a trivial predictor: rates that grow linearly with N. From N = 5
-on nothing is fitted. Times are in milliseconds.
+The simulator's testbed is fitted to those columns (``starsd_fit.py``); as a test every column is
+also predicted from the others, beside a trivial predictor: rates that grow linearly with N. From
+N = 5 on nothing is fitted. Times are in milliseconds.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from treepipe.progress import Progress
 from treepipe.results.plots import BLUE, GREY
 from treepipe.results.sheet import Sheet
 from treepipe.results.statistics import Interval
+from treepipe.studies import starsd_fit as fit
 from treepipe.studies.plots import PUBLISHED, Line, Panel, line_figure
 from treepipe.studies.reproduction import Reproduction, predicted, published, score, score_sheet
-from treepipe.studies.starsd import fit, testbed
-from treepipe.studies.starsd.testbed import BESIDE, Testbed, simulate, simulate_columns
+from treepipe.studies.starsd_fit import BESIDE, Testbed, simulate, simulate_columns
 from treepipe.studies.study import Entry, Measuring, StudyResult
 
 NAME = "starsd-threshold"
-PAGE = Path(__file__).with_name("page.md")
+PAGE = Path(__file__).with_name("starsd.md")
 FULL_LOAD = 0.95
 PREDICTED = {"color": BLUE, "label": "predicted"}
 MEASURED_TARGETS = (1, 2, 3, 4, 5, 6)
@@ -101,7 +101,7 @@ def measure_targets(
 
 
 def _named(use: str) -> dict[str, str]:
-    """Return what ``metrics.toml`` says about a use, for the metrics that have it."""
+    """Return what ``starsd-metrics.toml`` says about a use, for the metrics that have it."""
     return {metric: facts[use] for metric, facts in fit.METRICS.items() if use in facts}
 
 
@@ -239,7 +239,7 @@ def _fields(
         "full_load": FULL_LOAD,
         "bed": calibration.bed,
         "most": max(rates),
-        "testbed": testbed,
+        "testbed": fit,
         "step_rise_ms": given[4].t_s_ms - given[3].t_s_ms,
         "step_slow": calibration.bed.second.slow * calibration.bed.second.step_share,
     }

@@ -1,6 +1,6 @@
 """The study ``flowspec-table``: FlowSpec's tables, fitted to a few cells and predicted elsewhere.
 
-Its sentences are in ``page.md``.
+Its sentences are in ``flowspec.md``.
 """
 
 from __future__ import annotations
@@ -17,17 +17,22 @@ from matplotlib.figure import Figure
 
 from treepipe.progress import Progress
 from treepipe.results.statistics import Interval
+from treepipe.studies import flowspec_fit as fitting
 from treepipe.studies import reproduction
-from treepipe.studies.flowspec import fit as fitting
-from treepipe.studies.flowspec import testbed
-from treepipe.studies.flowspec.fit import FITTED_MODEL, ROWS, Cells, Curve, Fit, Rows, Surrogate
-from treepipe.studies.flowspec.testbed import (
+from treepipe.studies.flowspec_fit import (
+    FITTED_MODEL,
     METHODS,
     MODELS,
     PROMPT_TOKENS,
+    ROWS,
     TEMPERATURES,
     Case,
+    Cells,
+    Curve,
+    Fit,
+    Rows,
     Size,
+    Surrogate,
     prompt_tokens,
     size_of,
 )
@@ -35,7 +40,7 @@ from treepipe.studies.plots import published_figure
 from treepipe.studies.study import Entry, StudyResult
 
 NAME = "flowspec-table"
-PAGE = Path(__file__).with_name("page.md")
+PAGE = Path(__file__).with_name("flowspec.md")
 ABLATED_MODEL = "llama2-chat-7b"
 """The model of Table 2."""
 SIZE_METHODS: dict[Size, Sequence[str]] = {"7b": tuple(METHODS), "13b": ROWS}
@@ -59,7 +64,7 @@ SHORT, FULL = Settings(), Settings(12, 16)
 class FittedTestbed:
     """A testbed at its fitted times: time between tokens by method, prefills by prompt tokens."""
 
-    times: testbed.Times
+    times: fitting.Times
     curves: Mapping[str, Curve]
     prefills: Mapping[int, float]
 
@@ -165,7 +170,7 @@ def _fitted(settings: Settings, table: Rows, say: Progress) -> tuple[Predictor, 
     loss, requests = forms[0].depth_loss, settings.curve_requests
     clusters: dict[Size, FittedTestbed] = {}
     for size, methods in SIZE_METHODS.items():
-        times = forms[0].times if size == "7b" else testbed.larger(forms[0].times)
+        times = forms[0].times if size == "7b" else fitting.larger(forms[0].times)
         cases = {method: Case(method, size, times, loss, requests) for method in methods}
         title = f"{size}, stages of {times.stage_ms:.0f} ms"
         found = fitting.simulate_curves(cases, say, title)
@@ -276,7 +281,7 @@ def _pair_fields(judged: Sequence[Entry]) -> dict[str, Any]:
 def _fit_fields(predictor: Predictor) -> dict[str, Any]:
     return {
         "times": {size: cluster.times for size, cluster in predictor.clusters.items()},
-        "roofline": testbed.roofline_times(),
+        "roofline": fitting.roofline_times(),
         "rms": sqrt(fmean(error**2 for error in predictor.forms[0].errors.values())),
         "fitted_cells": len(ROWS) * len(PROMPT_TOKENS),
     }

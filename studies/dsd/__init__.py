@@ -1,1 +1,0 @@
-"""The study of DSD's claims: speculation's gain over slow links, and the cost of relaxing it."""
