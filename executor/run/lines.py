@@ -105,6 +105,10 @@ class Lines:
     def __contains__(self, name: str) -> bool:
         return name in self._workers
 
+    def serves(self, name: str) -> bool:
+        """Whether a worker has loaded its models, and still receives orders."""
+        return name in self._workers and self._workers[name].line.state == "serving"
+
     # --- workers ---------------------------------------------------------------------------------
 
     def open(self, host: str = LOOPBACK, port: int = 0, key: KeyPair | None = None) -> None:

@@ -153,7 +153,7 @@ class RunRequests:
         """Collect the open and the finished requests of the draft servers that answer."""
         lines, drafts = self._crew.lines, self._crew.drafts
         until_ms, found = now_ms() + SALVAGE_MS, list[Finished]()
-        asked = [name for name in drafts if name in lines]
+        asked = [name for name in drafts if lines.serves(name)]
         for name in [*asked]:
             try:
                 lines.order(name, Ask("OpenTexts"))

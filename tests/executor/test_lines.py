@@ -378,6 +378,13 @@ def test_any_one_record_may_be_lost_doubled_or_late(number: int, fate: Any) -> N
     assert network.happened
 
 
+def test_a_run_that_ends_while_workers_start_anew_asks_only_those_that_serve() -> None:
+    """Found by the property below: a stage's first record is lost while all start again, and there
+    is no further spare; the draft server is then at its port."""
+    fates = dict.fromkeys((72, 116, 79, 102, 150), "lose")
+    assert _Run(deployment_of(2), Network(fates)).error is not None
+
+
 FATES = st.sampled_from(["lose", "double"]) | st.floats(1.0, 5_000.0)
 FAULTS = st.tuples(
     st.floats(0.0, 3_000.0),
