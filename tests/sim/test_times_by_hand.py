@@ -54,6 +54,21 @@ def test_a_pass_that_is_given_up_before_it_begins_takes_no_time(schedule: dict[s
     assert gaps(simulated(schedule, 21.0, 40.0))[1:3] == [pytest.approx(3 * 21 + 2 * 21)] * 2
 
 
+@pytest.mark.parametrize(
+    ("draft_ms", "cancels", "gap"),
+    [(10.0, False, 80.0), (1.0, False, 80.0), (10.0, True, 50.0), (1.0, True, 45.0)],
+)
+def test_a_pass_that_is_cancelled_ends_with_the_layer_that_is_under_way(
+    draft_ms: float, cancels: bool, gap: float
+) -> None:
+    """A root and a wrong node in a segment each, at one stage of 8 layers and 40 ms. When the
+    root's answer is there, the node's pass has just begun: it takes 40 ms, or ends with its first
+    layer, 5 ms later. The next root comes a draft pass behind the answer, and takes 40 ms."""
+    tree = {"tree_size": 1, "tree_depth": 0, "top_k": 1, "segment_tokens": 1, "expand_depth": 0}
+    schedule = {"name": "flowspec_free", **tree, "cancels": cancels}
+    assert gaps(simulated(schedule, draft_ms, 40.0))[1:] == [pytest.approx(gap, abs=1e-6)] * 7
+
+
 def test_steps_in_which_no_segment_comes_back_take_no_decision() -> None:
     """SPD on two stages of 20 ms: behind a miss the emptied segment takes a step, then the root's
     comes back. Its decision takes 5 ms, the draft's pass less than the stages."""

@@ -19,9 +19,8 @@ sections = st.fixed_dictionaries(
         "segment_tokens": st.integers(1, 8),
         "expand_size": st.integers(1, 16),
         "expand_depth": st.integers(0, 3),
-        "context_aware": st.booleans(),
         "score_aware": st.booleans(),
-        "score_aware_size": st.integers(1, 8),
+        "cancels": st.booleans(),
         "branching": st.none() | st.lists(st.integers(1, 3), min_size=1, max_size=3),
         "gamma": st.integers(1, 5),
         "adaptive_depth": st.booleans(),
@@ -36,4 +35,4 @@ sections = st.fixed_dictionaries(
         "parallel_prefill": st.booleans(),
         "prefill_chunk": st.integers(1, 40),
     }
-).filter(lambda section: section["context_aware"] or not section["score_aware"])
+)

@@ -79,7 +79,7 @@ def decode(
         target,
         draft,
         case.choose,
-        replace(sharing, in_phases=not parameters.overlapped_pruning),
+        replace(sharing, in_phases=not parameters.overlapped_pruning, cancels=parameters.cancels),
         bounds=system.bounds(parameters, stages) if fitting else None,
         story=case.story,
     )
