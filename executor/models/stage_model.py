@@ -183,7 +183,7 @@ class LayerStack:
         the states after the last layer.
 
         Args:
-            stops: whether to stop, asked behind each layer with the number of those that are done;
+            stops: whether to stop, called behind each layer with the number of those that are done;
                 the rows then have entries in the caches that only a prune may follow.
         """
         parts, caches, rows = opened.parts, opened.caches, opened.rows

@@ -230,5 +230,5 @@ class StageWorker:
 
 def _behind(before: torch.Tensor, states: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return all parts' states behind the captured ones [rows, ...] that came with their rows."""
-    own = torch.cat([*states])
-    return torch.cat((before, own), -1) if before.shape[-1] else own
+    after = torch.cat([*states])
+    return torch.cat((before, after), -1) if before.shape[-1] else after

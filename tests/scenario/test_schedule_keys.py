@@ -32,8 +32,10 @@ OTHER: dict[str, Any] = {
     "cancels": True,
     "branching": (2, 2),
     "gamma": 2,
-    "adaptive_depth": True,
     "depth_range": (2, 400),
+    "restart": "miss",
+    "cutoff": (0.2, 0.1, 0.1),
+    "ahead": 9,
     "width": 2,
     "children": 2,
     "layers_per_step": 2,
@@ -57,11 +59,11 @@ READ_BY_ALL = ("prefill_chunk", "ends")
 BASES: list[dict[str, Any]] = [
     *({"name": name} for name in SCHEDULES),
     {"name": "pipedec", "draft_reuse": False},
-    {"name": "starsd", "adaptive_depth": True},
+    {"name": "starsd", "depth_range": (1, 8)},
     {"name": "starsd", "branching": (2, 1)},
     {"name": "starsd", "tree_size": 5},
-    {"name": "starsd", "adaptive_depth": True, "branching": (2, 1)},
-    {"name": "starsd", "adaptive_depth": True, "tree_size": 5},
+    {"name": "starsd", "depth_range": (1, 8), "branching": (2, 1)},
+    {"name": "starsd", "depth_range": (1, 8), "tree_size": 5},
     {"name": "flowspec", "score_aware": True},
     {"name": "flowspec_free", "score_aware": True},
 ]
@@ -114,12 +116,13 @@ def test_a_key_that_is_read_has_an_effect_somewhere() -> None:
     """Otherwise the table of read keys could simply name all of them."""
     layered = "width children groups draft_reuse overlapped_pruning central_transfers "
     effective = {
-        "starsd": "adaptive_depth branching gamma tree_size",
+        "starsd": "depth_range branching gamma tree_size",
         "chain": "gamma",
         "ssd": "gamma fan_out jit_speculate",
         "flowspec": "tree_size expand_size segment_tokens score_aware",
         "flowspec_free": "score_aware expand_size cancels",
         **dict.fromkeys(("pipedec", "specpipe"), layered + "parallel_prefill"),
+        "pipeinfer": "gamma top_k restart cutoff ahead cancels",
         "spd": "anchors",
         "engine_pp": "receives_first feedback drafts_first",
     }
