@@ -177,6 +177,8 @@ class StageRole(Role):
         self._successor = stages[number].name if stages[number:] else None
         self._hands_on = deployment.service.feedback == "ring" and self._successor is not None
         self._by_parts = self._placed.times.stage.by_parts
+        self._cancels = deployment.service.cancels
+        self._pieces = max(1, len(self._placed.layers)) if self._cancels else 1  # of a pass
         self._verifies = deployment.roles.verifies(pipeline, number)
         self._sends_all = number < len(stages) or deployment.roles.reads_states
         self._accepted = (
@@ -231,8 +233,16 @@ class StageRole(Role):
         """Compute a flight and send it on; one without rows takes no time."""
         tokens, stage = flight.rows, self._placed.times.stage
         if tokens:
-            yield stage.over(self._desk.parts(flight)) if self._by_parts else stage(tokens)
-            self._spent("compute", flight.session, tokens)
+            whole = stage.over(self._desk.parts(flight)) if self._by_parts else stage(tokens)
+            for _ in range(self._pieces):
+                yield whole / self._pieces
+                self._spent("compute", flight.session, tokens)
+                if self._cancels:
+                    yield from self._unpack()
+                    given_up = self._given_up(flight)
+                    if given_up is not None:
+                        flight, tokens = given_up, 0
+                        break
         if not self._verifies:
             yield from self._send(self._passed_on(flight))
             return
@@ -243,6 +253,9 @@ class StageRole(Role):
             now = self._clock.now
             verified = Verified(flight, answers, self._states(flight, answers), now)
         yield from self._send(self._onwards(flight, verified))
+
+    def _given_up(self, flight: Flight) -> Flight | None:
+        return self._desk.given_up(flight)
 
     def _states(self, flight: Flight, answers: Answers) -> Answers:
         """Rows of each segment whose states travel with the target's tokens; empty for a request

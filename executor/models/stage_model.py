@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -176,9 +176,16 @@ class LayerStack:
         return mask.to(self._device)
 
     @torch.inference_mode()
-    def run(self, opened: OpenedPass) -> list[torch.Tensor]:
+    def run(
+        self, opened: OpenedPass, stops: Callable[[int], bool] | None = None
+    ) -> list[torch.Tensor]:
         """Return [n, (k + 1) hidden] per part: the inputs of the k layers that are ``kept``, then
-        the states after the last layer."""
+        the states after the last layer.
+
+        Args:
+            stops: whether to stop, called behind each layer with the number of those that are done;
+                the rows then have entries in the caches that only a prune may follow.
+        """
         parts, caches, rows = opened.parts, opened.caches, opened.rows
         states = torch.cat([part.hidden for part in parts])[None]
         below = 1 + max([max(part.positions) for part in parts])
@@ -195,6 +202,8 @@ class LayerStack:
                 use_cache=True,
                 position_embeddings=rotary[kind],
             )
+            if stops is not None and stops(number + 1):
+                break
         for own, part in zip(caches, parts, strict=True):
             own.finish(committed=part.parents is None)
         return list((torch.cat([*held, states], -1) if held else states)[0].split(rows))

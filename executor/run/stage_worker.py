@@ -6,6 +6,7 @@ tokens and sends them instead of hidden states.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 import torch
@@ -15,7 +16,7 @@ from treepipe.core.stage import AcceptedRows, Prune
 from treepipe.core.stage_desk import Move, Send, StageWork
 from treepipe.executor.models.checkpoint import Checkpoint
 from treepipe.executor.models.computing import DTYPES, DeviceTransfer
-from treepipe.executor.models.stage_model import Part, StageModel, TargetEnds
+from treepipe.executor.models.stage_model import OpenedPass, Part, StageModel, TargetEnds
 from treepipe.executor.models.verifier import Verifier, answered_states
 from treepipe.executor.run.station import Station
 from treepipe.executor.wire.mailbox import Received
@@ -119,10 +120,12 @@ class StageWorker:
             opened = self._model.begin(parts)
             session = flight.segments[0].session
             duration = times.stage.over(self._desk.parts(flight))
-            with self._station.work("compute", session, tokens, duration):
-                hidden = torch.cat(self._model.run(opened))
-                hidden = torch.cat((before, hidden), -1) if before.shape[-1] else hidden
-                self._transfer.wait()
+            if self._deployment.service.cancels:
+                flight, hidden = self._looking(flight, opened, before, duration)
+            else:
+                with self._station.work("compute", session, tokens, duration):
+                    hidden = _behind(before, self._model.run(opened))
+                    self._transfer.wait()
         if self._verifier is not None:
             self._verify(self._verifier, flight, hidden)
             return
@@ -136,6 +139,30 @@ class StageWorker:
         counts = [len(segment.tokens) for segment in flight.segments]
         if self._desk.computed(flight, () if hidden is None else hidden.split(counts)):
             self._send_on(flight, hidden)
+
+    def _looking(
+        self, flight: Flight, opened: OpenedPass, before: torch.Tensor, duration_ms: float
+    ) -> tuple[Flight, torch.Tensor | None]:
+        """Run a pass, and receive messages behind each of its layers. Return the flight and its
+        states; if the messages leave no row of it, what is to go on of it without any."""
+        station, layers = self._station, len(self._station.settings.placed.layers)
+        session, rows, start = flight.session, flight.rows, station.clock.now_ms()
+        done, given_up = 0, None
+
+        @torch.inference_mode(mode=False)  # a message may open a cache, which passes write to
+        def stops(behind: int) -> bool:
+            nonlocal done, given_up
+            self._transfer.wait()
+            station.clock.spend(start, factor * duration_ms * behind / layers)
+            while (more := station.due()) is not None:
+                self._receive(more)
+            station.enter("compute", session, rows)
+            done, given_up = behind, self._desk.given_up(flight)
+            return given_up is not None
+
+        with station.work("compute", session, rows, lambda: duration_ms * done / layers) as factor:
+            states = self._model.run(opened, stops)
+        return (flight, _behind(before, states)) if given_up is None else (given_up, None)
 
     def _send_on(self, flight: Flight, hidden: torch.Tensor | None) -> None:
         receiver = self._successor or self._deployment.roles.drafts[flight.draft].name
@@ -199,3 +226,9 @@ class StageWorker:
                 parts.append(Part(segment.session, own, segment.positions, parents))
                 before.append(states[:, : -self._width])
         return parts, torch.cat(before)
+
+
+def _behind(before: torch.Tensor, states: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return all parts' states behind the captured ones [rows, ...] that came with their rows."""
+    after = torch.cat([*states])
+    return torch.cat((before, after), -1) if before.shape[-1] else after

@@ -164,15 +164,16 @@ class Station:
     @contextmanager
     def work(
         self, kind: Kind, session: int, tokens: int, emulated_ms: float | Callable[[], float]
-    ) -> Iterator[None]:
+    ) -> Iterator[float]:
         """Record a span around the body; with emulation it lasts at least ``emulated_ms`` (computed
-        after the body), or longer after an idle gap if the device's profile has such a factor."""
+        after the body), times a factor after an idle gap if the device's profile has one, which the
+        body is given."""
         start = self.clock.now_ms()
         if self.fresh:
             self._factor = self._idle(start - self._ended_ms)
             self.fresh = self.settings.kind == "stage"  # each pass of a stage is a turn of its own
         self.enter(kind, session, tokens)
-        yield
+        yield self._factor
         if not isinstance(emulated_ms, float | int):
             emulated_ms = emulated_ms()
         self._ended_ms = end = self.clock.spend(start, emulated_ms * self._factor)

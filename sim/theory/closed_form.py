@@ -139,7 +139,7 @@ def _refused_clients(deployment: Deployment) -> Iterator[tuple[str, str]]:
 def _refused_targets(scenario: Scenario, deployment: Deployment) -> Iterator[tuple[str, str]]:
     section, pipelines = scenario.schedule.parameters, len(deployment.roles.pipelines)
     branches = any(count != 1 for count in section.branching or ())
-    if section.adaptive_depth or section.tree_size or branches:
+    if section.depth_range or section.tree_size or branches:
         yield "schedule", "it is for chains of constant depth"
     if deployment.service.clients != pipelines:
         yield "workload.concurrency", f"it is for one request per target, {pipelines} in all"

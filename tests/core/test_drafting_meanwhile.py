@@ -75,6 +75,25 @@ def pearl_steps(model: Logits, text: list[int], gamma: int) -> Iterator[tuple[in
         yield kept + missed, missed
 
 
+@pytest.mark.parametrize(
+    ("name", "ever"),
+    [*dict.fromkeys(("dsd", "pearl", "engine_pp"), False).items(), ("flowspec_free", True)],
+)
+def test_a_chain_that_is_judged_when_it_is_back_has_nothing_to_cancel(
+    name: str, ever: bool
+) -> None:
+    """One segment of a request is under way at once, so a verdict finds none behind it; what it
+    refutes is a draft pass at most, which is withdrawn. So they have no key ``cancels``."""
+    system, seen = systems()[name], set[int]()
+    for seed in range(6):
+        schedule = system.make(system.parameters(), ScheduleContext(1, 3))
+        world = OneRequest(schedule, 3, target, DRAFTS["noisy"], any_order(seed), 1)
+        world.open(1, schedule, Started(PROMPT, WANTED))
+        while world.step():
+            seen |= schedule._flying.cancelled
+    assert bool(seen) == ever == ("cancels" in system.keys)
+
+
 @pytest.mark.parametrize("draft", ["noisy", "poor", "perfect"])
 @pytest.mark.parametrize("gamma", [1, 2, 4])
 def test_pearl_verifies_what_was_drafted_in_the_step_before(draft: str, gamma: int) -> None:

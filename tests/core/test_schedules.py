@@ -62,11 +62,10 @@ expansions = st.builds(
     size=st.integers(1, 20),
     depth=st.integers(0, 4),
     top_k=st.integers(1, VOCABULARY + 1),
-    context_aware=st.booleans(),
     score_aware=st.booleans(),
     score_aware_size=st.integers(1, 10),
     score_aware_depth=st.integers(1, 2),
-).filter(lambda expansion: expansion.context_aware or not expansion.score_aware)
+)
 prompts = st.integers(1, 140).flatmap(
     lambda length: st.integers(0, 99).map(lambda salt: [(salt * i) % 7 for i in range(length)])
 )

@@ -40,6 +40,46 @@ def test_others_of_a_flight_go_on_with_their_own_payload(closed: int) -> None:
     assert len(move.rows) == 1
 
 
+def _word(session: int, retained: tuple[int, ...], *, ends_round: bool = False) -> Beat:
+    accepted = len(retained) if ends_round else 0
+    return Beat(0, (Word(session, 0, 0, retained, accepted, ends_round, False),))
+
+
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        ((_word(1, (0,)),), None),
+        ((_word(1, ()),), [1, 2]),
+        ((_word(1, (), ends_round=True),), [1, 2]),
+        ((Close(1),), [2]),
+    ],
+    ids=["a row stays", "no row", "the round ends", "the request ends"],
+)
+@pytest.mark.parametrize("other_lives", [False, True])
+def test_a_flight_under_way_is_given_up_when_no_row_of_it_is_left(
+    said: tuple[Beat | Close, ...], left: list[int] | None, other_lives: bool
+) -> None:
+    """Two requests share the pass; a word, or an end, comes for the one and then for the other. The
+    markers that go on take the words into account, so that the next stage waits for these."""
+    desk = StageDesk(1, 2)
+    desk.receive(Flight(0, 0, (_segment(1, 0), _segment(2, 0))))
+    move = desk.next_action()
+    assert isinstance(move, Move)
+    for message in (*said, _word(2, (1,) if other_lives else ())):
+        desk.receive(message)
+    markers = desk.given_up(move.flight)
+    if left is None or other_lives:
+        assert markers is None
+        return
+    assert markers is not None
+    assert [(s.session, s.ticket, s.version, s.tokens) for s in markers.segments] == [
+        (session, 1, 1, ()) for session in left
+    ]
+    while (prune := desk.next_action()) is not None:
+        assert isinstance(prune, Prune)
+    assert not any(state.cached for state in desk.sessions.values())
+
+
 def _rows(session: int, count: int, draft: int = 0) -> Flight:
     """Committed rows of a request: a prompt's chunk, or a row of a text."""
     tokens, positions = (7,) * count, tuple(range(count))

@@ -32,7 +32,7 @@ def _star(requests: int = 8, new_tokens: int = 12, **keys: object) -> Deployment
 def test_the_depth_is_chosen_by_what_the_draft_server_measures(pair: tuple[Path, Path]) -> None:
     """Every target gets its own text. The draft is a random model, seldom right: what the draft
     server learns makes the chains shorter."""
-    deployment = _star(adaptive_depth=True, tree_size=None)
+    deployment = _star(depth_range=(1, 8), tree_size=None)
     trace, _ = run_once(pair, deployment)
     assert {request.pipeline for request in trace.requests} == set(range(TARGETS))
     assert_greedy(trace, deployment, pair[0])

@@ -16,7 +16,7 @@ from treepipe.executor.measure.acceptance import WholeModel
 from treepipe.executor.models.cache import TreeCache
 from treepipe.executor.models.checkpoint import Checkpoint
 from treepipe.executor.models.families import fixed_rotary
-from treepipe.executor.models.stage_model import Rotations, StageModel
+from treepipe.executor.models.stage_model import Part, Rotations, StageModel
 from treepipe.testing.random_model import save_random_checkpoint
 
 torch.set_num_threads(1)
@@ -78,6 +78,24 @@ def test_causality_check_notices_a_wrong_mask(whole: WholeModel) -> None:
     cache.begin = broken  # type: ignore[method-assign, assignment]
     with pytest.raises(AssertionError, match="attends to"):
         whole.read([5], [3], [1])
+
+
+def test_a_pass_that_stops_behind_a_layer_leaves_nothing_behind_its_prune(folder: Path) -> None:
+    directory = save_random_checkpoint(folder / "stops", layers=3, seed=2)
+    model = WholeModel(Checkpoint.open(directory), 32)
+    stage, embed = model.stage, model.ends.embed
+    rows = [embed([1, 2, 3]), embed([4, 5]), embed([6])]
+    answers = []
+    for stopped in (False, True):
+        stage.open(7)
+        stage.forward(7, rows[0], [0, 1, 2], None)
+        if stopped:
+            given_up = Part(7, rows[1], [3, 4], [NO_PARENT, 0])
+            stage.run(stage.begin([given_up]), lambda layers: layers == 2)
+            stage.cache(7).prune((), 0)
+        answers.append(stage.forward(7, rows[2], [3], [NO_PARENT]))
+        stage.close(7)
+    assert torch.equal(*answers)
 
 
 def test_a_stage_holds_its_share_of_the_weights_only(folder: Path) -> None:

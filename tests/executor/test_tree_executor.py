@@ -73,6 +73,24 @@ class ForgetsTheAccepted(MaskedModel):
         super().prune(session, keep[accepted:], 0)
 
 
+class SecondRollback(MaskedModel):
+    """From the second prune on it keeps entries of one place further up (llama.cpp 22746)."""
+
+    prunes = 0
+
+    def prune(self, session: int, keep: Sequence[int], accepted: int) -> None:
+        whole, self.prunes = self.caches[session].layers, self.prunes + 1
+        before = [(layer.keys, layer.values) for layer in whole]
+        super().prune(session, keep, accepted)
+        for layer, (keys, values) in zip(whole, before, strict=True):
+            if self.prunes > 1:
+                count = layer.keys.shape[2] - 1
+                layer.keys[:, :, 1:], layer.values[:, :, 1:] = (
+                    keys[:, :, :count],
+                    values[:, :, :count],
+                )
+
+
 class OneCache(MaskedModel):
     """All sessions share the first one's cache."""
 
@@ -109,6 +127,9 @@ class Fails(MaskedModel):
         (ParentOffByOne, "growing", {"tree_attention"}),
         (KeepsTheFirst, "pruned", {"compaction"}),
         (ForgetsTheAccepted, "pruned", {"compaction"}),
+        (SecondRollback, "pruned", {"compaction", "committed", "tree_attention"}),
+        (SecondRollback, "decoding", {"near_argmax"}),
+        (KeepsTheFirst, "decoding", {"near_argmax"}),
         (OneCache, "sessions", {"sessions"}),
         (KeepsTheOld, "sessions", {"sessions", "protocol"}),
         (Fails, "pruned", {"protocol"}),

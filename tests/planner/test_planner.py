@@ -63,7 +63,7 @@ schedule.layers_per_step = [1]
 """
 EQUAL = (
     'search.schedules=["pp","chain","starsd"]',
-    'schedule={gamma=3,adaptive_depth=false,ends="draft"}',
+    'schedule={gamma=3,ends="draft"}',
     "search.grid={schedule={branching=[[1,1,1]],tree_size=[3],tree_depth=[2],top_k=[1]}}",
 )
 """StarSD's trees, all of them the same chain; with its ends at the pipeline its target emits."""

@@ -26,7 +26,7 @@ from treepipe.testing.random_model import save_random_checkpoint
 OUTSIDE = """
 seed=two seed=nan seed=99999999999999999999999999 runs=1.5 name=3 emulate=yes emulate=3
 emulate=2 schedule.tree_size=0 schedule.width=0 schedule.gamma=0 schedule.batch=0
-schedule.branching=[2,0] schedule.branching=[] schedule.context_aware=1 acceptance.beta=1.5
+schedule.branching=[2,0] schedule.branching=[] schedule.score_aware=1 acceptance.beta=1.5
 workload.concurrency=0 sampling.temperature=-1 sampling.temperature=inf sampling.top_p=0
 sampling.top_p=1.1 sampling.top_k=-2 sampling.tau_max=2 sampling.contrast_weight=-1
 serving.weights=[0] serving.weights=[inf] serving.admission=0 serving.batch=0 serving.batch=all
@@ -93,7 +93,6 @@ FAULT = "faults=[{worker='draft0',%s}]"
 HITS = "acceptance={source='hit_ratio',table={%s}}"
 SIGNALS = "sampling={contrast_weight=0,matches_weight=0,agreement_weight=0}"
 ADAPTIVE = ("schedule={name='chain'}", "sampling.rule=adaptive")
-SCORED = "schedule={name='flowspec',context_aware=false,score_aware=true}"
 LENGTHS = "workload.new_tokens={distribution=%s}"
 ARRIVE = "workload.arrivals={%s}"
 REFUSED: list[tuple[str, ...]] = [
@@ -154,7 +153,6 @@ REFUSED: list[tuple[str, ...]] = [
     (SMALL, "schedule.name=specpipe_db", THREE, "needs 8.0 MiB for 8 layers and 0.0 MiB"),
     ("schedule={name='specpipe',groups=3}", "groups = 3 is more than the 2 stages of pipelines.0"),
     ("schedule={name='pipedec',groups=[2,1]}", "[2, 1] are groups of 3 stages in all,"),
-    (SCORED, "score_aware = true needs context_aware = true: a tree is extended only"),
     ("schedule={name='starsd',depth_range=[5,2]}", "depth_range = [5, 2]: low exceeds high"),
     ("schedule={name='starsd',depth_range=[1,1000000000000]}", "schedule.depth_range.1 = 100000"),
     ("schedule={name='specinfer',branching=[1000,1000,1000,1000]}", "1,001,001,001,001 nodes"),

@@ -22,7 +22,6 @@ CASES: dict[str, dict[str, Any]] = {
     "specinfer ahead": {"branching": [1, 1], "draft_ahead": True},
     "specinfer chain": {"branching": [1, 1]},
     **{name: {"segment_tokens": 2} for name in ("flowspec", "naive_pp", "pruned_pp")},
-    "flowspec without": {"segment_tokens": 2, "context_aware": False},
     "starsd tree": {"tree_size": 9},
 }
 

@@ -26,16 +26,16 @@ OTHER: dict[str, Any] = {
     "top_k": 2,
     "segment_tokens": 2,
     "score_order": False,
-    "context_aware": False,
     "expand_size": 3,
     "expand_depth": 1,
     "score_aware": True,
-    "score_aware_size": 999,
-    "score_aware_depth": 7,
+    "cancels": True,
     "branching": (2, 2),
     "gamma": 2,
-    "adaptive_depth": True,
     "depth_range": (2, 400),
+    "restart": "miss",
+    "cutoff": (0.2, 0.1, 0.1),
+    "ahead": 9,
     "width": 2,
     "children": 2,
     "layers_per_step": 2,
@@ -59,12 +59,11 @@ READ_BY_ALL = ("prefill_chunk", "ends")
 BASES: list[dict[str, Any]] = [
     *({"name": name} for name in SCHEDULES),
     {"name": "pipedec", "draft_reuse": False},
-    {"name": "starsd", "adaptive_depth": True},
+    {"name": "starsd", "depth_range": (1, 8)},
     {"name": "starsd", "branching": (2, 1)},
     {"name": "starsd", "tree_size": 5},
-    {"name": "starsd", "adaptive_depth": True, "branching": (2, 1)},
-    {"name": "starsd", "adaptive_depth": True, "tree_size": 5},
-    {"name": "flowspec", "context_aware": False},
+    {"name": "starsd", "depth_range": (1, 8), "branching": (2, 1)},
+    {"name": "starsd", "depth_range": (1, 8), "tree_size": 5},
     {"name": "flowspec", "score_aware": True},
     {"name": "flowspec_free", "score_aware": True},
 ]
@@ -103,8 +102,6 @@ def test_keys_that_are_not_read_change_nothing_and_are_warned_of(base: dict[str,
     not_read: dict[str, Any] = {}
     for key in set(OTHER) - set(base):
         other = {**base, key: OTHER[key]}
-        if other.get("score_aware") and not other.get("context_aware", True):
-            continue  # refused
         chosen = ScheduleSection.model_validate(other)
         read = key in chosen.system.keys and key not in chosen.unread
         told = unused_warnings(scheduled(other))
@@ -112,8 +109,6 @@ def test_keys_that_are_not_read_change_nothing_and_are_warned_of(base: dict[str,
         if not read:
             assert bounds(other) == bounds(base), key
             not_read[key] = OTHER[key]
-    if not_read.get("score_aware"):
-        not_read.pop("context_aware", None)  # both are refused
     assert behaviour({**base, **not_read}) == behaviour(base)
 
 
@@ -121,12 +116,13 @@ def test_a_key_that_is_read_has_an_effect_somewhere() -> None:
     """Otherwise the table of read keys could simply name all of them."""
     layered = "width children groups draft_reuse overlapped_pruning central_transfers "
     effective = {
-        "starsd": "adaptive_depth branching gamma tree_size",
+        "starsd": "depth_range branching gamma tree_size",
         "chain": "gamma",
         "ssd": "gamma fan_out jit_speculate",
-        "flowspec": "tree_size context_aware expand_size segment_tokens score_aware",
-        "flowspec_free": "score_aware expand_size",
+        "flowspec": "tree_size expand_size segment_tokens score_aware",
+        "flowspec_free": "score_aware expand_size cancels",
         **dict.fromkeys(("pipedec", "specpipe"), layered + "parallel_prefill"),
+        "pipeinfer": "gamma top_k restart cutoff ahead cancels",
         "spd": "anchors",
         "engine_pp": "receives_first feedback drafts_first",
     }

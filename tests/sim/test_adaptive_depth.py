@@ -21,7 +21,7 @@ from treepipe.sim.made_pools import bernoulli_pool
 from treepipe.sim.predict import predict
 from treepipe.sim.world import simulate
 
-ADAPTIVE = "schedule.adaptive_depth=true"
+ADAPTIVE = "schedule.depth_range=[1,8]"
 
 
 def rate(traces: list[Trace]) -> float:
@@ -48,7 +48,7 @@ def test_it_comes_within_3_percent_of_the_best_fixed_depth(
         name="starsd",
     )
     fixed = [rate(predict(scenario.with_(**{"schedule.gamma": d}))) for d in range(1, 9)]
-    adaptive = rate(predict(scenario.with_(**{"schedule.adaptive_depth": True})))
+    adaptive = rate(predict(scenario.with_(**{"schedule.depth_range": (1, 8)})))
     assert adaptive > 0.97 * max(fixed)
     assert adaptive > 1.1 * min(fixed), "else any depth would do"
 
@@ -92,7 +92,7 @@ def test_what_the_draft_server_measures_is_the_closed_forms_s_and_z(
     )
     written = Written("starsd", *settings)
     terms = written.expected().terms
-    four = Written("starsd", *settings, ADAPTIVE, "schedule.depth_range=[4,4]")
+    four = Written("starsd", *settings, "schedule.depth_range=[4,4]")
     told = heard(deploy(four.scenario), 0.7)
     last = told[-1]
     assert last.first_ms is not None
@@ -127,7 +127,7 @@ def paced(stage_ms: float, targets: int, share: float, **more: float) -> Pace:
 
 def test_the_choice_by_hand() -> None:
     """Tokens over time for S = 3 d: a long way back asks for depth, a full draft for little."""
-    choose = partial(depth_of, StarKeys())
+    choose = partial(depth_of, StarKeys(depth_range=(1, 8)))
     assert choose(Pace(), 99) == 4, "nothing is known"
     assert choose(paced(300.0, 1, 0.7), 99) == 8
     assert choose(paced(3.0, 1, 0.3), 99) == 1

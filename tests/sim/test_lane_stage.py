@@ -54,11 +54,11 @@ class World:
 
 @cache
 def delivered(
-    system: str, prune_ms: float, latency_ms: float
+    system: str, prune_ms: float, latency_ms: float, cancels: bool
 ) -> tuple[Deployment, list[tuple[float, Message]]]:
     """All messages to a stage in a run, with their times."""
     device = {"stage_ms": {1: 20.0, 64: 26.0}, "prune_ms": prune_ms}
-    section = {"tree_size": 24, "segment_tokens": 4}
+    section = {"tree_size": 24, "segment_tokens": 4, "cancels": cancels}
     link = {"latency_ms": latency_ms}
     scenario = one_at_a_time({"device": device, "count": 4}, section, system, link)
     found, deliver = list[tuple[float, Message]](), roles.StageRole.deliver
@@ -91,12 +91,13 @@ def played(clock: Clock, deployment: Deployment, messages: Any, times: Sequence[
     st.sampled_from(["flowspec", "flowspec_free", "pruned_pp"]),
     st.sampled_from([0.0, 3.0]),
     st.sampled_from([1.0, 8.0, 15.0]),
+    st.booleans(),
     st.integers(0, 2**32),
 )
 def test_a_stage_in_lanes_is_the_stage_of_each_lane(
-    system: str, prune: float, latency: float, seed: int
+    system: str, prune: float, latency: float, cancels: bool, seed: int
 ) -> None:
-    deployment, found = delivered(system, prune, latency)
+    deployment, found = delivered(system, prune, latency, cancels)
     rng, lanes = np.random.default_rng(seed), 6
     some = rng.random((len(found), 1)) < rng.choice([0.05, 0.3])
     by = rng.choice([1e-3, 5.0, 30.0]) * some * rng.uniform(-1, 1, (len(found), lanes))

@@ -101,7 +101,9 @@ pipeline = st.fixed_dictionaries(
 requests_alone = st.builds(
     one_at_a_time,
     pipeline,
-    st.just({}) | st.just({"tree_size": 24, "segment_tokens": 6}) | sections,
+    st.just({})
+    | st.builds(dict, tree_size=st.just(24), segment_tokens=st.just(6), cancels=st.booleans())
+    | sections,
     st.sampled_from(["flowspec", "flowspec_free", "pruned_pp"]) | st.sampled_from(SCHEDULES),
     st.sampled_from([{"latency_ms": 1.0}, LINK]),
 )

@@ -216,7 +216,7 @@ def _alive(schedule: str, new_tokens: int) -> Counter[str]:
     return simulation.alive
 
 
-@pytest.mark.parametrize("schedule", ["flowspec", "flowspec_free", "specpipe", "starsd", "dsd"])
+@pytest.mark.parametrize("schedule", ["flowspec", "pipeinfer", "specpipe", "starsd", "dsd"])
 def test_a_long_request_keeps_no_more_than_a_short_one(schedule: str) -> None:
     short, long = _alive(schedule, 60), _alive(schedule, 360)
     # What is under way when a request ends differs from request to request.

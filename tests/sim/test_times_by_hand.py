@@ -54,6 +54,102 @@ def test_a_pass_that_is_given_up_before_it_begins_takes_no_time(schedule: dict[s
     assert gaps(simulated(schedule, 21.0, 40.0))[1:3] == [pytest.approx(3 * 21 + 2 * 21)] * 2
 
 
+@pytest.mark.parametrize(
+    ("draft_ms", "cancels", "gap"),
+    [(10.0, False, 80.0), (1.0, False, 80.0), (10.0, True, 50.0), (1.0, True, 45.0)],
+)
+def test_a_pass_that_is_cancelled_ends_with_the_layer_that_is_under_way(
+    draft_ms: float, cancels: bool, gap: float
+) -> None:
+    """A root and a wrong node in a segment each, at one stage of 8 layers and 40 ms. When the
+    root's answer is there, the node's pass has just begun: it takes 40 ms, or ends with its first
+    layer, 5 ms later. The next root comes a draft pass behind the answer, and takes 40 ms."""
+    tree = {"tree_size": 1, "tree_depth": 0, "top_k": 1, "segment_tokens": 1, "expand_depth": 0}
+    schedule = {"name": "flowspec_free", **tree, "cancels": cancels}
+    assert gaps(simulated(schedule, draft_ms, 40.0))[1:] == [pytest.approx(gap, abs=1e-6)] * 7
+
+
+def pipeinfer(
+    stages_ms: tuple[int, float], draft_ms: float, gamma: int, beta: int, more: dict[str, Any]
+) -> list[tuple[float, int]]:
+    """Commits, from the first token on, as (ms, tokens in all)."""
+    late = {"evaluate_ms": {1: 1e-9}} if more.pop("late", False) else {}
+    scenario = Scenario.of(
+        {
+            "name": "by hand",
+            "target": {"layers": 8},
+            "drafts": [{"device": {"draft_ms": {1: draft_ms}, **late}}],
+            "pipelines": [{"stages": stages(*stages_ms)}],
+            "links": {"default": {"latency_ms": 0.0}},
+            "schedule": {"name": "pipeinfer", "gamma": gamma, **more},
+            "acceptance": {"source": "bernoulli", "beta": beta},
+            "workload": {"prompt_tokens": 1, "new_tokens": 400 if beta else 20},
+        }
+    )
+    (trace,) = predict(scenario)
+    times, counts = zip(*trace.requests[0].emitted, strict=True)
+    counted = [*itertools.accumulate(counts)]
+    return [(at - times[0], done) for at, done in zip(times, counted, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("stages_ms", "draft_ms", "gamma", "beta", "more", "ms_per_token"),
+    [
+        ((2, 5.0), 4.0, 2, 1, {}, 8.0),
+        ((2, 5.0), 4.0, 2, 0, {}, 12.0),
+        ((2, 5.0), 3.0, 2, 0, {}, 15.0),
+        ((2, 5.0), 4.0, 2, 0, {"cancels": False, "ends": "draft", "late": True}, 20.0),
+        ((2, 5.0), 4.0, 2, 1, {"restart": "miss"}, 4.0),
+        ((2, 5.0), 3.0, 2, 1, {"restart": "miss"}, 3.0),
+        ((4, 10.0), 6.0, 2, 1, {"restart": "miss"}, 6.0),
+        ((4, 10.0), 3.0, 4, 1, {"restart": "miss"}, 3.0),
+        ((4, 10.0), 3.0, 2, 1, {"restart": "miss"}, 5.0),  # the stages bound it; runs queue up
+        ((2, 5.0), 4.0, 2, 0, {"restart": "miss"}, 12.0),
+        ((2, 5.0), 3.0, 2, 0, {"restart": "miss"}, 15.0),
+        ((4, 10.0), 6.0, 2, 0, {"restart": "miss"}, 42.0),
+        ((4, 10.0), 3.0, 2, 0, {"restart": "miss"}, 45.0),
+        ((4, 10.0), 3.0, 4, 0, {"restart": "miss"}, 51.0),
+        (
+            (4, 10.0),
+            6.0,
+            2,
+            0,
+            {"restart": "miss", "cancels": False, "ends": "draft", "late": True},
+            54.0,
+        ),
+    ],
+)
+def test_pipeinfer_keeps_the_hand_made_timelines(
+    stages_ms: tuple[int, float],
+    draft_ms: float,
+    gamma: int,
+    beta: int,
+    more: dict[str, Any],
+    ms_per_token: float,
+) -> None:
+    """Steady rates by hand, of the rule of PipeInfer's code and of a draft that goes on. If all is
+    right, a draft that goes on bounds it, or a stage per micro-batch; the code's takes a pass over
+    the new root and gamma more per look, and commits 1 and 2 tokens in turns. If nothing is, a
+    verdict is seen at the first look behind it, a + k gamma a after the root left. A pass that is
+    not cancelled lies before the next root where it had begun, a nanosecond before the word."""
+    commits = pipeinfer(stages_ms, draft_ms, gamma, beta, dict(more))
+    middle = len(commits) // 4
+    (first_ms, first), (last_ms, last) = (
+        commits[middle],
+        commits[middle + (len(commits) // 2) // 2 * 2],
+    )
+    assert (last_ms - first_ms) / (last - first) == pytest.approx(ms_per_token, abs=1e-6)
+
+
+def test_pipeinfer_commits_when_it_looks() -> None:
+    """All is right: the code's rule commits 1 and 2 tokens every 12 ms; a draft that goes on, on
+    four stages of 10 ms, has its root's answer at 40 ms and looks at 42, 54, 66, ..."""
+    code = pipeinfer((2, 5.0), 4.0, 2, 1, {})
+    assert code[:6] == [(0, 1), (12, 2), (24, 4), (36, 5), (48, 7), (60, 8)]
+    on = pipeinfer((4, 10.0), 6.0, 2, 1, {"restart": "miss"})
+    assert on[:5] == [(0, 1), (42, 2), (66, 4), (78, 6), (90, 8)]
+
+
 def test_steps_in_which_no_segment_comes_back_take_no_decision() -> None:
     """SPD on two stages of 20 ms: behind a miss the emptied segment takes a step, then the root's
     comes back. Its decision takes 5 ms, the draft's pass less than the stages."""

@@ -97,7 +97,7 @@ REFUSED = [
         "has one text",
     ),
     ((POISSON,), "workload.arrivals", "requests of a closed loop"),
-    (stars("schedule.adaptive_depth=true"), "schedule", "it is for chains of constant depth"),
+    (stars("schedule.depth_range=[1,8]"), "schedule", "it is for chains of constant depth"),
     (stars("schedule.branching=[2,1]"), "schedule", "it is for chains of constant depth"),
     (stars("workload.concurrency=2"), "workload.concurrency", "it is for one request per target"),
     (stars("serving.queue=weighted_fair"), "serving.queue", "it is for 'fifo'"),

@@ -62,7 +62,7 @@ def test_each_plan_has_the_n_max_of_its_own() -> None:
 
 NO_FORM, ALONE = "key schedule: no closed form applies", "pipelines.0.count=1"
 WITHOUT = [
-    (("schedule.adaptive_depth=true",), NO_FORM),
+    (("schedule.depth_range=[1,8]",), NO_FORM),
     (("schedule.tree_size=9",), NO_FORM),
     (("acceptance.beta=0.01",), "not even one target is as fast as alone"),
     (("schedule.name=chain", ALONE), "is N_max of StarSD, not of 'chain'"),

@@ -19,12 +19,14 @@ sections = st.fixed_dictionaries(
         "segment_tokens": st.integers(1, 8),
         "expand_size": st.integers(1, 16),
         "expand_depth": st.integers(0, 3),
-        "context_aware": st.booleans(),
         "score_aware": st.booleans(),
-        "score_aware_size": st.integers(1, 8),
+        "cancels": st.booleans(),
         "branching": st.none() | st.lists(st.integers(1, 3), min_size=1, max_size=3),
         "gamma": st.integers(1, 5),
-        "adaptive_depth": st.booleans(),
+        "depth_range": st.none() | st.just((1, 8)),
+        "restart": st.sampled_from(["every", "miss"]),
+        "cutoff": st.sampled_from([(0.0, 0.0, 0.0), (0.3, 0.1, 0.2)]),
+        "ahead": st.integers(24, 40),
         "width": st.integers(1, 9),
         "children": st.integers(1, VOCABULARY),
         "layers_per_step": st.integers(1, 3),
@@ -36,4 +38,4 @@ sections = st.fixed_dictionaries(
         "parallel_prefill": st.booleans(),
         "prefill_chunk": st.integers(1, 40),
     }
-).filter(lambda section: section["context_aware"] or not section["score_aware"])
+)

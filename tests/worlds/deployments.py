@@ -87,6 +87,7 @@ def small_deployment(
                 reads_states=bool(captured),
                 independent_levels=blocks,
             ),
+            cancels=section.parameters.cancels,
             clients=clients,
             target_emits=section.system.target_emits,
             limit=1 if name in ("pipedec", "specpipe", "spd") else None,

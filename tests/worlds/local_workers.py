@@ -58,6 +58,9 @@ class _Line:
 
     def wake(self, at_ms: float) -> None: ...
 
+    def spend(self, start_ms: float, emulated_ms: float) -> float:
+        return 0.0
+
 
 class LocalStation:
     """Takes the place of a station."""
@@ -91,11 +94,11 @@ class LocalStation:
     def woken(self, at_ms: float | None) -> bool:
         return False
 
-    def enter(self, kind: str) -> None: ...
+    def enter(self, kind: str, *of: int) -> None: ...
 
     @contextmanager
-    def work(self, *of: Any) -> Iterator[None]:
-        yield
+    def work(self, *of: Any) -> Iterator[float]:
+        yield 1.0
 
 
 class LocalRun:
@@ -107,10 +110,14 @@ class LocalRun:
     """
 
     def __init__(
-        self, roles: Sequence[RoleSettings], prepare: Callable[[DraftWorker], None] = lambda d: None
+        self,
+        roles: Sequence[RoleSettings],
+        prepare: Callable[[DraftWorker], None] = lambda d: None,
+        *,
+        pipelined: bool = False,
     ) -> None:
         """Make the workers and serve until every request is over; ``prepare`` is called with the
-        draft server before that."""
+        draft server before that. A segment passes all stages at a time, or one if ``pipelined``."""
         boxes: Mapping[str, deque[Received]] = defaultdict(deque)
         self.stations = {role.placed.name: LocalStation(role, boxes) for role in roles}
         stations: list[Any] = [*self.stations.values()]
@@ -126,7 +133,7 @@ class LocalRun:
             draft.open(Open(held, deployment.service.new_schedule, spec, 0.0))
         draft.serve()
         while any(boxes.values()):
-            for worker in (*stages, draft):
+            for worker in (draft, *stages[::-1]) if pipelined else (*stages, draft):
                 worker.serve()
         assert not any(worker.open_sessions for worker in (*stages, draft))
         finished = {each.trace.session: each for each in stations[0].line.finished}

@@ -15,7 +15,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
-from typing import TypeAlias
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 from treepipe.core.barrier import Barrier
 from treepipe.core.errors import ProtocolError
@@ -94,6 +95,18 @@ class StageSession:
     def catch_up(self, segment: Segment) -> tuple[Segment, tuple[int, ...] | None]:
         """Apply later words to a computed segment; return its remaining rows, too (None: all)."""
         return self._log.catch_up(segment)
+
+    def given_up(self, segment: Segment) -> Segment | None:
+        """Return the segment that was taken last without a row, as the words that wait leave it;
+        None if they leave one. It takes these words into account, so that no stage has it first."""
+        log = WordLog(self.version)
+        for word in self._words:
+            log.add(word)
+            if word.ends_round:
+                gone: Any = dict.fromkeys(("tokens", "positions", "parents"), ())
+                return replace(segment, version=log.version, **gone)
+        left = segment if segment.committed else log.catch_up(segment)[0]
+        return None if left.tokens else left
 
     def next_action(self) -> Action | None:
         """Return the next action, None if the stage must wait for a message."""

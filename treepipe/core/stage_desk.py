@@ -340,6 +340,20 @@ class StageDesk:
                 return prune
         return None
 
+    def given_up(self, flight: Flight) -> Flight | None:
+        """Return the flight under way without a row, if what has come since leaves none: its pass
+        ends, and markers go on, each of which answers its ticket. What the pass has put into the
+        caches is what the next prune drops. None: the pass goes on."""
+        left = list[Segment]()
+        for segment in flight.segments:
+            state = self._sessions.get(segment.session)
+            given_up = segment if state is None else state.given_up(segment)
+            if given_up is None:
+                return None
+            if state is not None:
+                left.append(given_up)
+        return flight.holding(tuple(left))
+
     def computed(self, flight: Flight, payloads: Sequence[Any] = ()) -> bool:
         """Note that a flight is computed, with a payload per segment for the ``Send``; return
         whether to send it on at once. If not, ``next_action`` returns the ``Send`` when it is

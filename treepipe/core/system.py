@@ -92,6 +92,11 @@ class Parameters:
         return False
 
     @property
+    def cancels(self) -> bool:
+        """Whether a stage gives up a pass under way of which a word leaves no row."""
+        return False
+
+    @property
     def cut(self) -> bool:
         """Whether chains are cut before they leave, by what more rows cost."""
         return False

@@ -19,9 +19,9 @@ Note = TypeVar("Note")
 class WordLog:
     """The words of one session since the round began, applied to segments that missed them."""
 
-    def __init__(self) -> None:
-        self.version = 0
-        self._first = 0
+    def __init__(self, version: int = 0) -> None:
+        self.version = version
+        self._first = version
         self._words: list[Word] = []
 
     def add(self, word: Word) -> None:

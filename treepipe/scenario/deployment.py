@@ -397,6 +397,7 @@ class Service:
     Attributes:
         groups: successive stages that work one after another within a step.
         overlapped_pruning: stages prune while a step's results are on their way.
+        cancels: a stage gives up a pass, behind a layer of it, of which a word leaves no row.
         flights: maximum number of flights under way, per pipeline; None: no bound.
         cut: tokens that a round drafts of a chain that is cut by what more rows cost; 0: none is.
         feedback: the way of words to the stages.
@@ -420,6 +421,7 @@ class Service:
     new_schedule: NewSchedule
     groups: Groups = 1
     overlapped_pruning: bool = True
+    cancels: bool = False
     flights: tuple[int | None, ...] = ()
     cut: int = 0
     feedback: Feedback = "broadcast"

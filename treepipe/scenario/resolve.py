@@ -280,6 +280,7 @@ def _service(scenario: Scenario, stages: Sequence[int], reads_states: bool) -> S
         ),
         groups=section.parameters.groups,
         overlapped_pruning=section.parameters.overlapped_pruning,
+        cancels=section.parameters.cancels,
         flights=tuple(system.flights(section.parameters, each) for each in stages),
         cut=max(section.parameters.lengths().values()) if section.parameters.cut else 0,
         feedback=section.parameters.feedback,

@@ -139,6 +139,13 @@ _LAWS = (
         "blocks",
     ),
     Law(
+        "self_draft",
+        "a draft that is the target, and wrong at some places on purpose, has every other token "
+        "accepted that is fed for the text, and none is fed twice",
+        "Leviathan et al. 2023, section 3.1 (an acceptance rate of 1 where p = q)",
+        "self_draft",
+    ),
+    Law(
         "refusal",
         "an illegal event is refused and changes nothing",
         "treepipe, docs/design.md, The protocol",

@@ -78,6 +78,15 @@ class NodeLedger:
         """True if the node was in the tree after ``version`` words (from when it was fed on)."""
         return self._left_at.get(node, version + 1) > version
 
+    def of_text(self, text: Sequence[int]) -> list[int]:
+        """Numbers of the fed nodes that hold the text's tokens at their positions."""
+        found = list[int]()
+        for node, (token, at) in enumerate(zip(self.tokens, self.positions, strict=True)):
+            above = self.parents[node] in (NO_PARENT, *found)
+            if above and at < len(text) and text[at] == token:
+                found.append(node)
+        return found
+
     def paths(self) -> list[tuple[int, ...]]:
         """Tokens from the root down to each live node."""
         found = dict[int, tuple[int, ...]]()

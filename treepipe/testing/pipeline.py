@@ -55,7 +55,9 @@ class TimelessPipeline:
         prompts: Place = "last",
         *,
         in_phases: bool = False,
+        cancels: bool = False,
     ) -> None:
+        """Make stages at rest; with ``cancels`` messages may come while one computes."""
         self.desks = [
             StageDesk(n, stages, groups, batch, prompts, in_phases=in_phases)
             for n in range(1, stages + 1)
@@ -73,6 +75,7 @@ class TimelessPipeline:
         self.shared: list[list[int]] = [[] for _ in range(stages)]
         self._target = target
         self._busy: set[int] = set()
+        self._cancels, self._under_way = cancels, dict[int, Flight]()
 
     # --- what the draft sends --------------------------------------------------------------------
 
@@ -108,6 +111,7 @@ class TimelessPipeline:
         """Tickets of the segments that are in a box or wait at a stage."""
         flights = [each for box in self.boxes for each in self.flights(box)]
         flights += [flight for desk in self.desks for flight in desk.flights]
+        flights += self._under_way.values()
         return {s.ticket for flight in flights for s in flight.segments if s.session == session}
 
     def flights(self, box: Event) -> list[Flight]:
@@ -158,6 +162,14 @@ class TimelessPipeline:
             self.closed(n, message.session)
 
     def _work(self, n: int) -> None:
+        flight = self._under_way.pop(n, None)
+        if flight is not None:
+            given_up = self.desks[n].given_up(flight)
+            if given_up is not None:
+                for segment in flight.segments:
+                    self.answers.pop((segment.session, segment.ticket), None)
+            self._computed(n, flight if given_up is None else given_up)
+            return
         action = self.desks[n].next_action()
         if action is None:
             self._busy.discard(n)
@@ -198,11 +210,17 @@ class TimelessPipeline:
             self.forward_sizes[n].append(action.tokens)
             self.shared[n].append(sum(bool(each.tokens) for each in action.flight.segments))
         self.compute(n, action)
-        said = self.desks[n].through(action.flight)
+        if self._cancels and action.tokens:
+            self._under_way[n] = action.flight
+        else:
+            self._computed(n, action.flight)
+
+    def _computed(self, n: int, flight: Flight) -> None:
+        said = self.desks[n].through(flight)
         if said is not None:
             self.boxes[Event("through", n, said.draft)].append(said)
-        if self.desks[n].computed(action.flight):
-            self._pass_on(n, action.flight)
+        if self.desks[n].computed(flight):
+            self._pass_on(n, flight)
 
     def _pass_on(self, n: int, flight: Flight) -> None:
         last = n + 1 == len(self.desks)

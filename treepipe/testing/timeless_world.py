@@ -122,6 +122,7 @@ class Sharing:
         least: probability of a candidate that a draft still offers.
         block: levels of a block draft; 0: the draft answers by token path.
         round_ms: what a flight of so many rows costs; None: no chain is cut.
+        cancels: a stage gives up a pass of which a word leaves no row.
     """
 
     groups: Groups = 1
@@ -134,6 +135,7 @@ class Sharing:
     least: float = 0.0
     block: int = 0
     round_ms: RoundMs | None = None
+    cancels: bool = False
 
     @property
     def least_log_prob(self) -> float:
@@ -204,8 +206,9 @@ class TimelessWorld:
 
     def new_pipeline(self, stages: int) -> TimelessPipeline:
         s = self.sharing
+        sharing = s.groups, s.drafts, s.batch, s.prompts
         return TimelessPipeline(
-            stages, self.target, s.groups, s.drafts, s.batch, s.prompts, in_phases=s.in_phases
+            stages, self.target, *sharing, in_phases=s.in_phases, cancels=s.cancels
         )
 
     @property

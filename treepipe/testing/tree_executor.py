@@ -95,6 +95,13 @@ _LAWS = (
         "pruned",
     ),
     Law(
+        "near_argmax",
+        "each token decoded from a tree's rows is a plain pass's best, or at most twice the "
+        "tolerance below it",
+        "Leviathan et al. 2023, section 3.1; floats: two logits, each as far off as tolerated",
+        "decoding",
+    ),
+    Law(
         "sessions",
         "sessions that take turns do not see each other, and a session that begins again is empty",
         "Kwon et al. 2023 (PagedAttention), section 4",
@@ -190,6 +197,29 @@ class _Play:
         expected = np.stack([self.executor.plain(session.path(node))[-1] for node in nodes])
         self._compare(session, found, expected, "tree_attention", "node row")
 
+    def decode(self, session: _Session, root: int, rows: Sequence[tuple[int, int]]) -> int:
+        """Verify a tree below a root by the rows' best tokens, and accept their path; return the
+        token behind it. Every second node holds the token that a plain pass puts there."""
+        tokens, parents = [root], [NO_PARENT]
+        session.nodes = [(root, NO_PARENT)]
+        for above, number in rows:
+            parents.append(above % len(tokens))
+            token = number % self.executor.vocabulary
+            if number % 2:
+                token = int(np.argmax(self.executor.plain(session.path(parents[-1]))[-1]))
+            tokens.append(token)
+            session.nodes.append((token, parents[-1]))
+        depths = [len(session.above(node)) for node in range(len(tokens))]
+        positions = [len(session.committed) + depth - 1 for depth in depths]
+        self.note(session, f"verify nodes {tokens} below {parents}")
+        best = self.executor.forward(session.number, tokens, positions, parents).argmax(-1)
+        path = [0]
+        for node in range(1, len(tokens)):
+            if parents[node] == path[-1] and tokens[node] == best[path[-1]]:
+                path.append(node)
+        self._keep(session, path, len(path))
+        return int(best[path[-1]])
+
     def prune(self, session: _Session, number: int) -> None:
         """Keep one node's subtree; its ancestors are accepted."""
         if session.nodes:
@@ -236,6 +266,27 @@ def one_session(action: st.SearchStrategy[Any], executor: TreeExecutor, case: Tr
         play.close()
 
 
+def decoding(executor: TreeExecutor, case: TrialCase) -> None:
+    """Decode greedily by the executor's rows; each round has a tree of right and other tokens."""
+    play = _Play(executor, case)
+    rounds = case.draw("rounds", st.lists(_ROWS, min_size=1, max_size=6))
+    try:
+        play.open(1)
+        session = play.open_[1]
+        begun = len(session.committed)
+        root = int(np.argmax(executor.plain(session.committed)[-1]))
+        for rows in rounds:
+            root = play.decode(session, root, rows)
+        text = [*session.committed, root]
+        plain = executor.plain(text[:-1])
+        for at in range(begun, len(text)):
+            below = float(plain[at - 1].max() - plain[at - 1][text[at]])
+            near = below <= 2 * executor.tolerance
+            hold(near, "near_argmax", f"token {at} is {below:.3g} below a plain pass's best")
+    finally:
+        play.close()
+
+
 def several_sessions(executor: TreeExecutor, case: TrialCase) -> None:
     """Up to three sessions take turns; one of them may end and begin again."""
     play = _Play(executor, case, "sessions")
@@ -256,5 +307,6 @@ def several_sessions(executor: TreeExecutor, case: TrialCase) -> None:
 TREE_TRIALS: Mapping[str, Trial] = {
     "growing": Trial("growing", partial(one_session, GROWING), 20),
     "pruned": Trial("pruned", partial(one_session, ACTIONS), 30),
+    "decoding": Trial("decoding", decoding, 20),
     "sessions": Trial("sessions", several_sessions, 25),
 }

@@ -336,6 +336,8 @@ def _cluster_key(prepared: Prepared) -> str:
     own = [
         parameters.groups,
         parameters.overlapped_pruning,
+        parameters.cancels,
+        parameters.feedback,
         parameters.central_transfers,
         ends_of(scenario),
         prepared.launch.deployment.service.pass_requests,

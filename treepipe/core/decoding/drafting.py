@@ -147,7 +147,8 @@ class TreeDraft:
         self._layer = range(1)
         self._asked: list[int] = []
         self._asked_scores = self._layer_scores = self._scores[0]
-        self._scratch: dict[int, int] = {0: behind - 1}
+        self._scratch: dict[int, int] = {NO_PARENT: NO_PARENT, 0: behind - 1}
+        self._moved, self._accepted = False, list[int]()  # scratch nodes, since the last pass
         self._taken = np.empty(0, dtype=np.intp)
 
     @property
@@ -202,9 +203,46 @@ class TreeDraft:
         """Whether a token path below the root is drafted."""
         return self.locate(path) is not None
 
+    @property
+    def scratch(self) -> int:
+        """Number of scratch nodes that the draft holds."""
+        return 1 + max(self._scratch.values())
+
+    def move(self, path: Sequence[int]) -> None:
+        """Make the end of a drafted path the root, which is committed. What is not below it is
+        dropped, with the next pass also by the draft, which holds nothing ``behind`` it."""
+        root = self.locate(path)
+        assert root is not None  # the path is drafted
+        inside, line = subtree(self.parents, root), [root]
+        while line[0]:
+            line.insert(0, self.parents[line[0]])
+        scratch, place = self._scratch, {old: new for new, old in enumerate(inside)}
+        self._accepted += [scratch[node] for node in line if scratch.get(node, NO_PARENT) >= 0]
+        self._moved = True
+        self._scratch = {place[node]: at for node, at in scratch.items() if node in place}
+        self._scratch[NO_PARENT] = NO_PARENT
+        if root in scratch:
+            self._scratch[0] = NO_PARENT
+        below = self.scores[inside] - self.scores[root]
+        self.tokens = [self.tokens[node] for node in inside]
+        self.parents = [NO_PARENT, *[place[self.parents[node]] for node in inside[1:]]]
+        self._taken = np.array([place[n] for n in self._taken.tolist() if place.get(n)], np.intp)
+        first = len(inside) - sum(node in place for node in self._layer)
+        self._layer, self._layer_scores = range(first, len(inside)), below[first:]
+        self._scores = [below]
+
+    def _cut(self) -> tuple[tuple[int, ...] | None, int]:
+        """Return the scratch nodes that the draft keeps, and how many of them are committed."""
+        if not self._moved:
+            return None, 0
+        accepted, nodes = self._accepted, {n: at for n, at in self._scratch.items() if at >= 0}
+        self._moved, self._accepted, live = False, [], sorted(nodes.values())
+        self._scratch.update({node: live.index(at) for node, at in nodes.items()})
+        return (*accepted, *live), len(accepted)
+
     def extend(self, layers: int) -> None:
         """Ask for ``layers`` more passes behind a complete tree (score-aware expansion)."""
-        self._passes += layers
+        self._passes = self._pass + layers
 
     def next_pass(self, ticket: int) -> DraftPass:
         """Return the next draft pass to run; ``absorb`` takes its answer."""
@@ -224,12 +262,13 @@ class TreeDraft:
             chosen = best(scores, growth.frontier)
             self._asked = (layer.start + chosen).tolist()
             self._asked_scores = scores[chosen]
-        asked, places = self._asked, self._scratch
+        (keep, accepted), asked, places = self._cut(), self._asked, self._scratch
         parents = tuple([places[self.parents[node]] for node in asked])
-        scratch = self.behind + len(places) - 1
+        scratch = self.scratch
         places.update(zip(asked, range(scratch, scratch + len(asked)), strict=True))
         tokens = tuple([self.tokens[node] for node in asked])
-        return DraftPass(ticket, (), tokens, parents, False, top_k, drawn=growth.drawn)
+        drawn = growth.drawn
+        return DraftPass(ticket, (), tokens, parents, False, top_k, keep, accepted, drawn)
 
     def absorb(self, drafted: Drafted) -> None:
         self._pass += 1

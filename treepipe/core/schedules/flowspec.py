@@ -8,7 +8,7 @@ by a word to all stages. Naive PP decides nothing before all of the tree is back
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from treepipe.core.decoding.drafting import Growth, TreeDraft
@@ -28,12 +28,11 @@ class Expansion:
             tokens were committed (``d_exp`` in it).
         size: number of its best nodes that are taken.
         score_aware: whether to extend the last drafted tree when nothing was committed.
-        score_aware_size, score_aware_depth: its new nodes and further passes.
+        score_aware_size, score_aware_depth: its new nodes (``L_se``) and further passes (``d_se``).
     """
 
     growth: Growth
     size: int = 64
-    context_aware: bool = True
     score_aware: bool = False
     score_aware_size: int = 48
     score_aware_depth: int = 1
@@ -76,10 +75,10 @@ class Continuous(TreeSchedule):
     def _refill(self, committed: list[int]) -> list[Command]:
         """Expand the tree below ``committed`` tokens if the schedule does, then feed the rest."""
         expansion = self._expansion
-        if expansion is not None and committed and expansion.context_aware:
+        if expansion is not None and committed:
             return self._start_draft(expansion.growth)
         if expansion is not None and expansion.score_aware and not committed:
-            assert self._base is not None  # drafted at this very root, with context-aware expansion
+            assert self._base is not None  # drafted at this very root
             if not self._base.ended:
                 return self._extend(self._base, expansion)
         return self._feed_rest()
@@ -133,51 +132,13 @@ class RefillKeys(SegmentKeys):
 
 @dataclass(frozen=True)
 class ScoreKeys(RefillKeys):
-    """Keys of score-aware expansion beside it (section 3.4, appendix A.1)."""
+    """Keys of score-aware expansion beside it (section 3.4), as large as in appendix A.1."""
 
     score_aware: bool = key(False, "expand when nothing was committed")
-    score_aware_size: int = key(48, "L_se, nodes of a score-aware expansion", least=1)
-    score_aware_depth: int = key(1, "d_se, passes of a score-aware expansion", least=1)
-
-    def ineffective_keys(self) -> Mapping[str, str]:
-        scored = ("score_aware_size", "score_aware_depth")
-        return {} if self.score_aware else dict.fromkeys(scored, "score_aware = false")
 
     @property
     def expansion(self) -> Expansion:
-        return replace(
-            super().expansion,
-            score_aware=self.score_aware,
-            score_aware_size=self.score_aware_size,
-            score_aware_depth=self.score_aware_depth,
-        )
-
-
-@dataclass(frozen=True)
-class FlowSpecKeys(ScoreKeys):
-    """Keys of both expansions (sections 3.3 and 3.4, appendix A.1)."""
-
-    context_aware: bool = key(True, "expand when tokens were committed")
-
-    def check(self) -> None:
-        # Without context-aware expansion no tree is drafted at the roots behind a round's first.
-        if self.score_aware and not self.context_aware:
-            raise ValueError(
-                "score_aware = true needs context_aware = true: a tree is extended only while its "
-                "root is the one that it was drafted at"
-            )
-
-    def ineffective_keys(self) -> Mapping[str, str]:
-        unused = () if self.context_aware else ("expand_size", "expand_depth")
-        return {**super().ineffective_keys(), **dict.fromkeys(unused, "context_aware = false")}
-
-    @property
-    def expansion(self) -> Expansion:
-        return replace(super().expansion, context_aware=self.context_aware)
-
-    @property
-    def drafts_ahead(self) -> bool:
-        return self.context_aware
+        return replace(super().expansion, score_aware=self.score_aware)
 
 
 def _naive(parameters: SegmentKeys, context: ScheduleContext) -> StaticTree:
@@ -190,7 +151,7 @@ def _pruned(parameters: SegmentKeys, context: ScheduleContext) -> Continuous:
     return Continuous(context.session, chunk, parameters.tree(context), context.stages + 1, None)
 
 
-def _flowspec(parameters: FlowSpecKeys, context: ScheduleContext) -> Continuous:
+def _flowspec(parameters: ScoreKeys, context: ScheduleContext) -> Continuous:
     tree, chunk = parameters.tree(context), parameters.prefill_chunk
     return Continuous(context.session, chunk, tree, context.stages + 1, parameters.expansion)
 
@@ -217,8 +178,6 @@ def _most_expansion(parameters: RefillKeys, stages: int) -> int:
     which there are at most as many as segments under way; deeper nodes may displace all others.
     """
     expansion = parameters.expansion
-    if not expansion.context_aware:
-        return 0
     return expansion.size + (stages + 1) * expansion.score_aware_size * expansion.score_aware
 
 
@@ -237,10 +196,8 @@ def refilled_segment_tokens(parameters: RefillKeys, stages: int) -> int:
 def refilled_scratch_tokens(parameters: RefillKeys, stages: int) -> int:
     """Bound the draft's scratch nodes: a round's tree or an expansion, and extensions, one per step
     without a commit (few follow each other)."""
-    expansion, passes = parameters.expansion, parameters.tree_depth
-    if expansion.context_aware:
-        passes = max(passes, parameters.expand_depth)
-        passes += (stages + 1) * expansion.score_aware_depth * expansion.score_aware
+    expansion, passes = parameters.expansion, max(parameters.tree_depth, parameters.expand_depth)
+    passes += (stages + 1) * expansion.score_aware_depth * expansion.score_aware
     return parameters.top_k * passes
 
 
@@ -292,7 +249,7 @@ SYSTEMS = (
         order=6,
         source="FlowSpec, section 3",
         summary="FlowSpec",
-        parameters=FlowSpecKeys,
+        parameters=ScoreKeys,
         make=_flowspec,
         tree_tokens=refilled_tree_tokens,
         segment_tokens=refilled_segment_tokens,

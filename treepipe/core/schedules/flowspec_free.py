@@ -1,17 +1,21 @@
 """FlowSpec without the per-step barrier (``flowspec_free``): our own step beyond the paper.
 
 Stages never wait for the draft's word: they compute a segment as soon as it is there, and prune
-when a prune arrives. The draft evaluates each returned segment between its own passes; a tree that
-it drafts while the root moves on is merged from the root at that time. With score-aware expansion
-it extends the last tree while nothing else is to be drafted or fed, as long as the root is the one
-that tree was drafted at. Everything else is as in FlowSpec (section 3).
+when a prune arrives; with ``cancels`` it also ends a pass of which it leaves no row. The draft
+evaluates each returned segment between its own passes; a tree that it drafts while the root moves
+on is merged from the root at that time. With score-aware expansion it extends the last tree while
+nothing else is to be drafted or fed, as long as the root is the one that tree was drafted at.
+Everything else is as in FlowSpec (section 3).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from treepipe.core.decoding.drafting import Growth, TreeDraft
 from treepipe.core.decoding.tree_schedule import TreeParameters
 from treepipe.core.protocol import Command
+from treepipe.core.registry import key
 from treepipe.core.schedules.flowspec import (
     Continuous,
     Expansion,
@@ -87,6 +91,13 @@ class FreeRunning(Continuous):
         return [self._feed(flying.waiting)]
 
 
+@dataclass(frozen=True)
+class FreeKeys(ScoreKeys):
+    """Keys of FlowSpec's expansions, and of words that come while a stage computes."""
+
+    cancels: bool = key(False, "a word ends a pass under way of which it leaves no row")
+
+
 def _make(parameters: ScoreKeys, context: ScheduleContext) -> FreeRunning:
     tree, chunk = parameters.tree(context), parameters.prefill_chunk
     return FreeRunning(context.session, chunk, tree, context.stages + 1, parameters.expansion)
@@ -99,7 +110,7 @@ SYSTEMS = (
         order=7,
         source="ours",
         summary="FlowSpec without the barrier",
-        parameters=ScoreKeys,
+        parameters=FreeKeys,
         make=_make,
         tree_tokens=refilled_tree_tokens,
         segment_tokens=refilled_segment_tokens,

@@ -32,25 +32,21 @@ class StarKeys(ChainKeys):
     tree_size: int | None = key(None, "nodes of a dynamic tree; default: none", least=1)
     tree_depth: int = key(6, "d0, passes behind catch-up", least=0)
     top_k: int = key(10, "k, candidates per node", least=1)
-    adaptive_depth: bool = key(False, "depth by acceptance, durations and load")
-    depth_range: tuple[int, int] = key((1, 8), "bounds of the adaptive depth", least=1)
+    depth_range: tuple[int, int] | None = key(
+        None, "bounds of a depth by acceptance, durations and load; default: fixed depth", least=1
+    )
 
     def check(self) -> None:
-        low, high = self.depth_range
-        if low > high:
-            raise ValueError(f"depth_range = [{low}, {high}]: low exceeds high")
+        if self.depth_range is not None and self.depth_range[0] > self.depth_range[1]:
+            raise ValueError(f"depth_range = {[*self.depth_range]}: low exceeds high")
 
     def ineffective_keys(self) -> Mapping[str, str]:
-        found = {}
-        if not self.adaptive_depth:
-            found["depth_range"] = "adaptive_depth = false"
         if self.tree_size is None:
-            found |= dict.fromkeys(("tree_depth", "top_k"), "no tree_size")
-            if self.branching or self.adaptive_depth:
-                found["gamma"] = "branching" if self.branching else "adaptive_depth = true"
+            found = dict.fromkeys(("tree_depth", "top_k"), "no tree_size")
+            if self.branching or self.depth_range:
+                found["gamma"] = "branching" if self.branching else "depth_range"
             return found
-        if self.adaptive_depth:
-            found["tree_depth"] = "adaptive_depth = true"
+        found = {"tree_depth": "depth_range"} if self.depth_range else {}
         return found | dict.fromkeys(("gamma", "branching"), "tree_size")
 
     def candidates(self) -> Mapping[str, int]:
@@ -59,7 +55,7 @@ class StarKeys(ChainKeys):
         return {"branching": max(self.branching)} if self.branching else {}
 
     def lengths(self) -> Mapping[str, int]:
-        if self.adaptive_depth:
+        if self.depth_range is not None:
             return {"depth_range": self.depth_range[1]}
         return {} if self.branching or self.tree_size else {"gamma": self.gamma}
 
@@ -70,7 +66,7 @@ class StarKeys(ChainKeys):
     @property
     def depth(self) -> int:
         """Number of levels of the deepest tree."""
-        if self.adaptive_depth:
+        if self.depth_range is not None:
             return self.depth_range[1]
         if self.tree_size is not None:
             return self.tree_depth + 1
@@ -101,6 +97,7 @@ def depth_of(keys: StarKeys, pace: Pace, wanted: int) -> int:
     segment is back, and N the number of open requests. No round drafts more than the tokens
     ``wanted``.
     """
+    assert keys.depth_range is not None  # else it is fixed
     low, high = keys.depth_range
     high = max(low, min(high, wanted - 1))
     first_ms, tokens = pace.first_ms, expected_tokens(pace.levels, high)
@@ -153,7 +150,7 @@ def _make(parameters: StarKeys, context: ScheduleContext) -> StaticTree:
     depth = parameters.depth
     size, growth = parameters.nodes(depth), parameters.growth(depth, drawn=context.drawn)
     tree = TreeParameters(size, size + 1, False, growth, context.keeps, context.independent_levels)
-    if parameters.adaptive_depth:
+    if parameters.depth_range:
         return AdaptiveTree(context, parameters, tree)
     return StaticTree(context.session, parameters.prefill_chunk, tree, 1)
 
@@ -174,7 +171,7 @@ def _grid(load: Load) -> Sequence[Block]:
         *chain_grid(load),
         {"branching": ((2, 2, 1, 1), (4, 2, 1, 1))},
         {"tree_size": (8, 24), "tree_depth": (3, 5), "top_k": (4,)},
-        {"adaptive_depth": (True,)},
+        {"depth_range": ((1, 8),)},
     )
 
 

@@ -12,8 +12,9 @@ from treepipe.core.cache_room import DRAFT, CacheRoom
 from treepipe.core.protocol import Started
 from treepipe.core.system import Parameters, ScheduleContext, System
 from treepipe.testing.case import Trial, TrialCase
-from treepipe.testing.hashed_lm import DRAFTS, VOCABULARY, greedy, target
+from treepipe.testing.hashed_lm import DRAFTS, VOCABULARY, Logits, greedy, target
 from treepipe.testing.law import hold
+from treepipe.testing.ledger import NodeLedger
 from treepipe.testing.strategies import (
     DRAFT_NAMES,
     GROUPS,
@@ -66,9 +67,11 @@ def decode(
     stages: int,
     pipelines: int = 1,
     sharing: Sharing = ALONE,
+    draft: Logits | None = None,
 ) -> TimelessWorld:
-    """Decode all requests at once, and hold their texts against plain greedy decoding."""
-    draft = DRAFTS[case.draw("draft", DRAFT_NAMES)]
+    """Decode all requests at once, and hold their texts against plain greedy decoding. Args:
+    ``draft``: None: one of any quality."""
+    draft = draft or DRAFTS[case.draw("draft", DRAFT_NAMES)]
     places = system.places(parameters)
     if parameters.cut:
         row_ms = case.draw("row_ms", st.floats(0.0, 2.0))
@@ -79,7 +82,7 @@ def decode(
         target,
         draft,
         case.choose,
-        replace(sharing, in_phases=not parameters.overlapped_pruning),
+        replace(sharing, in_phases=not parameters.overlapped_pruning, cancels=parameters.cancels),
         bounds=system.bounds(parameters, stages) if fitting else None,
         story=case.story,
     )
@@ -163,9 +166,38 @@ def block_drafts(system: System, case: TrialCase) -> None:
     decode(system, parameters, case, requested, stages, sharing=sharing)
 
 
+def self_draft(system: System, case: TrialCase) -> None:
+    """The target as the draft, but for the best token at some places."""
+    asked = case.draw("requests", requests(1, 3))
+    stages, together = drawn_partition(system, case)
+    parameters = drawn_parameters(system, case, together)
+    wrong = case.draw("wrong", st.frozensets(st.integers(1, 40), max_size=4))
+
+    def draft(path: list[int]) -> Any:
+        return -target(path) if len(path) in wrong else target(path)
+
+    played = decode(system, parameters, case, asked, stages, 1, Sharing(together), draft)
+    for session in range(1, len(asked) + 1):
+        text = [*played.requests[session].prompt, *played.text(session)]
+        _hold_accepted(played.pipelines[0].ledger(session), text, wrong)
+
+
+def _hold_accepted(ledger: NodeLedger, text: list[int], wrong: frozenset[int]) -> None:
+    """Hold that a text's tokens are fed once, and with the first candidate below each of them."""
+    nodes = ledger.of_text(text)
+    places = [ledger.positions[node] for node in nodes]
+    again = [at for at in places if places.count(at) > 1]
+    hold(not again, "self_draft", f"tokens at positions {again} are fed again: they were accepted")
+    for node, at in zip(nodes, places, strict=True):
+        below = {t for t, p in zip(ledger.tokens, ledger.parents, strict=True) if p == node}
+        right = not below or at + 1 in {*wrong, len(text)} or text[at + 1] in below
+        hold(right, "self_draft", f"below position {at} {below} are fed, the best token is not")
+
+
 TRIALS = (
     Trial("requests", any_requests, 60),
     Trial("batches", shared_passes, 30),
     Trial("rooms", little_room, 30),
+    Trial("self_draft", self_draft, 30, lambda system: system.drafts, "it drafts nothing"),
     Trial("blocks", block_drafts, 30, lambda system: system.drafts, "it drafts nothing"),
 )

@@ -89,7 +89,11 @@ def two_worlds(system: System, case: TrialCase) -> None:
         DeviceTimes(TimeTable({1: ms}), TimeTable({1: ms}), TimeTable({1: 0.5}), 0.5, prune_ms)
         for ms in stage_ms
     ]
-    placed = tuple(Placed(f"stage{n}", each) for n, each in enumerate(devices[1:], start=1))
+    layers = [range(2 * n, 2 * n + 2) for n in range(stages)]
+    placed = tuple(
+        Placed(f"stage{n}", *each)
+        for n, each in enumerate(zip(devices[1:], layers, strict=True), start=1)
+    )
     deployment = Deployment(
         "trial",
         Roles((Placed("draft0", devices[0]),), (placed,), ends=parameters.ends),
@@ -98,6 +102,7 @@ def two_worlds(system: System, case: TrialCase) -> None:
             lambda session, count: system.make(parameters, ScheduleContext(session, count)),
             groups=together,
             overlapped_pruning=parameters.overlapped_pruning,
+            cancels=parameters.cancels,
             clients=len(requested),
             limit=system.places(parameters),
         ),
