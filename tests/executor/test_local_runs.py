@@ -67,7 +67,7 @@ def test_runs_are_lossless_and_replay_step_by_step(
     run.assert_greedy(pair[0])
     replay = simulate(deployment, ReplaySource(run.recording))
     assert [request.tokens for request in replay.requests] == run.texts
-    if name not in ("flowspec_free", "pipeinfer"):  # their steps depend on timing
+    if name not in ("flowspec_free", "pipeinfer", "pipespec"):  # their steps depend on timing
         rounds = [request.rounds for request in run.requests]
         assert [request.rounds for request in replay.requests] == rounds
 

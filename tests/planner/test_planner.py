@@ -64,7 +64,7 @@ schedule.layers_per_step = [1]
 EQUAL = (
     'search.schedules=["pp","chain","starsd"]',
     'schedule={gamma=3,ends="draft"}',
-    "search.grid={schedule={branching=[[1,1,1]],tree_size=[3],tree_depth=[2],top_k=[1]}}",
+    "search.grid={schedule={branching=[[1,1,1]],tree_size=[3],tree_depth=[2],top_k=[1],depth_range=[[3,3]]}}",
 )
 """StarSD's trees, all of them the same chain; with its ends at the pipeline its target emits."""
 FEW = 'search.schedules=["pp","specinfer"]'

@@ -53,8 +53,8 @@ def test_facts_of_a_key_are_those_of_its_field() -> None:
     assert (batch.values, batch.default) == ('whole number ≥ 1 or "auto"', "1")
     assert batch.read.startswith("where several requests are open")
     assert (gamma.default, gamma.read) == (
-        "5; 3 for engine_pp; 7 for ssd",
-        "chain, engine_pp, starsd, dsd, pearl, ssd",
+        "5; 3 for engine_pp; 4 for pipeinfer; 1 for pipespec; 7 for ssd",
+        "chain, engine_pp, pipeinfer, starsd, dsd, pipespec, pearl, ssd",
     )
     assert facts["schedule.score_order"].default == "true; false for naive_pp"
     assert facts["links.default.jitter"].read == "where jitter_ms is given"

@@ -123,6 +123,7 @@ def test_a_key_that_is_read_has_an_effect_somewhere() -> None:
         "flowspec_free": "score_aware expand_size cancels",
         **dict.fromkeys(("pipedec", "specpipe"), layered + "parallel_prefill"),
         "pipeinfer": "gamma top_k restart cutoff ahead cancels",
+        "pipespec": "gamma draft_ahead ahead",
         "spd": "anchors",
         "engine_pp": "receives_first feedback drafts_first",
     }

@@ -69,6 +69,47 @@ def test_a_pass_that_is_cancelled_ends_with_the_layer_that_is_under_way(
     assert gaps(simulated(schedule, draft_ms, 40.0))[1:] == [pytest.approx(gap, abs=1e-6)] * 7
 
 
+@pytest.mark.parametrize(
+    ("keys", "draft_ms", "beta", "ms_per_token"),
+    [
+        ({}, 3.0, 1, 3.0),
+        ({}, 3.0, 0, 21.0),
+        ({}, 7.0, 1, 7.0),
+        ({}, 7.0, 0, 21.0),
+        ({"gamma": 4}, 3.0, 1, 3.0),
+        ({"gamma": 4}, 3.0, 0, 30.0),
+        ({"gamma": 8}, 3.0, 1, 3.0),
+        ({"gamma": 8}, 3.0, 0, 42.0),
+        ({"gamma": 8, "draft_ahead": False}, 3.0, 1, 5.5),
+        ({"gamma": 8, "draft_ahead": False}, 3.0, 0, 41.0),
+        ({"gamma": 2, "draft_ahead": False}, 3.0, 1, 13.0),
+        ({"gamma": 2, "draft_ahead": False}, 3.0, 0, 23.0),
+    ],
+)
+def test_pipespec_keeps_the_hand_made_timelines(
+    keys: dict[str, Any], draft_ms: float, beta: int, ms_per_token: float
+) -> None:
+    """A pass of the target takes 20 ms. A result waits for the end of the draft's pass; if all is
+    wrong the draft has then K - 1 passes to make; if all is right it bounds, or in turns makes K
+    passes and not K - 1, since it was not told the target's own token."""
+    scenario = Scenario.of(
+        {
+            "name": "by hand",
+            "target": {"layers": 8},
+            "drafts": [{"device": {"draft_ms": {1: draft_ms}}}],
+            "pipelines": [{"stages": stages(1, 20.0)}],
+            "links": {"default": {"latency_ms": 0.0}},
+            "schedule": {"name": "pipespec", **keys},
+            "acceptance": {"source": "bernoulli", "beta": beta},
+            "workload": {"prompt_tokens": 1, "new_tokens": 200 if beta else 20},
+        }
+    )
+    (trace,) = predict(scenario)
+    times, counts = zip(*trace.requests[0].emitted, strict=True)
+    tokens = sum(counts[3:-1])
+    assert (times[-2] - times[2]) / tokens == pytest.approx(ms_per_token, abs=1e-6)
+
+
 def pipeinfer(
     stages_ms: tuple[int, float], draft_ms: float, gamma: int, beta: int, more: dict[str, Any]
 ) -> list[tuple[float, int]]:

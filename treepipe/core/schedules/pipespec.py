@@ -1,0 +1,140 @@
+"""A chain that is drafted without end, and verified as far as it has come (``pipespec``).
+
+(PipeSpec's code, ``decoding.py``, for two models; AMUSD is its ancestor.) The target verifies all
+that is drafted, at most ``ahead`` tokens at once, as soon as the draft is ``gamma`` - 1 tokens
+ahead. Then the draft compares the tokens that both have, and begins anew below the target's
+where they differ. It is never told a token that it has not come to: behind a chain that is accepted
+whole it guesses the target's own token, and at a wrong guess the next pass verifies the root alone.
+With ``draft_ahead`` = false the two take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from treepipe.core.decoding.keys import ChainKeys
+from treepipe.core.protocol import Command, Drafted, Returned
+from treepipe.core.registry import key
+from treepipe.core.schedules.dsd import ChainAhead
+from treepipe.core.system import Block, Load, ScheduleContext, System
+
+
+@dataclass(frozen=True)
+class PipeSpecKeys(ChainKeys):
+    """Keys of the chain; the paper's lookahead K is ``gamma``, of which K = 0 is 1."""
+
+    gamma: int = key(1, "tokens of a chain; StarSD's depth d", least=1)
+    draft_ahead: bool = key(True, "the next tree is drafted while this one is verified")
+    ahead: int = key(
+        99, "nodes in flight below the root, at most (but for one micro-batch)", least=1
+    )
+
+    def lengths(self) -> dict[str, int]:
+        return {"ahead": self.most}
+
+    @property
+    def most(self) -> int:
+        """Number of drafted tokens in one pass, at most."""
+        return max(self.ahead, self.gamma)
+
+    @property
+    def drafts_ahead(self) -> bool:
+        return self.draft_ahead
+
+
+class ChainWithoutEnd(ChainAhead):
+    """A request whose draft is as far ahead as it can be."""
+
+    def __init__(self, context: ScheduleContext, keys: PipeSpecKeys) -> None:
+        super().__init__(context, keys.prefill_chunk, keys.gamma)
+        self._keys = keys
+        self._window_tokens = 0
+        self._untold = self._strayed = False  # the draft has not come to the root, or past it
+
+    @property
+    def _ahead(self) -> int:
+        """Number of tokens that the draft has behind the root's place."""
+        return self._draft.ahead - self._untold
+
+    def _returned(self, event: Returned) -> list[Command]:
+        flying, draft = self._flying, self._draft
+        walk, window = flying.judged(event), len(flying.tree) - 1
+        commands = flying.commit(walk)
+        flying.record_round()
+        if self.done:
+            return commands
+        guess, withdrawn, whole = draft.used + window, list[Command](), len(walk.accepted) > window
+        self._untold, untold = whole and len(draft.tokens) <= guess, self._untold
+        right = self._untold or (whole and draft.tokens[guess][0] == walk.next_token)
+        if untold or not right:
+            draft.restart()
+            withdrawn, self._untold, self._strayed = self._pending.withdraw(), False, False
+        else:
+            draft.used = guess + (not self._untold)
+        word = flying.drop_round(walk, lock_step=False)
+        flying.open_round(walk.next_token)
+        return [word, *commands, *withdrawn, *self._go_on()]
+
+    def _drafted(self, event: Drafted) -> list[Command]:
+        draft = self._draft
+        draft.absorb(event)
+        if self._untold and not self._strayed and draft.ahead:
+            self._strayed = draft.tokens[draft.used][0] != self._flying.tree.tokens[0]
+            self._untold = self._strayed
+            draft.used += not self._strayed
+        return self._go_on()
+
+    def _go_on(self) -> list[Command]:
+        """Feed what is drafted if no chain is under way and enough is; draft a token more."""
+        commands, flying, draft, keys = list[Command](), self._flying, self._draft, self._keys
+        if not flying.opened and (draft.ended or self._ahead >= keys.gamma - 1):
+            self._window_tokens = 0 if self._untold else min(draft.ahead, keys.most)
+            commands.append(self._window())
+        room = draft.ahead < keys.most + (self._window_tokens if flying.opened else 0)
+        goes_on = keys.draft_ahead or not flying.opened
+        if goes_on and room and not draft.ended and not self._pending.under_way:
+            order = draft.next_pass(self._request.ticket(), self._pending)
+            commands.append(self._pending.ask(order))
+        return commands
+
+    def _window(self) -> Command:
+        first = self._draft.used
+        self._flying.append_chain(self._draft.tokens[first : first + self._window_tokens])
+        return self._flying.feed(self._flying.waiting, None)
+
+
+def _make(parameters: PipeSpecKeys, context: ScheduleContext) -> ChainWithoutEnd:
+    return ChainWithoutEnd(context, parameters)
+
+
+def _segment_tokens(parameters: PipeSpecKeys, stages: int) -> int:
+    return parameters.most + 1
+
+
+def _scratch_tokens(parameters: PipeSpecKeys, stages: int) -> int:
+    """Count the tokens under way and those drafted behind them, twice as they are accepted late."""
+    return 4 * parameters.most + 4
+
+
+def _grid(load: Load) -> Sequence[Block]:
+    return ({"gamma": (1, 4, 8), "draft_ahead": (True,)},)
+
+
+SYSTEMS = (
+    System(
+        name="pipespec",
+        year=2025,
+        order=12,
+        source="PipeSpec (its code); AMUSD, arXiv 2410.17375",
+        summary="a chain drafted without end, verified as far as it is",
+        parameters=PipeSpecKeys,
+        make=_make,
+        tree_tokens=_segment_tokens,
+        segment_tokens=_segment_tokens,
+        scratch_tokens=_scratch_tokens,
+        drawn=True,
+        chains=True,
+        grid=_grid,
+    ),
+)
