@@ -484,6 +484,31 @@ class LinkProfile(Link):
     )
 
 
+class HopProfile(Section):
+    """A file of ``hops/``: what an inference engine adds to every message between two stages, or
+    between a stage and the host that asks for tokens."""
+
+    origin: MeasuredOrigin
+    hop_ms: Milliseconds = Field(description="of the engine itself, per pass and message")
+    crossings: Positive = Field(1.0, description="times that a message crosses the link in a row")
+    copies: Positive = Field(1.0, description="bytes that travel, over rows in 16 bits")
+
+    def over(self, link: Link) -> dict[str, Any]:
+        """Return the keys of a link that the engine's messages take, in place of its own."""
+        found: dict[str, Any] = {
+            "latency_ms": link.latency_ms * self.crossings,
+            "jitter_ms": link.jitter_ms * self.crossings,
+            "message_ms": link.message_ms * self.crossings + self.hop_ms,
+        }
+        factor = self.crossings * self.copies
+        for key in ("bandwidth_mbit_s", "peak_mbit_s"):
+            if (rate := getattr(link, key)) is not None:
+                found[key] = rate / factor
+        if link.transfer_ms is not None:
+            found["transfer_ms"] = {n: ms * factor for n, ms in link.transfer_ms.items()}
+        return found
+
+
 class ModelProfile(Shape):
     """A file of ``models/``."""
 

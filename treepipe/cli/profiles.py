@@ -87,7 +87,10 @@ class ImportOptions(Settings):
     kind: Annotated[
         str, typer.Argument(metavar="KIND", help="vllm, llama-cpp, sglang, llama-bench, …")
     ]
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What the engine exported.")]
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE", help="What the engine exported; hop: ONE.json SPLIT.json."),
+    ]
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE.toml", help="Default imported-KIND.toml."),
@@ -122,10 +125,14 @@ class ImportOptions(Settings):
     force: Force = False
     quiet: Quiet = False
 
+    @property
+    def file(self) -> Path:
+        return self.files[0]
+
     def target(self, made: str) -> Path:
         """Return the file to write, once it is known that it can be written."""
         out, keep = self.out or Path(f"imported-{made}.toml"), () if self.force else ("--out",)
-        check_outputs({"--out": out, "--replay": self.replay}, inputs=(self.file,), keep=keep)
+        check_outputs({"--out": out, "--replay": self.replay}, inputs=self.files, keep=keep)
         return out
 
     def text(self, content: dict[str, Any], profile: type[Section], out: Path) -> str:
@@ -142,6 +149,7 @@ class ImportOptions(Settings):
 ELSEWHERE = {
     "device": ("draft_tokens", "assume_ranks", "replay"),
     "acceptance": ("config", "dtype"),
+    "hop": ("draft_tokens", "assume_ranks", "replay", "config", "dtype"),
 }
 """Options without effect, by what is made of a file."""
 
@@ -149,8 +157,8 @@ ELSEWHERE = {
 @app.command("import")
 @command(ImportOptions)
 def import_(asked: ImportOptions) -> None:
-    """Make an acceptance profile of what a serving engine exports, or of a published table, or a
-    device profile of the times of passes that a benchmark prints."""
+    """Make an acceptance profile of what a serving engine exports, or of a published table, a
+    device profile of the times of passes that a benchmark prints, or an engine's hop of two."""
     from treepipe.profiles.cost_tables import COSTS
     from treepipe.profiles.engines import KINDS
     from treepipe.results.show import console
@@ -158,10 +166,17 @@ def import_(asked: ImportOptions) -> None:
     makers = {
         **dict.fromkeys(KINDS, ("acceptance", _import_acceptance)),
         **dict.fromkeys(COSTS, ("device", _import_device)),
+        "hop": ("hop", _import_hop),
     }
     if asked.kind not in makers:
         raise UserError(f"profiles import {asked.kind}: there are {', '.join(makers)}")
     made, make = makers[asked.kind]
+    if len(asked.files) != 1 + (made == "hop"):
+        raise UserError(
+            f"profiles import {asked.kind}: takes "
+            f"{'two files, of one device and of the split' if made == 'hop' else 'one file'}, not "
+            f"{len(asked.files)}"
+        )
     for name in ELSEWHERE[made]:
         if getattr(asked, name) is not None:
             option = name.replace("_", "-")
@@ -190,6 +205,19 @@ def _import_device(asked: ImportOptions, out: Path) -> list[str]:
     text = asked.text(content, EmulatedProfile if config is None else DeviceProfile, out)
     write_file(out, text, "--out")
     return [content["origin"]["note"], f"device profile: {out}"]
+
+
+def _import_hop(asked: ImportOptions, out: Path) -> list[str]:
+    from treepipe.profiles.cost_tables import hop_content
+    from treepipe.profiles.schema import HopProfile
+
+    content = hop_content(asked.files[0], asked.files[1], asked.model)
+    write_file(out, asked.text(content, HopProfile, out), "--out")
+    return [
+        f"{content['hop_ms']:.4g} ms per message",
+        content["origin"]["note"],
+        f"hop profile: {out}; a scenario names it behind a link: links.default = 'LINK+{out}'",
+    ]
 
 
 def _import_acceptance(asked: ImportOptions, out: Path) -> list[str]:
