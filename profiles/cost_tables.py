@@ -237,15 +237,15 @@ def hop_content(one: Path, split: Path, model: str | None) -> dict[str, Any]:
 
     Raises ``UserError``: a file is wrong, times no pass over one row, or the split is no slower.
     """
-    found = [read_costs("llama-bench", file, model) for file in (one, split)]
-    alone, over = [next((t[1] for t in each.ms.values() if 1 in t), None) for each in found]
+    tables = [read_costs("llama-bench", file, model) for file in (one, split)]
+    alone, over = [next((t[1] for t in each.ms.values() if 1 in t), None) for each in tables]
     for file, ms in ((one, alone), (split, over)):
         if ms is None:
             raise UserError(f"{file}: times no generated token (-n 64) and no pass over one row")
     assert alone is not None
     assert over is not None
-    if found[0].model != found[1].model:
-        raise UserError(f"{split}: is of model {found[1].model}, {one} of {found[0].model}")
+    if tables[0].model != tables[1].model:
+        raise UserError(f"{split}: is of model {tables[1].model}, {one} of {tables[0].model}")
     if over <= alone:
         raise UserError(
             f"{split}: a token takes {over:.4g} ms, and {alone:.4g} ms on one device ({one}): "
@@ -259,10 +259,14 @@ def hop_content(one: Path, split: Path, model: str | None) -> dict[str, Any]:
         f"(tensor_split); a message to every further device and one back share the difference, in "
         f"which the link itself is included: name it as {{ profile = 'LINK+FILE', latency_ms = 0 }}"
     )
-    said = {"date": found[1].date, "hardware": found[1].hardware, "versions": found[1].versions}
+    origin = {
+        "date": tables[1].date,
+        "hardware": tables[1].hardware,
+        "versions": tables[1].versions,
+    }
     return {
         "hop_ms": (over - alone) / devices,
-        "origin": {**said, "source": f"llama-bench: {one.name}, {split.name}", "note": note},
+        "origin": {**origin, "source": f"llama-bench: {one.name}, {split.name}", "note": note},
     }
 
 

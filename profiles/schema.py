@@ -494,8 +494,8 @@ class HopProfile(Section):
     copies: Positive = Field(1.0, description="bytes that travel, over rows in 16 bits")
 
     def over(self, link: Link) -> dict[str, Any]:
-        """Return the keys of a link that the engine's messages take, in place of its own."""
-        found: dict[str, Any] = {
+        """Return the keys of a link that the engine's messages take."""
+        keys: dict[str, Any] = {
             "latency_ms": link.latency_ms * self.crossings,
             "jitter_ms": link.jitter_ms * self.crossings,
             "message_ms": link.message_ms * self.crossings + self.hop_ms,
@@ -503,10 +503,10 @@ class HopProfile(Section):
         factor = self.crossings * self.copies
         for key in ("bandwidth_mbit_s", "peak_mbit_s"):
             if (rate := getattr(link, key)) is not None:
-                found[key] = rate / factor
+                keys[key] = rate / factor
         if link.transfer_ms is not None:
-            found["transfer_ms"] = {n: ms * factor for n, ms in link.transfer_ms.items()}
-        return found
+            keys["transfer_ms"] = {n: ms * factor for n, ms in link.transfer_ms.items()}
+        return keys
 
 
 class ModelProfile(Shape):

@@ -1,8 +1,9 @@
 """Other people's clusters, predicted: every public measurement of ``people.toml`` from its inputs.
 
-A row's devices, links and engines are profiles of the library, its acceptance is what was told. One
-rate of a device alone sets that device's times; nothing else is fitted to a row. Intervals are of
-all stated uncertainties together. A split by tensors is a device whose passes follow a closed form.
+A row's devices, links and engines are profiles of the library, its acceptance as reported. One
+rate of a device alone sets that device's times; nothing else is fitted to a row. Intervals are
+of all stated uncertainties together. A split by tensors is a device whose passes follow a closed
+form.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from treepipe.studies.study import Entry, StudyResult
 NAME = "clusters"
 ROWS = Path(__file__).with_name("people.toml")
 KNOWN = 0.07
-"""Uncertainty of a device's times that one rate of its own sets."""
+"""Uncertainty of a device's times that one rate sets."""
 QUANTILE = NormalDist().inv_cdf(0.975)
 ACCEPTANCE = 0.3
 """Uncertainty of the share of misses: acceptance of other texts than were counted."""
@@ -67,13 +68,13 @@ FULL = Settings(cases=60, tokens=128)
 
 
 def cells() -> dict[str, Cell]:
-    """Return every cell by its key: a row's inputs, and its own."""
-    found: dict[str, Cell] = {}
+    """Return every cell by its key: a row's inputs, and the cell's."""
+    by_key: dict[str, Cell] = {}
     for row in read_toml(ROWS)["row"]:
         for cell in row.get("cells", [{}]):
             whole = {k: v for k, v in {**row, **cell}.items() if k not in ("cells", "name")}
-            found[f"{row['id']}/{cell['name']}" if cell else row["id"]] = whole
-    return found
+            by_key[f"{row['id']}/{cell['name']}" if cell else row["id"]] = whole
+    return by_key
 
 
 class Clusters:
@@ -85,16 +86,16 @@ class Clusters:
     def plain(self, cell: Cell) -> Scenario:
         """Return the cell's devices without drafts, over the link that their rate is of."""
         drafts = ("mtp", "gamma", "block", "draft", "verify_ms", "tensor")
-        kept = {k: v for k, v in cell.items() if k not in drafts}
-        return self.scenario({**kept, "link": cell.get("alone_link", cell["link"])})
+        inputs = {k: v for k, v in cell.items() if k not in drafts}
+        return self.scenario({**inputs, "link": cell.get("alone_link", cell["link"])})
 
     def alone(self, cell: Cell, device: str) -> Scenario:
         """Return one device with the model that its rate is of."""
-        own = {"model": "alone_model", "gib": "alone_gib", "streams": "alone_streams"}
-        other = {k: cell[v] for k, v in own.items() if v in cell}
-        kept = {k: v for k, v in cell.items() if k in ("id", "model", "gib", "dtype", "context")}
+        given = {"model": "alone_model", "gib": "alone_gib", "streams": "alone_streams"}
+        other = {k: cell[v] for k, v in given.items() if v in cell}
+        inputs = {k: v for k, v in cell.items() if k in ("id", "model", "gib", "dtype", "context")}
         batch = {"batch": other["streams"]} if "streams" in other else {}
-        return self.scenario({**kept, **other, **batch, "devices": [device]})
+        return self.scenario({**inputs, **other, **batch, "devices": [device]})
 
     def scenario(self, cell: Cell, factors: Mapping[str, float] | None = None) -> Scenario:
         """Make a cell's scenario. Args: ``factors``: on the times of its devices."""
@@ -120,19 +121,19 @@ class Clusters:
         }
         if len(devices) > 1:
             content["links"] = {"default": cell["link"]}
-            own = {name: factor for name, factor in factors.items() if name in devices}
-            content["scale"] = {"devices": own} if own and "tensor" not in cell else {}
+            given = {name: factor for name, factor in factors.items() if name in devices}
+            content["scale"] = {"devices": given} if given and "tensor" not in cell else {}
         elif devices[0] in factors and not WRITTEN & {*cell}:
             content["scale"] = {"devices": {devices[0]: factors[devices[0]]}}
         if depth:
-            told = (
+            reported = (
                 {"mean_accepted_length": cell["mean"]}
                 if "mean" in cell
                 else {"accepted": cell["accepted"], "drafted": 1.0}
             )
             content["acceptance"] = {
                 "source": "stated",
-                **told,
+                **reported,
                 "draft_tokens": depth,
                 "uncertainty": cell.get("doubt", ACCEPTANCE),
             }
@@ -149,8 +150,8 @@ class Clusters:
             return [{"device": {"stage_ms": points}, "host": "box0"}]
         return [
             {"device": {"profile": name, **ENOUGH}, "host": f"box{n}"}
-            | ({} if own is None else {"layers": own})
-            for n, (name, own) in enumerate(zip(devices, layers, strict=True))
+            | ({} if given is None else {"layers": given})
+            for n, (name, given) in enumerate(zip(devices, layers, strict=True))
         ]
 
     def _shared(self, cell: Cell, factor: float) -> dict[str, Any]:
@@ -201,7 +202,7 @@ class Clusters:
         )
 
     def _head_ms(self, cell: Cell) -> float:
-        """Return a pass of the target's own head: its weights, and the projection in 8 bits."""
+        """Return a pass of the target's head: its weights, and the projection in 8 bits."""
         hardware, model, _ = self._service(cell)
         shape, roofline = find_model(cell["model"], NAME), hardware.roofline
         assert roofline is not None
@@ -251,30 +252,30 @@ def predict_cells(
     factors = _factors(made, known, say)
     scenarios = {key: made.scenario(cell, factors[key]) for key, cell in known.items()}
     stated = simulate_points([Point(key, each) for key, each in scenarios.items()], say, "cells")
-    points, own = list[Point](), dict[str, dict[Estimated, float]]()
+    points, doubts = list[Point](), dict[str, dict[Estimated, float]]()
     slower = dict[tuple[str, int], float]()
     for key, outcome in stated.items():
-        own[key] = {
+        doubts[key] = {
             of: KNOWN if of.kind == "device" and of.name in factors[key] else share
             for of, share in outcome.estimates.items()
             if of.kind != "model"
         }
         if written := WRITTEN & {*known[key]}:
             doubt = KNOWN if "verify_ms" in written else _doubt(known[key]["devices"][0])
-            own[key] = {Estimated("device"): doubt} | own[key]
-        for case, drawn in enumerate(_drawn(own[key], settings.cases)):
+            doubts[key] = {Estimated("device"): doubt} | doubts[key]
+        for case, drawn in enumerate(_drawn(doubts[key], settings.cases)):
             slower[key, case] = drawn.pop("devices.", 1.0)
             scale = multiplied(scenarios[key].scale, {k.rstrip("."): f for k, f in drawn.items()})
             points.append(Point(f"{key}:{case}", scenarios[key].with_(scale=scale)))
     outcomes = simulate_points(points, say, f"{len(known)} cells in {settings.cases} cases")
-    found = {}
+    intervals = {}
     for key, cell in known.items():
         rate, cases = tokens_s(stated[key], cell), range(settings.cases)
         rates = [tokens_s(outcomes[f"{key}:{n}"], cell).mean / slower[key, n] for n in cases]
         half = exp(QUANTILE * float(np.log(rates).std(ddof=1)))
         middle = exp(float(np.log(rates).mean()))
-        found[key] = Interval(rate.mean, middle / half, middle * half)
-    return found
+        intervals[key] = Interval(rate.mean, middle / half, middle * half)
+    return intervals
 
 
 def _drawn(inputs: Mapping[Estimated, float], cases: int) -> Iterator[dict[str, float]]:
@@ -297,8 +298,8 @@ def _doubt(device: str) -> float:
 def _factors(
     made: Clusters, known: Mapping[str, Cell], say: Progress
 ) -> dict[str, dict[str, float]]:
-    """Return by cell the factors on the times of devices whose own rates are told."""
-    asked = dict[tuple[str, str], tuple[Scenario, float]]()
+    """Return by cell the factors on the times of devices whose rates alone are stated."""
+    rated = dict[tuple[str, str], tuple[Scenario, float]]()
     for key, cell in known.items():
         first, second = cell["devices"][0], cell["devices"][-1]
         streams = cell.get("alone_streams", 1)
@@ -306,14 +307,14 @@ def _factors(
             if rate is not None and "verify_ms" not in cell:
                 split = cell.get("alone_split", False)
                 scenario = made.plain(cell) if split else made.alone(cell, device)
-                asked[key, device] = scenario, 1e3 * streams / rate
-    points = [Point("/".join(which), each) for which, (each, _) in asked.items()]
+                rated[key, device] = scenario, 1e3 * streams / rate
+    points = [Point("/".join(which), each) for which, (each, _) in rated.items()]
     outcomes = simulate_points(points, say, "devices alone")
-    found: dict[str, dict[str, float]] = {key: {} for key in known}
-    for (key, device), (_, measured_ms) in asked.items():
+    factors: dict[str, dict[str, float]] = {key: {} for key in known}
+    for (key, device), (_, measured_ms) in rated.items():
         ms = outcomes[f"{key}/{device}"].metrics["time_between_tokens_ms"].mean
-        found[key][device] = measured_ms / ms
-    return found
+        factors[key][device] = measured_ms / ms
+    return factors
 
 
 # --- the page -----------------------------------------------------------------------------------
@@ -324,8 +325,8 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     known = cells()
     with TemporaryDirectory() as folder:
         made = Clusters(Path(folder), settings)
-        found = predict_cells(made, known, settings, say)
-    entries = {key: _entry(key, cell, found[key]) for key, cell in known.items()}
+        rates = predict_cells(made, known, settings, say)
+    entries = {key: _entry(key, cell, rates[key]) for key, cell in known.items()}
     given = {key: each for key, each in entries.items() if each.published is not None}
     result = StudyResult(NAME, [*entries.values()])
     errors = {key: _error(each) for key, each in given.items()}

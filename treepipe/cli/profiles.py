@@ -156,7 +156,7 @@ ELSEWHERE = {
 
 @app.command("import")
 @command(ImportOptions)
-def import_(asked: ImportOptions) -> None:
+def import_(options: ImportOptions) -> None:
     """Make an acceptance profile of what a serving engine exports, or of a published table, a
     device profile of the times of passes that a benchmark prints, or an engine's hop of two."""
     from treepipe.profiles.cost_tables import COSTS
@@ -168,21 +168,21 @@ def import_(asked: ImportOptions) -> None:
         **dict.fromkeys(COSTS, ("device", _import_device)),
         "hop": ("hop", _import_hop),
     }
-    if asked.kind not in makers:
-        raise UserError(f"profiles import {asked.kind}: there are {', '.join(makers)}")
-    made, make = makers[asked.kind]
-    if len(asked.files) != 1 + (made == "hop"):
+    if options.kind not in makers:
+        raise UserError(f"profiles import {options.kind}: there are {', '.join(makers)}")
+    made, make = makers[options.kind]
+    if len(options.files) != 1 + (made == "hop"):
         raise UserError(
-            f"profiles import {asked.kind}: takes "
+            f"profiles import {options.kind}: takes "
             f"{'two files, of one device and of the split' if made == 'hop' else 'one file'}, not "
-            f"{len(asked.files)}"
+            f"{len(options.files)}"
         )
     for name in ELSEWHERE[made]:
-        if getattr(asked, name) is not None:
+        if getattr(options, name) is not None:
             option = name.replace("_", "-")
-            raise UserError(f"--{option}: has no effect; {asked.kind} makes a profile of {made}")
-    lines = make(asked, asked.target(made))
-    if not asked.quiet:
+            raise UserError(f"--{option}: has no effect; {options.kind} makes a profile of {made}")
+    lines = make(options, options.target(made))
+    if not options.quiet:
         for line in lines:
             console().print(line, highlight=False)
 
@@ -207,12 +207,12 @@ def _import_device(asked: ImportOptions, out: Path) -> list[str]:
     return [content["origin"]["note"], f"device profile: {out}"]
 
 
-def _import_hop(asked: ImportOptions, out: Path) -> list[str]:
+def _import_hop(options: ImportOptions, out: Path) -> list[str]:
     from treepipe.profiles.cost_tables import hop_content
     from treepipe.profiles.schema import HopProfile
 
-    content = hop_content(asked.files[0], asked.files[1], asked.model)
-    write_file(out, asked.text(content, HopProfile, out), "--out")
+    content = hop_content(options.files[0], options.files[1], options.model)
+    write_file(out, options.text(content, HopProfile, out), "--out")
     return [
         f"{content['hop_ms']:.4g} ms per message",
         content["origin"]["note"],
