@@ -231,6 +231,45 @@ def _llama_bench(entries: Sequence[Placed], model: str | None) -> CostTable:
     )
 
 
+def hop_content(one: Path, split: Path, model: str | None) -> dict[str, Any]:
+    """Build the content of an engine's hop, of what a token takes over a split of ``llama-bench``
+    more than on one device, divided by the messages of a token: to every further device and back.
+
+    Raises ``UserError``: a file is wrong, times no pass over one row, or the split is no slower.
+    """
+    tables = [read_costs("llama-bench", file, model) for file in (one, split)]
+    alone, over = [next((t[1] for t in each.ms.values() if 1 in t), None) for each in tables]
+    for file, ms in ((one, alone), (split, over)):
+        if ms is None:
+            raise UserError(f"{file}: times no generated token (-n 64) and no pass over one row")
+    assert alone is not None
+    assert over is not None
+    if tables[0].model != tables[1].model:
+        raise UserError(f"{split}: is of model {tables[1].model}, {one} of {tables[0].model}")
+    if over <= alone:
+        raise UserError(
+            f"{split}: a token takes {over:.4g} ms, and {alone:.4g} ms on one device ({one}): "
+            f"the split adds nothing that could be a hop"
+        )
+    entry = json_entries(read_text(split, "utf-8-sig"))[0][1]
+    shares = [share for share in str(entry.get("tensor_split", "")).split("/") if share]
+    devices = max(2, sum(float(share) > 0 for share in shares))
+    note = (
+        f"a token takes {alone:.4g} ms on one device and {over:.4g} ms over {devices} "
+        f"(tensor_split); a message to every further device and one back share the difference, in "
+        f"which the link itself is included: name it as {{ profile = 'LINK+FILE', latency_ms = 0 }}"
+    )
+    origin = {
+        "date": tables[1].date,
+        "hardware": tables[1].hardware,
+        "versions": tables[1].versions,
+    }
+    return {
+        "hop_ms": (over - alone) / devices,
+        "origin": {**origin, "source": f"llama-bench: {one.name}, {split.name}", "note": note},
+    }
+
+
 class BatchedBench(BaseModel):
     """A line of ``llama-batched-bench --output-format jsonl``: ``pl`` texts, each of ``pp`` tokens,
     to which ``tg`` are added in as many passes."""

@@ -24,6 +24,7 @@ from treepipe.profiles.schema import (
     ExtendedDevice,
     ExtendedLink,
     Hardware,
+    HopProfile,
     HostProfile,
     Link,
     LinkProfile,
@@ -36,7 +37,13 @@ from treepipe.profiles.schema import (
 from treepipe.profiles.shapes import Shape
 
 AnyProfile: TypeAlias = (
-    DeviceProfile | EmulatedProfile | LinkProfile | ModelProfile | AcceptanceProfile | HostProfile
+    DeviceProfile
+    | EmulatedProfile
+    | LinkProfile
+    | ModelProfile
+    | AcceptanceProfile
+    | HostProfile
+    | HopProfile
 )
 
 Loaded = TypeVar("Loaded")
@@ -96,9 +103,24 @@ def find_device(name: str, asked_by: str, base: Path = Path()) -> Device | Hardw
     return load_device(profile_path("devices", name, asked_by, base))
 
 
+def link_parts(name: str, base: Path = Path()) -> tuple[str, str | None]:
+    """Return the link and the engine of a name: ``LINK+ENGINE``, or a link alone."""
+    link, _, engine = name.rpartition("+")
+    return (link, engine) if link and not (base / name).is_file() else (name, None)
+
+
 def find_link(name: str, asked_by: str, base: Path = Path()) -> LinkProfile:
-    """Load a link profile. Raises as ``find_device``."""
-    return load_link(profile_path("links", name, asked_by, base))
+    """Load a link profile, or as an engine's messages take it. Raises as ``find_device``."""
+    only, engine = link_parts(name, base)
+    link = load_link(profile_path("links", only, asked_by, base))
+    if engine is None:
+        return link
+    hop = load_hop(profile_path("hops", engine, asked_by, base))
+    shares = [each.origin.uncertainty for each in (link, hop) if each.origin.uncertainty]
+    origin = link.origin.model_copy(update={"uncertainty": max(shares, default=None)})
+    return validated(
+        LinkProfile, {**given_keys(link), **hop.over(link), "origin": origin}, asked_by
+    )
 
 
 def profile_name(section: AnyDevice | AnyLink) -> str | None:
@@ -193,6 +215,7 @@ def loader(profile: type[Profile]) -> Callable[[Path], Profile]:
 
 load_link = loader(LinkProfile)
 load_host = loader(HostProfile)
+load_hop = loader(HopProfile)
 load_acceptance = loader(AcceptanceProfile)
 
 
@@ -219,6 +242,7 @@ LOADERS: dict[str, Callable[[Path], AnyProfile]] = {
     "models": load_model,
     "acceptance": load_acceptance,
     "hosts": load_host,
+    "hops": load_hop,
 }
 """Loaders by the library's folders, one per kind of profile."""
 KINDS = tuple(LOADERS)
@@ -228,6 +252,7 @@ _KEYS: dict[str, set[str]] = {
     "models": set(ModelProfile.model_fields),
     "acceptance": set(AcceptanceProfile.model_fields),
     "hosts": set(HostProfile.model_fields),
+    "hops": set(HopProfile.model_fields),
 }
 
 

@@ -7,7 +7,7 @@ only profiles hold; a profile adds its ``[origin]``.
 from __future__ import annotations
 
 import datetime
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
@@ -24,7 +24,8 @@ from treepipe.files.section import (
 )
 from treepipe.physics.timing import JitterKind, LinkTimes, TimeTable
 from treepipe.profiles.hit_ratio import Shares, check_rising, depths_of
-from treepipe.profiles.shapes import DType, Shape
+from treepipe.profiles.kernels import KERNELS
+from treepipe.profiles.shapes import BYTES, DType, Shape
 
 Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 ContextTable: TypeAlias = Annotated[
@@ -35,6 +36,10 @@ GapTable: TypeAlias = Annotated[dict[Milliseconds, Positive], Field(min_length=1
 """A factor against milliseconds."""
 
 
+if TYPE_CHECKING:
+    KernelName: TypeAlias = str
+else:
+    KernelName = Literal[tuple(KERNELS)]
 FactorTable: TypeAlias = dict[Count, Factor]
 """A factor against a count."""
 
@@ -136,7 +141,16 @@ class Roofline(Section):
     )
     memory_gb_s: Positive = Field(description="memory bandwidth")
     compute_efficiency: Share = Field(0.7, description="share of the peak that is reached")
-    memory_efficiency: Share = Field(0.8, description="share of the bandwidth that is reached")
+    memory_efficiency: Share | Annotated[dict[DType, Share], Field(min_length=1)] = Field(
+        0.8, description="share of the bandwidth that is reached, or shares by the weights' type"
+    )
+
+    def reached(self, dtype: DType) -> float:
+        """Return the share of the bandwidth for weights of a type, or of the nearest size."""
+        share = self.memory_efficiency
+        if isinstance(share, float):
+            return share
+        return share[min(share, key=lambda each: (abs(BYTES[each] - BYTES[dtype]), each != dtype))]
 
 
 class Power(Section):
@@ -209,6 +223,9 @@ class RooflineKeys(AnyHardware):
 class Hardware(RooflineKeys):
     """A device described by the cost of one model layer; ``service.py`` computes a stage's time."""
 
+    kernels: KernelName = Field(
+        "any", description="family whose law passes over quantized weights follow (kernels.toml)"
+    )
     call_overhead_ms: Milliseconds = Field(0.0, description="once per pass, whatever its size")
     request_ms: Milliseconds = Field(
         0.0, description="per layer and request beyond the first whose rows a pass computes"
@@ -465,6 +482,31 @@ class LinkProfile(Link):
     measured_to_bytes: Count | None = Field(
         None, description="largest message that was timed; larger ones are shown as extrapolated"
     )
+
+
+class HopProfile(Section):
+    """A file of ``hops/``: what an inference engine adds to every message between two stages, or
+    between a stage and the host that asks for tokens."""
+
+    origin: MeasuredOrigin
+    hop_ms: Milliseconds = Field(description="of the engine itself, per pass and message")
+    crossings: Positive = Field(1.0, description="times that a message crosses the link in a row")
+    copies: Positive = Field(1.0, description="bytes that travel, over rows in 16 bits")
+
+    def over(self, link: Link) -> dict[str, Any]:
+        """Return the keys of a link that the engine's messages take."""
+        keys: dict[str, Any] = {
+            "latency_ms": link.latency_ms * self.crossings,
+            "jitter_ms": link.jitter_ms * self.crossings,
+            "message_ms": link.message_ms * self.crossings + self.hop_ms,
+        }
+        factor = self.crossings * self.copies
+        for key in ("bandwidth_mbit_s", "peak_mbit_s"):
+            if (rate := getattr(link, key)) is not None:
+                keys[key] = rate / factor
+        if link.transfer_ms is not None:
+            keys["transfer_ms"] = {n: ms * factor for n, ms in link.transfer_ms.items()}
+        return keys
 
 
 class ModelProfile(Shape):

@@ -4,9 +4,10 @@ Times measured in this shape and type are used unchanged. Those of another shape
 ratio of the two roofline times at each token count. Weights of other bytes have other kernels,
 whose growth by rows a table does not tell: then it is the roofline, times what the smallest
 measured pass took over its own. Without measurements it is the roofline itself, which also adds
-attention that a table leaves out. A mixture's table follows the law of its experts between its rows
-and beyond them (``mixtures.py``). Every departure from a measurement adds a warning, and a table
-knows the rows that it rests on (``TimeTable.unknown``).
+attention that a table leaves out. Over several rows quantized weights follow the law of their
+kernels (``kernels.py``), also far behind a table's only row. A mixture's table follows the law of
+its experts between its rows and beyond them (``mixtures.py``). Every departure from a measurement
+adds a warning, and a table knows the rows that it rests on (``TimeTable.unknown``).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from treepipe.core.errors import UserError
 from treepipe.core.verification import RuleName
 from treepipe.physics.timing import ServiceTable, TimeTable, Unknown, united
+from treepipe.profiles.kernels import KERNELS, ROWS, UNRATED, KernelFamily, filled
 from treepipe.profiles.mixtures import bend, with_law
 from treepipe.profiles.schema import Hardware, MeasuredTime, Roofline, SamplingTime
 from treepipe.profiles.shapes import BYTES, STATE_BYTES, DType, Shape, compute_dtype
@@ -113,7 +115,7 @@ def roofline_ms(work: PassWork, roofline: Roofline, dtype: DType) -> float:
     alike = [peak for known, peak in peaks.items() if BYTES[known] == BYTES[used]]
     peak = peaks.get(used) or (alike[0] if alike else min(peaks.values()))
     computing = work.flops / (peak * 1e9 * roofline.compute_efficiency)
-    moving = work.moved_bytes / (roofline.memory_gb_s * 1e6 * roofline.memory_efficiency)
+    moving = work.moved_bytes / (roofline.memory_gb_s * 1e6 * roofline.reached(dtype))
     return max(computing, moving)
 
 
@@ -203,7 +205,10 @@ class ServiceTimes:
 
     def stage(self, model: ServedModel, layers: int) -> TimeTable:
         """Time a pass through ``layers`` decoder layers."""
-        return self._call([(self.layer(model), layers)], self._unknown_layer(model), layers)
+        unknown = self._unknown_layer(model)
+        return self._call(
+            [(self.layer(model), layers)], unknown, layers, self._doubt(unknown, model)
+        )
 
     def draft(self, model: ServedModel, target: Shape | None = None) -> TimeTable:
         """Time one draft pass: all layers and the output projection (an EAGLE head's target's)."""
@@ -211,9 +216,10 @@ class ServiceTimes:
         whole = self._own(self._hardware.draft, model)
         if whole:
             taken = self._taken(whole, model, "draft pass")
-            tables = self._by_experts(taken.ms, model)
+            tables = self._by_law(taken.ms, model, shape.layers)
             unknown = self._rows(taken, LAYER, model)
-            return ServiceTable(tables, self._hardware.request_ms * shape.layers, unknown)
+            request_ms = self._hardware.request_ms * shape.layers
+            return ServiceTable(tables, request_ms, unknown, self._doubt(unknown, model))
         parts, unknown = [(self.layer(model), shape.layers)], self._unknown_layer(model)
         if shape.eagle or shape.inputs:
             parts.append((self._estimated(FUSION, model, (0,)), 1))
@@ -223,6 +229,7 @@ class ServiceTimes:
             [*parts, (self.head(owner, owner.shape.tied), 1), *self._embedding(model)],
             united([unknown, self._unknown_head(owner)]),
             shape.layers,
+            self._doubt(unknown, model),
         )
 
     def projection(self, model: ServedModel, target: Shape | None = None) -> TimeTable | None:
@@ -263,7 +270,7 @@ class ServiceTimes:
 
     def layer(self, model: ServedModel) -> Tables:
         """Return the times of one decoder layer with attention."""
-        return self._by_experts(self._layer(model), model)
+        return self._by_law(self._layer(model), model)
 
     def _layer(self, model: ServedModel) -> Tables:
         if not self._hardware.layer:
@@ -289,9 +296,19 @@ class ServiceTimes:
             )
         return self._of_measured(nearest, HEAD, model)
 
-    def _by_experts(self, tables: Tables, model: ServedModel) -> Tables:
-        """Add rows to a mixture's tables, by the law of its experts."""
+    def _by_law(self, tables: Tables, model: ServedModel, layers: int = 1) -> Tables:
+        """Add rows to tables of so many ``layers``: of quantized weights behind one measured row by
+        the law of their kernels, to a mixture's by the law of its experts."""
         experts = model.shape.experts
+        if BYTES[model.dtype] < 2 and (
+            experts is None or all(len(t) == 1 for t in tables.values())
+        ):
+            row_ms = self._row_ms(2.0 * model.shape.matrix_parameters(1) * layers)
+
+            def law(ms: float, rows: int) -> float:
+                return self._kernels.times(ms * _read(model, rows), row_ms, rows, _met(model, rows))
+
+            return {context: filled(points, law) for context, points in tables.items()}
         if experts is None:
             return tables
         if dense := experts.dense_layers:
@@ -313,14 +330,33 @@ class ServiceTimes:
         return [(self._taken(entries, model, "embedding").ms, 1)] if entries else []
 
     def _call(
-        self, parts: Sequence[tuple[Tables, int]], unknown: Unknown, layers: int = 0
+        self,
+        parts: Sequence[tuple[Tables, int]],
+        unknown: Unknown,
+        layers: int = 0,
+        doubt: float | None = None,
     ) -> TimeTable:
         """Add the parts, each times its count, and the overhead of one call of ``layers``."""
         total = add_tables(parts, self._hardware.call_overhead_ms)
         request_ms = self._hardware.request_ms * layers
         if len(total) == 1 and not request_ms:
-            return TimeTable(total[min(total)], unknown)
-        return ServiceTable(total, request_ms, unknown)
+            return TimeTable(total[min(total)], unknown, doubt)
+        return ServiceTable(total, request_ms, unknown, doubt)
+
+    def _doubt(self, unknown: Unknown, model: ServedModel) -> float | None:
+        """Return the uncertainty of the law of kernels, where rows above the first follow it."""
+        if BYTES[model.dtype] >= 2 or not unknown or unknown[0][0] != 1:
+            return None
+        return max(self._kernels.uncertainty, UNRATED if self._row_ms(1.0) is None else 0.0)
+
+    @property
+    def _kernels(self) -> KernelFamily:
+        return KERNELS[self._hardware.kernels]
+
+    def _row_ms(self, operations: float) -> float | None:
+        """Return the time of a row's operations at the float32 peak; None: that is not known."""
+        peaks = {} if self._hardware.roofline is None else self._hardware.roofline.tflops
+        return operations / (peaks["float32"] * 1e9) if "float32" in peaks else None
 
     def _unknown_layer(self, model: ServedModel) -> Unknown:
         entries = self._hardware.layer
@@ -463,8 +499,14 @@ class ServiceTimes:
         return self._estimated(part, model, contexts)
 
     def _estimated(self, part: MeasuredPart, model: ServedModel, contexts: Sequence[int]) -> Tables:
+        quantized = part.bytes_of(model.dtype) < 2
+        rows = sorted({*TOKENS, *ROWS}) if quantized else TOKENS
         return {
-            context: {n: self._roofline_ms(part, model, n, context) for n in TOKENS}
+            context: {
+                n: self._roofline_ms(part, model, n, context)
+                + quantized * self._unpacking_ms(part, model, n)
+                for n in rows
+            }
             for context in contexts
         }
 
@@ -473,7 +515,15 @@ class ServiceTimes:
     ) -> float:
         works = part.work(model.shape, model.dtype, tokens, context)
         roofline = self._roofline(model, part.name)
-        return sum(roofline_ms(work, roofline, model.dtype) for work in works)
+        return sum(roofline_ms(work, roofline, part.stored(model.dtype)) for work in works)
+
+    def _unpacking_ms(self, part: MeasuredPart, model: ServedModel, rows: int) -> float:
+        """Return what the law of its kernels adds to the roofline of quantized weights."""
+        work = part.work(model.shape, model.dtype, rows, 0)[0]
+        roofline, row_ms = self._roofline(model, part.name), self._row_ms(work.flops / rows)
+        reading_ms = roofline_ms(PassWork(0.0, work.moved_bytes), roofline, model.dtype)
+        law = self._kernels.times(reading_ms, row_ms, rows, _met(model, rows))
+        return max(0.0, law - roofline_ms(work, roofline, model.dtype))
 
     def _attention_ms(self, model: ServedModel, tokens: int, context: int) -> float:
         work = attention_work(model.shape, model.dtype, tokens, context)
@@ -492,6 +542,17 @@ class ServiceTimes:
         remark = Remark(self._device, sentence, part, str(model))
         if remark not in self._warnings:
             self._warnings.append(remark)
+
+
+def _met(model: ServedModel, rows: int) -> float:
+    """Return how many of a pass's rows meet a weight: of a mixture those that an expert has."""
+    experts = model.shape.experts
+    return rows if experts is None else rows * experts.per_token / experts.touched(rows)
+
+
+def _read(model: ServedModel, rows: int) -> float:
+    """Return the weights that a pass reads, over those of one row."""
+    return model.shape.layer_bytes(model.dtype, rows) / model.shape.layer_bytes(model.dtype, 1)
 
 
 def _one(name: str) -> str:

@@ -61,11 +61,12 @@ CARDS: dict[str, Any] = {
 
 
 def test_more_streams_neither_slow_all_down_nor_gain_more(terminal: Terminal) -> None:
-    """A layer measured in bfloat16 bends at other rows than one of 4 bits."""
+    """A layer measured in bfloat16 bends at other rows than one of 4 bits, whose kernels change
+    behind 8 rows: from there on more streams gain less."""
     found = Depths.of(Cluster.of(CARDS))
     of_all = [streams / found.periods_ms[streams - 1, 0] for streams in SHOWN]
     assert of_all == sorted(of_all)
-    gains = [found.gain(n, max(1, found.best(n))).mean for n in SHOWN]
+    gains = [found.gain(n, max(1, found.best(n))).mean for n in SHOWN if n > 8]
     assert all(more < less * 1.01 for less, more in pairwise(gains))
     (terminal.folder / "c.toml").write_text(toml_text(CARDS), "utf-8")
     terminal.monkeypatch.setenv("COLUMNS", "80")

@@ -87,7 +87,10 @@ class ImportOptions(Settings):
     kind: Annotated[
         str, typer.Argument(metavar="KIND", help="vllm, llama-cpp, sglang, llama-bench, …")
     ]
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What the engine exported.")]
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE", help="What the engine exported; hop: ONE.json SPLIT.json."),
+    ]
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE.toml", help="Default imported-KIND.toml."),
@@ -118,10 +121,14 @@ class ImportOptions(Settings):
     force: Force = False
     quiet: Quiet = False
 
+    @property
+    def file(self) -> Path:
+        return self.files[0]
+
     def target(self, made: str) -> Path:
         """Return the file to write, once it is known that it can be written."""
         out, keep = self.out or Path(f"imported-{made}.toml"), () if self.force else ("--out",)
-        check_outputs({"--out": out}, inputs=(self.file,), keep=keep)
+        check_outputs({"--out": out}, inputs=self.files, keep=keep)
         return out
 
     def text(self, content: dict[str, Any], profile: type[Section], out: Path) -> str:
@@ -138,6 +145,7 @@ class ImportOptions(Settings):
 ELSEWHERE = {
     "device": ("draft_tokens", "assume_ranks"),
     "acceptance": ("config", "dtype"),
+    "hop": ("draft_tokens", "assume_ranks", "config", "dtype"),
 }
 """Options without effect, by what is made of a file."""
 
@@ -145,8 +153,8 @@ ELSEWHERE = {
 @app.command("import")
 @command(ImportOptions)
 def import_(options: ImportOptions) -> None:
-    """Make an acceptance profile of what a serving engine exports, or of a published table, or a
-    device profile of the times of passes that a benchmark prints."""
+    """Make an acceptance profile of what a serving engine exports, or of a published table, a
+    device profile of the times of passes that a benchmark prints, or an engine's hop of two."""
     from treepipe.profiles.cost_tables import COSTS
     from treepipe.profiles.engines import KINDS
     from treepipe.results.show import console
@@ -154,10 +162,17 @@ def import_(options: ImportOptions) -> None:
     makers = {
         **dict.fromkeys(KINDS, ("acceptance", _import_acceptance)),
         **dict.fromkeys(COSTS, ("device", _import_device)),
+        "hop": ("hop", _import_hop),
     }
     if options.kind not in makers:
         raise UserError(f"profiles import {options.kind}: there are {', '.join(makers)}")
     made, make = makers[options.kind]
+    if len(options.files) != 1 + (made == "hop"):
+        raise UserError(
+            f"profiles import {options.kind}: takes "
+            f"{'two files, of one device and of the split' if made == 'hop' else 'one file'}, not "
+            f"{len(options.files)}"
+        )
     for name in ELSEWHERE[made]:
         if getattr(options, name) is not None:
             option = name.replace("_", "-")
@@ -186,6 +201,19 @@ def _import_device(options: ImportOptions, out: Path) -> list[str]:
     text = options.text(content, EmulatedProfile if config is None else DeviceProfile, out)
     write_file(out, text, "--out")
     return [content["origin"]["note"], f"device profile: {out}"]
+
+
+def _import_hop(options: ImportOptions, out: Path) -> list[str]:
+    from treepipe.profiles.cost_tables import hop_content
+    from treepipe.profiles.schema import HopProfile
+
+    content = hop_content(options.files[0], options.files[1], options.model)
+    write_file(out, options.text(content, HopProfile, out), "--out")
+    return [
+        f"{content['hop_ms']:.4g} ms per message",
+        content["origin"]["note"],
+        f"hop profile: {out}; a scenario names it behind a link: links.default = 'LINK+{out}'",
+    ]
 
 
 def _import_acceptance(options: ImportOptions, out: Path) -> list[str]:

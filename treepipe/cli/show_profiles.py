@@ -36,6 +36,7 @@ from treepipe.profiles.schema import (
     Device,
     DeviceProfile,
     Hardware,
+    HopProfile,
     HostProfile,
     LinkProfile,
     ModelProfile,
@@ -293,14 +294,16 @@ def _key_tables(profile: AnyProfile) -> Iterator[Sheet]:
         if profile.pool is not None:
             sheet.add("recorded", profile.pool)
         yield sheet
-    elif isinstance(profile, HostProfile):
+    elif isinstance(profile, HostProfile | HopProfile):
         title = "what the host adds to its devices' times"
+        if isinstance(profile, HopProfile):
+            title = "what the engine adds to a link: name it as LINK+ENGINE"
         sheet = Sheet(title, words("key", "values", "meaning"))
         for key in sorted(profile.model_fields_set - {"origin", "iqr", "fit"}):
             value = getattr(profile, key)
             if isinstance(value, Mapping):
                 value = ", ".join(f"{knot:,}: {each:.4g}" for knot, each in sorted(value.items()))
-            sheet.add(key, str(value), HostProfile.model_fields[key].description or "")
+            sheet.add(key, str(value), type(profile).model_fields[key].description or "")
         yield sheet
     elif isinstance(profile, Hardware) and profile.sampling:
         heads = ("rule", "top_k, top_p", "vocabulary|,", "judging|.4g", "drawing, by candidates")

@@ -54,13 +54,20 @@ class TimeTable:
 
     request_ms = 0.0
 
-    def __init__(self, points: Mapping[int, float], unknown: Unknown | None = None) -> None:
+    def __init__(
+        self,
+        points: Mapping[int, float],
+        unknown: Unknown | None = None,
+        doubt: float | None = None,
+    ) -> None:
         """Make a table from at least one point: tokens >= 1 to milliseconds >= 0.
 
         ``unknown``: rows whose times are guesses; None: all but the points and what lies between
-        near ones. Where no work takes time, no row's time is a guess.
+        near ones. Where no work takes time, no row's time is a guess. ``doubt``: the relative
+        uncertainty of these guesses; None: that of rows of which nothing is known.
         """
         self.points = dict(sorted(points.items()))
+        self.doubt = doubt
         self.unknown = _unmeasured(points) if unknown is None else unknown
         self._tokens = list(self.points)
         self._times = list(self.points.values())
@@ -124,7 +131,8 @@ class TimeTable:
         if factor == 1 or not self.unknown:
             return self
         rows = self._knots(factor)
-        return TimeTable({n: self._grown(n, factor) for n in sorted(rows)}, self.unknown)
+        points = {n: self._grown(n, factor) for n in sorted(rows)}
+        return TimeTable(points, self.unknown, self.doubt)
 
     def _knots(self, factor: float) -> set[int]:
         found, passes = {*self.points}, range(1, ceil(factor) + 1)
@@ -158,7 +166,8 @@ class TimeTable:
         """Multiply each time by the factor of its tokens. The factor's ``knots`` up to the table's
         end are added to the table, whose last slope goes on beyond it."""
         between = {each for each in knots if min(self.points) < each < max(self.points)}
-        return TimeTable({n: self(n) * factor(n) for n in {*self.points, *between}}, self.unknown)
+        points = {n: self(n) * factor(n) for n in {*self.points, *between}}
+        return TimeTable(points, self.unknown, self.doubt)
 
     def _time(self, tokens: int) -> float:
         return max(0.0, _between(self._tokens, self._times, tokens)) if tokens > 0 else 0.0
@@ -244,11 +253,12 @@ class ServiceTable(TimeTable):
         tables: Mapping[int, Mapping[int, float]],
         request_ms: float = 0.0,
         unknown: Unknown | None = None,
+        doubt: float | None = None,
     ) -> None:
         """Make a table from at least one context >= 0, each with the points of a ``TimeTable``;
         ``unknown`` is that of all, by default of the first."""
         self.contexts, self.request_ms = sorted(tables), request_ms
-        super().__init__(tables[self.contexts[0]], unknown)
+        super().__init__(tables[self.contexts[0]], unknown, doubt)
         self._tables = [TimeTable(tables[context]) for context in self.contexts]
 
     def __call__(self, tokens: int, context: int = 0) -> float:
@@ -295,7 +305,7 @@ class ServiceTable(TimeTable):
         tables = {
             context: table.times(factor, knots).points for context, table in self.by_context.items()
         }
-        return ServiceTable(tables, self.request_ms * factor(1), self.unknown)
+        return ServiceTable(tables, self.request_ms * factor(1), self.unknown, self.doubt)
 
     def grown(self, factor: float) -> TimeTable:
         if factor == 1 or not self.unknown:
@@ -303,7 +313,7 @@ class ServiceTable(TimeTable):
         known = [TimeTable(table.points, self.unknown) for table in self._tables]
         tables = [table.grown(factor).points for table in known]
         pairs = dict(zip(self.contexts, tables, strict=True))
-        return ServiceTable(pairs, self.request_ms, self.unknown)
+        return ServiceTable(pairs, self.request_ms, self.unknown, self.doubt)
 
     def extrapolates(self, tokens: int) -> bool:
         return any(table.extrapolates(tokens) for table in self._tables)

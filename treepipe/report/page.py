@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from treepipe.files.outputs import REPORT, REPORT_PAGE, write_file
 from treepipe.files.reading import sentences, visible
 from treepipe.files.toml_file import toml_text
-from treepipe.profiles.library import load_any, profile_name, profile_path
+from treepipe.profiles.library import link_parts, load_any, profile_name, profile_path
 from treepipe.profiles.schema import Origin
 from treepipe.results.sheet import Sheet, words
 from treepipe.scenario.scale import named_links
@@ -208,7 +208,10 @@ def _inputs(scenario: Scenario) -> Iterator[tuple[str, Input]]:
         for j, stage in enumerate(pipeline.stages):
             key = f"pipelines.{i}.stages.{j}.device"
             named.append(("device", key, profile_name(stage.device)))
-    named += [("link", k, profile_name(link)) for k, link in named_links(scenario.links).items()]
+    for key, link in named_links(scenario.links).items():
+        only, engine = link_parts(profile_name(link) or "", base)
+        named.append(("link", key, only or None))
+        named += [("hop", key, engine)] * (engine is not None)
     named += [("host", f"hosts.{name}", host.profile) for name, host in scenario.hosts.items()]
     for kind, key, name in named:
         yield key, _of_profile(kind, name, key, base)

@@ -55,18 +55,20 @@ def with_guessed_rows(deployment: Deployment, asked: Iterable[AskedRows]) -> Dep
     """Return the deployment with the uncertainty of rows that were asked for and are guesses, and a
     warning of those that no table's last slope explains (a prediction tells of these)."""
     guesses: dict[tuple[tuple[int, int], ...], list[str]] = {}
-    uncertain = False
+    doubts = set[float]()
     for each in asked:
         found = each.table.guessed(each.least, each.most)
-        uncertain = uncertain or bool(found)
+        if found:
+            doubts.add(GROWTH if each.table.doubt is None else each.table.doubt)
         if untold := tuple(rows for rows in found if not each.table.extrapolates(rows[0])):
             guesses.setdefault(untold, []).append(f"{each.role} ({each.work})")
-    if not uncertain:
+    if not doubts:
         return deployment
-    estimates = {**deployment.estimates, Estimated("rows"): GROWTH}
+    doubt = max(doubts)
+    estimates = {**deployment.estimates, Estimated("rows"): doubt}
     told = [f"{', '.join(roles)} over {_shown(rows)} rows" for rows, roles in guesses.items()]
     sentence = (
-        f"nobody measured or gave passes of {'; '.join(told)}: they may take {1 + GROWTH:g} times "
+        f"nobody measured or gave passes of {'; '.join(told)}: they may take {1 + doubt:g} times "
         f"as long, and then fewer drafted tokens pay; {MEASURE}"
     )
     return replace(deployment, estimates=estimates).warned(*[sentence] * bool(told))
