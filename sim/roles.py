@@ -241,6 +241,8 @@ class StageRole(Role):
                     yield from self._unpack()
                     given_up = self._given_up(flight)
                     if given_up is not None:
+                        if self._accepted is not None:
+                            self._accepted.skip(flight.segments)
                         flight, tokens = given_up, 0
                         break
         if not self._verifies:

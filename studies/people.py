@@ -348,8 +348,10 @@ def study(settings: Settings, say: Progress) -> StudyResult:
 
 def _entry(key: str, cell: Cell, rate: Interval) -> Entry:
     role: Literal["calibrated", "predicted"] = "calibrated" if "fitted" in cell else "predicted"
-    ends = rate.mean, rate.low, rate.high
-    return Entry(f"{key}/tokens_s", "tokens/s", *ends, published=cell.get("tokens_s"), role=role)
+    if (over := cell.get("over")) is not None:
+        rate = rate.scaled(1 / over)
+    ends, unit = (rate.mean, rate.low, rate.high), "tokens/s" if over is None else "times one box"
+    return Entry(f"{key}/tokens_s", unit, *ends, published=cell.get("tokens_s"), role=role)
 
 
 def _taught(known: Mapping[str, Cell]) -> dict[str, Cell]:

@@ -162,7 +162,11 @@ class StageWorker:
 
         with station.work("compute", session, rows, lambda: duration_ms * done / layers) as factor:
             states = self._model.run(opened, stops)
-        return (flight, _behind(before, states)) if given_up is None else (given_up, None)
+        if given_up is None:
+            return flight, _behind(before, states)
+        if self._accepted is not None:
+            self._accepted.skip(flight.segments)
+        return given_up, None
 
     def _send_on(self, flight: Flight, hidden: torch.Tensor | None) -> None:
         receiver = self._successor or self._deployment.roles.drafts[flight.draft].name

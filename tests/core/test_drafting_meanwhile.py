@@ -142,7 +142,16 @@ def test_ssd_goes_on_where_it_has_guessed_the_outcome(
     assert steps_of("ssd", draft, gamma, **keys) == expected
 
 
-MEANWHILE = {"pruned_pp", "flowspec", "pipedec", "specpipe", "specpipe_db", "spd", "pearl", "ssd"}
+MEANWHILE = {
+    "pruned_pp",
+    "flowspec",
+    "pipedec",
+    "specpipe",
+    "specpipe_db",
+    "spd",
+    "pearl",
+    "ssd",
+} | {"pipeinfer"}
 """Systems that draft while segments travel, and do not listen."""
 
 

@@ -400,7 +400,7 @@ def test_the_example_is_planned_and_its_best_plan_is_a_scenario(terminal: Termin
 def test_analyses_are_printed_written_drawn_and_reported(path: Path, terminal: Terminal) -> None:
     both = {"schedules": ["pp", "chain"], "grid": {"schedule.gamma": [3]}}
     path.write_text(toml_text({**SEARCHED, "search": both}, []))
-    keys = ("scale.drafts=1:32", "workload.concurrency=1:2")
+    keys = ("scale.drafts=1:32", "scale.latency=1:32")
     asked = ["--robust", "--plot", "tornado.png", "--json", "p.json", "--report", "page"]
     asked += [part for key in keys for part in ("--break-even", key)]
     told = terminal.succeeds("plan", path, *asked)

@@ -182,9 +182,9 @@ MUTANTS = (
     ),
     Mutant(
         "growth_before_prune",
-        "an expansion is drafted before its round's prune, below the old root",
+        "what is fed next is chosen before its round's prune, below the old root",
         "PipeDec in FlowSpec's public code, and treepipe until it chose layers behind the prune",
-        "flowspec",
+        "pruned_pp",
         ("drafted", "index", "protocol"),
         f"{CORE}.schedules.flowspec:Continuous._decide",
         "word = flying.prune(walk, kept, lock_step=self.lock_step)\n"
@@ -197,7 +197,7 @@ MUTANTS = (
         "feed_before_word",
         "the next segment leaves before the word that it takes into account",
         SEEDED,
-        "flowspec",
+        "pruned_pp",
         ("index", "protocol"),
         f"{CORE}.schedules.flowspec:Continuous._decide",
         "return [word, *commands, *self._refill(tokens)]",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -194,6 +194,13 @@ class AcceptedRows:
 
     def close(self, session: int) -> None:
         self._tokens.pop(session, None)
+
+    def skip(self, segments: Sequence[Segment]) -> None:
+        """Take in rows whose pass ended before its last layer; no one of them is accepted."""
+        for each in segments:
+            if not each.committed:
+                tokens = self._tokens.setdefault(each.session, [])
+                tokens += [NO_TOKEN] * len(each.tokens)
 
     def of(
         self, segment: Segment, token_at: Callable[[int], int]
