@@ -203,20 +203,12 @@ class OfRuns(Output, Drawn, Changes, OfScenario):
 
 @dataclass(frozen=True, kw_only=True)
 class Distributed:
-    """Options of the processes that run many simulations."""
+    """The option of commands that run many simulations."""
 
     jobs: Annotated[
         int | None,
         typer.Option("--jobs", min=1, metavar="N", help="Simulations at once; default: all cores."),
     ] = None
-    backend: Annotated[
-        str,
-        typer.Option(
-            "--backend",
-            metavar="joblib|ray://HOST:PORT|dask://HOST:PORT",
-            help="Processes of this machine, or a running cluster.",
-        ),
-    ] = "joblib"
 
 
 def check_faults(faults: Sequence[str]) -> None:

@@ -121,7 +121,7 @@ def plan(options: PlanOptions) -> None:
         typer.echo(f"treepipe: {visible(sentence)}", err=True)
     shown = None if options.silent else console()
     done: dict[str, Finding] = {}
-    with engine(options.backend, options.jobs):
+    with engine(jobs=options.jobs):
         try:
             with ProgressBars(options.quiet) as say:
                 result: SearchResult = search(loaded, say)
