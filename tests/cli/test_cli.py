@@ -62,7 +62,8 @@ def test_keys_are_shown_below_a_path(terminal: Terminal) -> None:
         (["profiles"], "emulated-20ms"),
         (["profiles", "emulated-20ms"], "stage_ms"),
         (["check"], "answered_once"),
-        *((["study"], name) for name in STUDIES),
+        (["check", "--list"], "tree_attention"),
+        *((["study", *alone], name) for name in STUDIES for alone in ((), ("--list",))),
     ],
 )
 def test_what_there_is_is_listed(arguments: list[str], shown: str, terminal: Terminal) -> None:

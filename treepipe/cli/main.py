@@ -351,6 +351,7 @@ class StudyOptions(Output):
     out: Annotated[
         Path | None, typer.Option(help="Folder for tables and plots; default treepipe-study-NAME.")
     ] = None
+    listed: Annotated[bool, typer.Option("--list", help="Show all, and do no more.")] = False
     full: Annotated[bool, typer.Option("--full", help="The whole job, not the short one.")] = False
 
 
@@ -361,11 +362,11 @@ def study(options: StudyOptions) -> None:
     from treepipe.results.show import ProgressBars
     from treepipe.studies import study as studies
 
-    if options == StudyOptions():
+    if options.listed or options == StudyOptions():
         studies.show_studies()
         return
     if options.name is None:
-        raise UserError("treepipe study needs a name; alone it shows all studies")
+        raise UserError("treepipe study needs a name; --list shows all studies")
     found = studies.find_study(options.name)
     if found.needs_executor:
         need_executor("treepipe study")

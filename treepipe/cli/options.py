@@ -90,13 +90,15 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Changes(Settings):
-    """Changes to keys, with an option of its own for the key that changes most often."""
+    """Changes to keys, with an option each for the two that change most often."""
 
+    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the scenario's.")] = None
     runs: Annotated[int | None, typer.Option(min=1, help="Instead of the scenario's.")] = None
 
     @property
     def changes(self) -> list[str]:
-        return super().changes + ([] if self.runs is None else [f"runs={self.runs}"])
+        given = {"seed": self.seed, "runs": self.runs}
+        return [*super().changes, *(f"{k}={v}" for k, v in given.items() if v is not None)]
 
 
 @dataclass(frozen=True, kw_only=True)

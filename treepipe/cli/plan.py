@@ -199,6 +199,7 @@ def _check(options: PlanOptions) -> None:
     """Raise ``UserError`` if options contradict each other or nothing shows an analysis."""
     if options.question is not None:
         of_search = {"--out": options.out, "--plot": options.plot, "--runs": options.runs}
+        of_search["--seed"] = options.seed
         idle = [option for option, value in of_search.items() if value is not None]
         idle += [ANALYSES[name].option for name in options.analyses]
         if idle:
