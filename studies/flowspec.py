@@ -41,8 +41,10 @@ from treepipe.studies.study import Entry, StudyResult
 
 NAME = "flowspec-table"
 PAGE = Path(__file__).with_name("flowspec.md")
-ABLATED_MODEL = "llama2-chat-7b"
-"""The model of Table 2."""
+SWEPT_MODEL = "llama2-chat-7b"
+"""The model of Table 2, and of the bandwidth sweep (MT-bench, temperature 0)."""
+BANDWIDTHS = (125, 250, 500, 1000)
+"""Of the sweep, in Mbit/s; the last is the testbed's."""
 SIZE_METHODS: dict[Size, Sequence[str]] = {"7b": tuple(METHODS), "13b": ROWS}
 DRAFTED = ROWS[1:]
 KNOWN = {"13b": "13B models", "ablation": "Table 2", "table3": "Table 3"}
@@ -51,13 +53,15 @@ KNOWN = {"13b": "13B models", "ablation": "Table 2", "table3": "Table 3"}
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The size of the job: requests of 128 tokens per point, for the fit and the final curves."""
+    """The size of the job: requests of 128 tokens per point, for the fit, the final curves and the
+    bandwidth sweep."""
 
     fit_requests: int = 8
     curve_requests: int = 8
+    sweep_requests: int = 8
 
 
-SHORT, FULL = Settings(), Settings(12, 16)
+SHORT, FULL = Settings(), Settings(12, 16, 12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +126,15 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     table: Rows = facts["table1"]
     predictor, crossed = _fitted(settings, table, say)
     main, ablation, third = _tables(predictor, facts)
+    sweep = _sweep(settings, predictor, table, say)
     larger = [e for e in main if "13b" in e.key]
     known = [e for e in (*larger, *ablation, *third) if e.published is not None]
     scores = _scores(crossed, known, table)
     made = reproduction.Reproduction(NAME, PAGE)
     made.add(main, "cells", "Table 1: tokens per second (prefill included)")
     made.add([*ablation, *third])
+    title = "Llama 2 Chat 7B, MT-bench, temperature 0: link bandwidth in Mbit/s"
+    made.add(sweep, "bandwidth", title)
     made.add(_parameters(predictor))
     made.tables.append(reproduction.score_sheet(f"{NAME}-scores", scores.items()))
     title = "Vicuna 7B, temperature 0: each dataset predicted from a fit to the other five"
@@ -151,7 +158,7 @@ def _tables(
         main += predictor.entries(row, model, ROWS, rates, fitted)
     methods = [method for method in METHODS if method != "pipedec"]
     for t in TEMPERATURES:
-        ablation += predictor.entries(f"ablation/{t}", ABLATED_MODEL, methods, facts[f"table2_{t}"])
+        ablation += predictor.entries(f"ablation/{t}", SWEPT_MODEL, methods, facts[f"table2_{t}"])
     for row, own in facts["table3"].items():
         rates = {method: {"mt_bench": rate} for method, rate in own.items()}
         third += predictor.entries(f"table3/{row}", row.split("/")[0], ROWS, rates)
@@ -217,6 +224,29 @@ def _spread_13b(
                 value, _ = cluster.cell(method, naive, prompt_tokens(model, dataset))
                 errors.append(value / fact - 1)
     return {method: max(half, reproduction.t_spread(errors)) for method, half in spread.items()}
+
+
+def _sweep(settings: Settings, predictor: Predictor, table: Rows, say: Progress) -> list[Entry]:
+    """Predict the swept cell by bandwidth: its figure times the simulated ratio."""
+    times, loss = predictor.forms[0].times, predictor.forms[0].depth_loss
+    naive = table[f"{SWEPT_MODEL}/t0/naive_pp"]["mt_bench"]
+    prompt = prompt_tokens(SWEPT_MODEL, "mt_bench")
+    base = {method: predictor.clusters["7b"].cell(method, naive, prompt) for method in ROWS}
+    scenarios = {}
+    for rate, method in product(BANDWIDTHS, ROWS):
+        extra = {"links.default.bandwidth_mbit_s": rate, "workload.prompt_tokens": prompt}
+        case = Case(method, "7b", times, loss, settings.sweep_requests, extra)
+        top1 = min(max(base[method][1], fitting.TOP1[0]), fitting.TOP1[-1])
+        scenarios[f"bandwidth={rate}/{method}"] = case.scenario(top1)
+    outcomes, entries = reproduction.simulated(scenarios, say, "link bandwidths"), []
+    reached = {key: each.metrics["throughput_tokens_s"].mean for key, each in outcomes.items()}
+    for key in scenarios:
+        method = key.split("/")[1]
+        ratio = reached[key] / reached[f"bandwidth={BANDWIDTHS[-1]}/{method}"]
+        spread = predictor.spreads["7b"].get(method)
+        value = Interval.within_factor(base[method][0] * ratio, spread)
+        entries.append(reproduction.predicted(key, "tokens/s", value))
+    return entries
 
 
 # --- entries, scores, fields and plots -----------------------------------------------------------

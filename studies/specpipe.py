@@ -24,7 +24,7 @@ from treepipe.sim.theory.layered import specpipe_even_tbt_ms
 from treepipe.studies import layered, reproduction
 from treepipe.studies.plots import Line, Panel, line_figure
 from treepipe.studies.reproduction import Reproduction, metric_entries, predicted, published
-from treepipe.studies.study import Entry, Measuring, StudyResult
+from treepipe.studies.study import Entry, StudyResult
 
 NAME = "specpipe-width"
 PAGE = Path(__file__).with_name("specpipe.md")
@@ -67,7 +67,7 @@ FOUR_L40 = f"four-l40/pp/{METRIC}"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The size of the job; with ``measuring``, the widths are also run on real processes."""
+    """The size of the job."""
 
     effort: layered.Effort = field(default_factory=layered.Effort)
     widths: Sequence[int] = (2, 4, 8, 16, 32, 48, 64, 80, 128)
@@ -75,7 +75,6 @@ class Settings:
     batches: Sequence[int] = (1, 2, 4, 8, 16, 32)
     batch_tokens: int = 48
     levels: layered.Levels | None = None
-    measuring: Measuring | None = None
 
 
 SHORT, FULL = Settings(), Settings(layered.Effort(8, 500))
@@ -145,32 +144,7 @@ def study(settings: Settings, say: Progress) -> StudyResult:
         "calibrated again (intervals: of the samples)",
     )
     layered.add_errors(made, "constant ratios (below)", _trivial())
-    result = made.result(_fields(results), _figure(results))
-    if settings.measuring is not None:
-        measure_widths(result, results.cluster, settings.widths, settings.measuring, say)
-    return result
-
-
-def measure_widths(
-    study: StudyResult,
-    cluster: layered.CardCluster,
-    widths: Sequence[int],
-    measuring: Measuring,
-    say: Progress,
-) -> None:
-    """Measure the widths, and add the column to the study's page."""
-    from treepipe.studies.measured import Axis, measure  # needs the executor
-
-    base = cluster.scenario(**layered.SPECPIPE)
-    axis = Axis("width", "width w: most nodes of a tree layer")
-    scenarios = {width: base.with_(**{"schedule.width": width}) for width in widths}
-    metrics = {METRIC: "time between tokens", "hit_rate": "hit rate"}
-    column = measure(axis, scenarios, metrics, measuring, say)
-    rows = column.rows
-    best = min(rows, key=lambda width: rows[width].predicted.mean)
-    seen = min(rows, key=lambda width: rows[width].measured)
-    entry = Entry("measured/best_width", "nodes", best, measured=seen)
-    column.join(study, "SpecPipe on 8 emulated RTX 3090, the bundled pair on them", [entry])
+    return made.result(_fields(results), _figure(results))
 
 
 # --- the simulations -----------------------------------------------------------------------------

@@ -22,27 +22,23 @@ from treepipe.studies import starsd_fit as fit
 from treepipe.studies.plots import PUBLISHED, Line, Panel, line_figure
 from treepipe.studies.reproduction import Reproduction, predicted, published, score, score_sheet
 from treepipe.studies.starsd_fit import BESIDE, Testbed, simulate, simulate_columns
-from treepipe.studies.study import Entry, Measuring, StudyResult
+from treepipe.studies.study import Entry, StudyResult
 
 NAME = "starsd-threshold"
 PAGE = Path(__file__).with_name("starsd.md")
 FULL_LOAD = 0.95
 PREDICTED = {"color": BLUE, "label": "predicted"}
-MEASURED_TARGETS = (1, 2, 3, 4, 5, 6)
-SLOW_MOTION = 4.0
-"""Factor on all times that lets two cores keep up with a draft process and six targets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The size of the job. Up to six targets can be measured."""
+    """The size of the job."""
 
     targets: Sequence[int] = tuple(range(1, 13))
     runs: int = 3
     left_out: Sequence[int] = (1, 2, 3, 4)
     turns: int = 2000
     effort: fit.Effort = field(default_factory=fit.Effort)
-    measuring: Measuring | None = None
 
 
 SHORT, FULL = Settings(), Settings(runs=12)
@@ -71,33 +67,7 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     made.tables.append(_scores(settings.left_out, tests, trivial))
     made.add(tests, "left-out", "Each column predicted from the others (of N = 1..3)")
     fields = _fields(calibration, values, given)
-    result = made.result(fields, _targets_figure(values, given))
-    if settings.measuring is not None:
-        measure_targets(result, calibration.bed, MEASURED_TARGETS, settings.measuring, say)
-    return result
-
-
-def measure_targets(
-    study: StudyResult, bed: Testbed, targets: Sequence[int], measuring: Measuring, say: Progress
-) -> None:
-    """Measure the draft's rounds, and add the column to the study's page."""
-    from treepipe.results.trace import steady
-    from treepipe.studies.measured import Axis, measure  # needs the executor
-
-    slowly = replace(bed, slow_motion=SLOW_MOTION)
-    scenarios = {n: slowly.scenario(n, measuring.runs) for n in targets}
-    metrics = _named("measured")
-    axis = Axis("n", "N: targets that share the draft process")
-    column = measure(axis, scenarios, metrics, measuring, say, steady)
-    expected, seen = {}, {}
-    for n, row in column.rows.items():
-        service, idle = (row.metrics[f"draft_{each}_ms"].mean for each in ("service", "idle"))
-        expected[n] = service / (service + idle)
-        service, idle = (row.measured_metrics[f"draft_{each}_ms"] for each in ("service", "idle"))
-        seen[n] = service / (service + idle)
-    entry = Entry("measured/n_full", "targets", fewest(expected), measured=fewest(seen))
-    title = f"One emulated draft for N targets, all times {SLOW_MOTION:g} times as long"
-    column.join(study, title, [entry])
+    return made.result(fields, _targets_figure(values, given))
 
 
 def _named(use: str) -> dict[str, str]:

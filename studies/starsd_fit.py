@@ -66,7 +66,6 @@ class Testbed:
         jitter_ms: scale of the half-normal delay in each direction.
         tokens: tokens of a round, with the target's own token.
         turns: turns of the draft per simulated run.
-        slow_motion: factor on all times, which changes no ratio.
     """
 
     step_ms: float
@@ -78,7 +77,6 @@ class Testbed:
     jitter_ms: float = 0.0
     second: SecondServer = SecondServer()
     turns: int = 4000
-    slow_motion: float = 1.0
 
     @property
     def jitter_cv(self) -> float:
@@ -98,18 +96,17 @@ class Testbed:
 
     def scenario(self, targets: int, runs: int) -> Scenario:
         """Return the scenario of ``targets`` targets."""
-        pace = self.slow_motion
-        slow = pace * (self.second.slow if targets > BESIDE else 1.0)
+        slow = self.second.slow if targets > BESIDE else 1.0
         # The server only drafts; its overhead per round is counted with the passes.
         draft = {
             "draft_ms": {1: slow * self.service_ms / LAYERS},
-            "idle_factor": {0.0: 1.0, pace * COLD_FROM_MS: 1.0, pace * COLD_AT_MS: self.cold},
+            "idle_factor": {0.0: 1.0, COLD_FROM_MS: 1.0, COLD_AT_MS: self.cold},
         }
-        stages = [pace * (z - 2 * _MEAN * self.jitter_ms) for z in self.returns_ms(targets)]
+        stages = [z - 2 * _MEAN * self.jitter_ms for z in self.returns_ms(targets)]
         changes = {
             "drafts": [{"device": draft}],
             "pipelines": [{"stages": [{"device": {"stage_ms": {1: ms}}}]} for ms in stages],
-            "links.default.jitter_ms": pace * self.jitter_ms,
+            "links.default.jitter_ms": self.jitter_ms,
             "schedule.gamma": LAYERS,
             "acceptance.beta": layer_hit(self.tokens),
             "workload.requests": targets,

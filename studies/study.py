@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +17,6 @@ from treepipe.core.errors import UserError
 from treepipe.files.outputs import Failures, write_file
 from treepipe.files.reading import suggestion
 from treepipe.files.toml_file import read_toml
-from treepipe.profiles.library import CALIBRATION
 from treepipe.progress import Progress
 from treepipe.results.result import write_json
 from treepipe.results.sheet import Sheet, words
@@ -40,30 +39,16 @@ class Study:
 
     Attributes:
         needs_executor: whether it starts real processes.
-        measurable: whether some of its points can also be run on real processes; its settings have
-            ``measuring``.
     """
 
     name: str
     summary: str
     module: str
     needs_executor: bool = True
-    measurable: bool = False
 
 
 _FILE = read_toml(Path(__file__).with_name("studies.toml"))
 STUDIES: dict[str, Study] = {each["name"]: Study(**each) for each in _FILE["study"]}
-
-
-@dataclass(frozen=True, slots=True)
-class Measuring:
-    """The size of a measured point: prompts per client, new tokens of each, runs of the prediction,
-    and the prompts for calibrating acceptance."""
-
-    prompts: int = 6
-    new_tokens: int = 40
-    runs: int = 8
-    calibrated_on: str = CALIBRATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,26 +158,14 @@ def find_study(name: str) -> Study:
     return STUDIES[name]
 
 
-def check_measurable(study: Study) -> None:
-    """Raise ``UserError`` if no points of the study can be run as well."""
-    if not study.measurable:
-        *some, last = [each.name for each in STUDIES.values() if each.measurable]
-        others = f"{', '.join(some)} and {last}"
-        raise UserError(f"--measure: {study.name} has no points to run as well; {others} have")
-
-
-def run_study(study: Study, say: Progress, full: bool, measure: bool = False) -> StudyResult:
+def run_study(study: Study, say: Progress, full: bool) -> StudyResult:
     """Run a study.
 
     Args:
         full: use all prompts, instead of a shorter job of about three minutes.
-        measure: also run some points on real processes; the study must be measurable.
     """
     module = importlib.import_module(study.module)
-    settings = module.FULL if full else module.SHORT
-    if measure:
-        settings = replace(settings, measuring=Measuring())
-    result: StudyResult = module.study(settings, say)
+    result: StudyResult = module.study(module.FULL if full else module.SHORT, say)
     return result
 
 

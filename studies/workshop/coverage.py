@@ -172,7 +172,7 @@ def _replayed(cell: Cell, draft: str, group: int, size: Size, number: int) -> It
     calibrated, others = _split(draft, size, group)
     (deployment,) = fitted([resolve(scenario).asked(draw_requests(scenario, number), number)])
     predicted = predict_case(
-        deployment, scenario, CalibratedAcceptance(calibrated), lambda *_: None, lambda trace: trace
+        deployment, scenario, CalibratedAcceptance(calibrated), lambda *_: None
     )
     run, mean = predicted.of_a_run[METRIC], predicted.metrics[METRIC]
     worlds = {PROFILED: deployment, VARYING: _varying(deployment, number)}

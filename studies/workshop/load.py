@@ -209,8 +209,7 @@ def _closed_loop(scenario: Scenario, clients: int, say: Progress) -> Prediction:
     deployment = prepare(closed).deployment
     asked = itertools.islice(itertools.cycle(deployment.requests), EACH * clients)
     acceptance = CalibratedAcceptance(*acceptance_pool(closed))
-    settings = closed, acceptance, say, lambda trace: trace
-    return predict_case(replace(deployment, requests=tuple(asked)), *settings)
+    return predict_case(replace(deployment, requests=tuple(asked)), closed, acceptance, say)
 
 
 def _capacity_s(scenario: Scenario, say: Progress) -> float:

@@ -62,7 +62,8 @@ def test_keys_are_shown_below_a_path(terminal: Terminal) -> None:
         (["profiles"], "emulated-20ms"),
         (["profiles", "emulated-20ms"], "stage_ms"),
         (["check"], "answered_once"),
-        *((["study"], name) for name in STUDIES),
+        (["check", "--list"], "tree_attention"),
+        *((["study", *alone], name) for name in STUDIES for alone in ((), ("--list",))),
     ],
 )
 def test_what_there_is_is_listed(arguments: list[str], shown: str, terminal: Terminal) -> None:
@@ -75,7 +76,6 @@ def test_what_there_is_is_listed(arguments: list[str], shown: str, terminal: Ter
         (["keys", "schedule.gama"], "did you mean 'gamma'?"),
         (["profiles", "nothing"], "there is none of that name"),
         (["study", "which-sistem"], "did you mean 'which-system'?"),
-        (["study", "which-system", "--measure"], "specpipe-width and starsd-threshold have"),
         (["study", "xyz"], "there are dsd-region"),
         (["study", "--full"], "treepipe study needs a name"),
         (["demo", "--out", "."], "holds something else than an earlier demonstration"),

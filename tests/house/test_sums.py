@@ -21,16 +21,17 @@ from treepipe.scenario.keys import key_facts
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("treepipe", "sim", "executor", "profiles", "studies")
-MOST = {"lines of the product": 58_600, "scenario keys": 200, "command parameters": 130}
-"""The aim of the first is 52,500."""
+MOST = {"lines of the product": 59_330, "scenario keys": 200, "command parameters": 130}
+"""The aim of the first is 52,500. It was raised once, from 58,600: `pipeinfer`, `pipespec`, the law of
+kernels and the prediction of other people's clusters took more than went out for them."""
 WORDS = {
-    "asked": 733,
-    "found": 1482,
-    "own": 625,
-    "kept": 313,
+    "asked": 370,
+    "found": 1090,
+    "own": 620,
+    "kept": 310,
     "held": 243,
-    "told": 142,
-    "said": 107,
+    "told": 107,
+    "said": 104,
 }
 """Uses of words with several meanings in the product's files, as words and as parts of names. The
 field's noun says more: ``requested_rows``, ``options``, ``result``."""

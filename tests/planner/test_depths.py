@@ -103,3 +103,4 @@ def test_options_that_contradict_each_other(terminal: Terminal) -> None:
     (terminal.folder / "c.toml").write_text("name = 'c'\n", "utf-8")
     terminal.fails("has no effect", "plan", "c.toml", "--question", "depth", "--plot", "x.png")
     terminal.fails("--runs has no effect", "plan", "c.toml", "--question", "depth", "--runs", 3)
+    terminal.fails("--seed has no effect", "plan", "c.toml", "--question", "depth", "--seed", 3)

@@ -400,7 +400,7 @@ def test_the_example_is_planned_and_its_best_plan_is_a_scenario(terminal: Termin
 def test_analyses_are_printed_written_drawn_and_reported(path: Path, terminal: Terminal) -> None:
     both = {"schedules": ["pp", "chain"], "grid": {"schedule.gamma": [3]}}
     path.write_text(toml_text({**SEARCHED, "search": both}, []))
-    keys = ("scale.drafts=1:32", "scale.latency=1:32")
+    keys = ("scale.drafts=1:32", "scale.latency=1:9")
     asked = ["--robust", "--plot", "tornado.png", "--json", "p.json", "--report", "page"]
     asked += [part for key in keys for part in ("--break-even", key)]
     told = terminal.succeeds("plan", path, *asked)
@@ -412,7 +412,10 @@ def test_analyses_are_printed_written_drawn_and_reported(path: Path, terminal: T
     each = search(Cluster.load(path), say)
     assert content["robustness"] == StressCases.run(each, say).as_dict()["robustness"]
     assert content["sensitivity"] == Sensitivities.run(each, say, keys).as_dict()["sensitivity"]
-    assert {row["key"] for row in content["sensitivity"]} == {key.partition("=")[0] for key in keys}
+    rows = {row["key"]: row["break_even"] for row in content["sensitivity"]}
+    assert rows.keys() == {"scale.drafts", "scale.latency"}
+    assert content["break_even"] == {"key": "scale.drafts", **rows["scale.drafts"]}
+    assert (content["break_even"]["before"], content["break_even"]["after"]) == ("chain", "pp")
 
 
 def test_options_that_contradict_each_other_are_refused(path: Path, terminal: Terminal) -> None:

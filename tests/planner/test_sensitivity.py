@@ -110,7 +110,7 @@ def test_where_no_plan_keeps_the_limits_nothing_is_analysed() -> None:
     each = found(**{"search.limits": {METRIC: 1.0}})
     assert sensitivities(each, say) == stress_cases(each, say) == []
     content = plan_content(each)
-    assert content["sensitivity"] == []
+    assert (content["sensitivity"], content["break_even"]) == ([], None)
 
 
 TWO = {"search.schedules": ["pp", "chain"], "search.grid": {"schedule.gamma": [3]}}

@@ -135,7 +135,7 @@ def test_the_roofline_says_less_than_was_fitted() -> None:
 def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "TOP1", (0.3, 0.6, 0.9))
     monkeypatch.setattr(calibration, "LOSSES", (0.1,))
-    result = table.study(table.Settings(1, 1), say)
+    result = table.study(table.Settings(1, 1, 1), say)
     rows = written(result, tmp_path / "out")
     for model, t, method, dataset in product(MODELS, ("t0", "t1"), ROWS, PROMPT_TOKENS):
         row = rows[f"{model}/{t}/{method}/{dataset}"]
@@ -146,3 +146,10 @@ def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for t, method in product(("t0", "t1"), METHODS):
         if method != "pipedec":
             assert rows[f"ablation/{t}/{method}/gsm8k"]["predicted"] > 0
+    for rate, method in product(table.BANDWIDTHS, ROWS):
+        assert rows[f"bandwidth={rate}/{method}"]["predicted"] > 0
+    assert (
+        rows["bandwidth=125/flowspec"]["predicted"]
+        < rows["bandwidth=1000/flowspec"]["predicted"]
+        == pytest.approx(rows["llama2-chat-7b/t0/flowspec/mt_bench"]["predicted"])
+    )

@@ -43,12 +43,24 @@ def test_the_demonstration_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixt
     out.mkdir()
     demo.write_demo(rows, out)
     content = json.loads((out / "demo.json").read_text())
-    assert [row["schedule"] for row in content["scenarios"]] == ["pp", "flowspec"]
-    assert all(row["lossless"] for row in content["scenarios"])
+    assert content["schema"] == "treepipe.demo/1"
+    assert [row["schedule"] for row in content["rows"]] == ["pp", "flowspec"]
+    for row in content["rows"]:
+        predicted, measured = (
+            row[f"{each}_time_between_tokens_ms"] for each in ("predicted", "measured")
+        )
+        assert row["error"] == pytest.approx(predicted / measured - 1)
+        assert row["lossless"] is True
+        assert row["utilization"].keys() == {
+            "draft0",
+            *(f"pipeline0.stage{n}" for n in range(1, 5)),
+        }
+        assert all(0 <= share <= 1 for share in row["utilization"].values())
     assert (out / "flowspec.png").exists()
     assert (out / "flowspec-trace.json").exists()
     demo.show_demo(rows, out)
-    assert "│ pp " in capsys.readouterr().out
+    shown, written = capsys.readouterr().out, (out / "demo.md").read_text()
+    assert shown.count("│ pp ") == written.count("| pp ") == 2, "times, and busy devices"
 
 
 # --- the command ------------------------------------------------------------------------------

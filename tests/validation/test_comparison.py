@@ -46,16 +46,6 @@ def test_slower_links_are_a_duration_error() -> None:
     assert slow.lossless
 
 
-def test_a_cut_holds_for_prediction_replay_and_run() -> None:
-    def first_request(trace: Trace) -> Trace:
-        return replace(trace, requests=trace.requests[:1])
-
-    row = judged(made_deployment(), first_request)
-    assert row.duration_error == pytest.approx(0, abs=1e-12)
-    assert row.measured == run_metrics(first_request(row.execution))[METRIC]
-    assert row.measured != run_metrics(row.execution)[METRIC]
-
-
 @pytest.mark.parametrize("fault", ["another token", "too short"])
 def test_a_wrong_text_is_noticed(fault: str) -> None:
     def spoil(executed: Trace) -> None:
@@ -120,7 +110,7 @@ def test_a_profile_of_this_machine_is_known_as_such(tmp_path: Path) -> None:
 def test_predictions_do_not_end_at_a_token_that_is_a_rank() -> None:
     ended = (replace(r, end_tokens=frozenset({0})) for r in made_deployment().requests)
     ending = replace(made_deployment(), requests=tuple(ended))
-    found = predict_case(ending, Scenario.load(SCENARIO, SMALL), POOL, say, lambda trace: trace)
+    found = predict_case(ending, Scenario.load(SCENARIO, SMALL), POOL, say)
     assert [len(request.tokens) for request in found.trace.requests] == [12, 12, 12]
 
 

@@ -40,13 +40,12 @@ def made_run(deployment: Deployment) -> tuple[Trace, Recording]:
 
 def judged(
     executed: Deployment,
-    cut: Callable[[Trace], Trace] = lambda trace: trace,
     spoil: Callable[[Trace], None] = lambda trace: None,
 ) -> Row:
     """A run of ``executed``, held against predictions of the deployment without overrides, and
     against plain decoding's texts, which it had before ``spoil``."""
     deployment, run = made_deployment(), made_run(executed)
-    prediction = predict_case(deployment, Scenario.load(SCENARIO, SMALL), POOL, say, cut)
+    prediction = predict_case(deployment, Scenario.load(SCENARIO, SMALL), POOL, say)
     texts = {
         (spec.prompt, spec.end_tokens): PlainText(
             trace.tokens, (RunnerUp(0, 9.0, 1e-4),) * len(trace.tokens)
@@ -54,4 +53,4 @@ def judged(
         for spec, trace in zip(deployment.requests, run[0].requests, strict=True)
     }
     spoil(run[0])
-    return judge("made", "flowspec", deployment, prediction, run, texts, cut)
+    return judge("made", "flowspec", deployment, prediction, run, texts)

@@ -41,6 +41,7 @@ class CheckOptions(Output):
         int | None, typer.Option(min=1, metavar="N", help="Cases per trial, instead of its own.")
     ] = None
     seed: Annotated[int, typer.Option(min=0, help="Of the cases.")] = 0
+    listed: Annotated[bool, typer.Option("--list", help="Show the laws, and do no more.")] = False
 
     @property
     def subject(self) -> str:
@@ -55,7 +56,7 @@ def check(options: CheckOptions) -> None:
     from treepipe import testing
     from treepipe.results.show import console
 
-    if options == CheckOptions():
+    if options.listed or options == CheckOptions():
         for laws, whose in ((testing.LAWS, "of systems"), (testing.TREE_LAWS, "of executors")):
             console().print(law_sheet(laws, f"laws {whose}").rich())
         return

@@ -300,6 +300,14 @@ class SweepOptions(Output, Distributed, Settings):
     force: Annotated[
         bool, typer.Option("--force", help="Throw away what DIR holds of another sweep.")
     ] = False
+    backend: Annotated[
+        str,
+        typer.Option(
+            "--backend",
+            metavar="joblib|ray://HOST:PORT|dask://HOST:PORT",
+            help="Processes of this machine, or a running cluster.",
+        ),
+    ] = "joblib"
 
 
 @app.command()
@@ -343,10 +351,8 @@ class StudyOptions(Output):
     out: Annotated[
         Path | None, typer.Option(help="Folder for tables and plots; default treepipe-study-NAME.")
     ] = None
+    listed: Annotated[bool, typer.Option("--list", help="Show all, and do no more.")] = False
     full: Annotated[bool, typer.Option("--full", help="The whole job, not the short one.")] = False
-    measure: Annotated[
-        bool, typer.Option("--measure", help="Run points of it on real processes, too.")
-    ] = False
 
 
 @app.command()
@@ -356,21 +362,19 @@ def study(options: StudyOptions) -> None:
     from treepipe.results.show import ProgressBars
     from treepipe.studies import study as studies
 
-    if options == StudyOptions():
+    if options.listed or options == StudyOptions():
         studies.show_studies()
         return
     if options.name is None:
-        raise UserError("treepipe study needs a name; alone it shows all studies")
+        raise UserError("treepipe study needs a name; --list shows all studies")
     found = studies.find_study(options.name)
-    if found.needs_executor or options.measure:
+    if found.needs_executor:
         need_executor("treepipe study")
-    if options.measure:
-        studies.check_measurable(found)
     folder = options.out or Path(f"treepipe-study-{found.name}")
     claim_results(folder, f"{found.name}.json", f"result of the study {found.name}")
     options.check({})
     with ProgressBars(options.quiet) as say:
-        result = studies.run_study(found, say, options.full, options.measure)
+        result = studies.run_study(found, say, options.full)
     options.emit(
         partial(studies.write_study, result, folder),
         *options.results(result.content(), partial(studies.show_study, result, folder)),

@@ -90,13 +90,15 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Changes(Settings):
-    """Changes to keys, with an option of its own for the key that changes most often."""
+    """Changes to keys, with an option each for the two that change most often."""
 
+    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the scenario's.")] = None
     runs: Annotated[int | None, typer.Option(min=1, help="Instead of the scenario's.")] = None
 
     @property
     def changes(self) -> list[str]:
-        return super().changes + ([] if self.runs is None else [f"runs={self.runs}"])
+        given = {"seed": self.seed, "runs": self.runs}
+        return [*super().changes, *(f"{k}={v}" for k, v in given.items() if v is not None)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,20 +205,12 @@ class OfRuns(Output, Drawn, Changes, OfScenario):
 
 @dataclass(frozen=True, kw_only=True)
 class Distributed:
-    """Options of the processes that run many simulations."""
+    """The option of commands that run many simulations."""
 
     jobs: Annotated[
         int | None,
         typer.Option("--jobs", min=1, metavar="N", help="Simulations at once; default: all cores."),
     ] = None
-    backend: Annotated[
-        str,
-        typer.Option(
-            "--backend",
-            metavar="joblib|ray://HOST:PORT|dask://HOST:PORT",
-            help="Processes of this machine, or a running cluster.",
-        ),
-    ] = "joblib"
 
 
 def check_faults(faults: Sequence[str]) -> None:

@@ -121,7 +121,7 @@ def plan(options: PlanOptions) -> None:
         typer.echo(f"treepipe: {visible(sentence)}", err=True)
     shown = None if options.silent else console()
     done: dict[str, Finding] = {}
-    with engine(options.backend, options.jobs):
+    with engine(jobs=options.jobs):
         try:
             with ProgressBars(options.quiet) as say:
                 result: SearchResult = search(loaded, say)
@@ -199,6 +199,7 @@ def _check(options: PlanOptions) -> None:
     """Raise ``UserError`` if options contradict each other or nothing shows an analysis."""
     if options.question is not None:
         of_search = {"--out": options.out, "--plot": options.plot, "--runs": options.runs}
+        of_search["--seed"] = options.seed
         idle = [option for option, value in of_search.items() if value is not None]
         idle += [ANALYSES[name].option for name in options.analyses]
         if idle:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from treepipe.cli.options import Output, Settings, check_faults, command
+from treepipe.cli.options import Changes, Output, check_faults, command
 from treepipe.core.errors import UserError
 from treepipe.extras import need_executor
 from treepipe.files.outputs import Failures, claim_folder
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ValidateOptions(Output, Settings):
+class ValidateOptions(Output, Changes):
     """Options of ``treepipe validate``."""
 
     scenarios: Annotated[list[Path], typer.Argument(metavar="SCENARIO.toml...")]

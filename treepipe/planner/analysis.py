@@ -108,7 +108,7 @@ _TABLE = (
         "treepipe.planner.sensitivity:Sensitivities",
         also="break_even",
         takes="KEY[=LOW:HIGH]",
-        also_help="The same of any input, e.g. workload.concurrency=1:64.",
+        also_help="The same of any input, e.g. scale.latency=0.5:20.",
     ),
     Analysis(
         "capacity",

@@ -202,15 +202,16 @@ class Sensitivity:
 
 @dataclass(frozen=True, slots=True)
 class Sensitivities(Finding):
-    """The inputs, sorted by the size of their effect, the largest first."""
+    """The inputs, sorted by the size of their effect, the largest first; ``given``: the keys that
+    the user named."""
 
     rows: Sequence[Sensitivity] = ()
+    given: Sequence[str] = ()
     draws: ClassVar[bool] = True
 
     @classmethod
     def check(cls, cluster: Cluster, given: Sequence[str]) -> None:
-        keys = [text.partition("=")[0].strip() for text in given]
-        if len({*keys}) < len(keys):
+        if len({*(keys := _keys(given))}) < len(keys):
             raise UserError("--break-even: an input is given twice")
         for text in given:
             if text != ALL:
@@ -218,10 +219,13 @@ class Sensitivities(Finding):
 
     @classmethod
     def run(cls, result: SearchResult, say: Progress, given: Sequence[str] = ()) -> Sensitivities:
-        return cls(sensitivities(result, say, given))
+        return cls(sensitivities(result, say, given), [k for k in _keys(given) if k != ALL])
 
     def as_dict(self) -> dict[str, Any]:
-        return {"sensitivity": [row.as_dict() for row in self.rows]}
+        rows = {row.key: row.as_dict() for row in self.rows}
+        named = next((key for key in self.given if key in rows), None)
+        even = None if named is None else {"key": named, **rows[named]["break_even"]}
+        return {"sensitivity": [*rows.values()], "break_even": even}
 
     def tables(self, result: SearchResult) -> list[Sheet]:
         if not self.rows:
@@ -248,6 +252,10 @@ class Sensitivities(Finding):
 def _title(result: SearchResult) -> str:
     goal, plan = result.goal.in_words, result.winner.candidate.label
     return f"{plan}: {goal} as one input changes ({result.runs} paired runs)"
+
+
+def _keys(given: Sequence[str]) -> list[str]:
+    return [text.partition("=")[0].strip() for text in given]
 
 
 # --- inputs ---------------------------------------------------------------------------------------

@@ -44,7 +44,6 @@ from treepipe.sim.theory.closed_form import resolve_admission
 from treepipe.sim.world import simulate
 from treepipe.validation.judgement import (
     LEAST_UNIT,
-    Cut,
     PlainText,
     PlainTexts,
     Prediction,
@@ -190,19 +189,17 @@ class Case:
     calibrate_on: str | None = None
 
 
-def compared(
-    cases: Sequence[Case], say: Progress, cut: Cut = lambda trace: trace
-) -> dict[str, Row]:
+def compared(cases: Sequence[Case], say: Progress) -> dict[str, Row]:
     """Return the rows of ``compare`` by label, in the order of the cases."""
-    rows = {row.label: row for row in compare(cases, say, cut)}
+    rows = {row.label: row for row in compare(cases, say)}
     return {case.label: rows[case.label] for case in cases}
 
 
-def compare(cases: Sequence[Case], say: Progress, cut: Cut = lambda trace: trace) -> Iterator[Row]:
+def compare(cases: Sequence[Case], say: Progress) -> Iterator[Row]:
     """Predict all cases (of different labels), then run them; yields a row after each run.
 
     Cases with equal settings of the workers share one controller, so rows are ordered by
-    controller. ``cut`` selects the measured part of a run.
+    controller.
     """
     use(ONE_CORE)  # more threads do not help small models
     prepared = [_prepare(case) for case in cases]
@@ -211,7 +208,7 @@ def compare(cases: Sequence[Case], say: Progress, cut: Cut = lambda trace: trace
     predictions = {}
     for each in prepared:
         settings = each.scenario, acceptance[each.label]
-        predictions[each.label] = predict_case(each.launch.deployment, *settings, say, cut)
+        predictions[each.label] = predict_case(each.launch.deployment, *settings, say)
     texts = _plain_texts([each for each in prepared if _is_greedy(each)], say)
     for group in _by_cluster(prepared):
         roles = shared_roles([each.launch for each in group])
@@ -225,7 +222,7 @@ def compare(cases: Sequence[Case], say: Progress, cut: Cut = lambda trace: trace
                 _warm_up(controller, deployment)
                 run = controller.run(deployment, lambda: say("", 1))
                 case = each.label, scenario.schedule.name, deployment, predictions[each.label]
-                yield judge(*case, run, plain, cut, _timed(scenario))
+                yield judge(*case, run, plain, _timed(scenario))
 
 
 def predict_case(
@@ -233,7 +230,6 @@ def predict_case(
     scenario: Scenario,
     acceptance: CalibratedAcceptance,
     say: Progress,
-    cut: Cut,
 ) -> Prediction:
     """Simulate the scenario's number of runs, each with its own seed."""
     # A simulated token is a rank, so no token ends a simulated text.
@@ -245,7 +241,7 @@ def predict_case(
         traces[-1].redrawn = own.redrawn(traces[-1])
         say("", 1)
     traces[0].warnings += acceptance.warnings
-    estimates = observe([cut(trace) for trace in traces], 0)  # of whole runs, as the measured
+    estimates = observe(traces, 0)  # of whole runs, as the measured
     return Prediction(*estimates.intervals, estimates.of_a_run, traces[0])
 
 

@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from treepipe.core.schedules import systems
-from treepipe.files.outputs import Failures
+from treepipe.files.outputs import Failures, write_file
 from treepipe.profiles.library import CALIBRATION
 from treepipe.progress import Progress
 from treepipe.results.result import write_json
+from treepipe.results.sheet import Sheet, columns
 from treepipe.results.show import console, print_sheet
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ScheduleName
 from treepipe.validation.comparison import Case, compared
 from treepipe.validation.judgement import Row
-from treepipe.validation.validation import entry, row_sheet, validation, write_timelines
+from treepipe.validation.validation import entry, row_sheet, write_timelines
 
+SCHEMA = "treepipe.demo/1"
 SCENARIO = Path(__file__).parents[1] / "studies" / "scenarios" / "demo.toml"
 SCHEDULES: tuple[ScheduleName, ...] = ("pp", "naive_pp", "pruned_pp", "flowspec")
 PLAIN = {"workload.requests": 3}
@@ -40,16 +42,41 @@ def run_demo(
 
 
 def write_demo(rows: Sequence[Row], out: Path) -> None:
-    """Write the validation file ``demo.json``, and each schedule's timelines, into ``out``."""
+    """Write ``demo.json``, the tables and each schedule's timelines into ``out``."""
     with Failures() as failures:
-        content = validation([entry(row) for row in rows])
+        content = {"schema": SCHEMA, "rows": [_content(row) for row in rows]}
         failures.attempt(write_json, content, str(out / "demo.json"), "--out")
+        tables = "\n".join(sheet.markdown() for sheet in _sheets(rows))
+        failures.attempt(write_file, out / "demo.md", tables, "--out")
         for row in rows:
             failures.attempt(write_timelines, row, out / row.label, "--out")
 
 
-def show_demo(rows: Sequence[Row], out: Path) -> None:
-    """Print the demonstration's table."""
+def _content(row: Row) -> dict[str, Any]:
+    """Return a row of ``demo.json``: the figures, and what else an entry of a validation holds."""
+    return {
+        **entry(row),
+        "predicted_time_between_tokens_ms": row.predicted.mean,
+        "measured_time_between_tokens_ms": row.measured,
+        "error": row.error,
+        "utilization": dict(row.utilization),
+    }
+
+
+def _sheets(rows: Sequence[Row]) -> list[Sheet]:
+    """Return the times of all schedules, and the busy shares of all devices."""
     title = "Time between tokens: predicted before the run, then measured"
-    print_sheet(console(), row_sheet("demo", title, {row.schedule: row for row in rows}))
+    heads = columns("schedule", *rows[0].utilization)
+    shares = Sheet("Utilization: predicted / measured", heads, name="utilization")
+    for row in rows:
+        predicted, measured = row.predicted_utilization, row.utilization
+        busy = (f"{predicted[each]:.2f} / {share:.2f}" for each, share in measured.items())
+        shares.add(row.schedule, *busy)
+    return [row_sheet("demo", title, {row.schedule: row for row in rows}), shares]
+
+
+def show_demo(rows: Sequence[Row], out: Path) -> None:
+    """Print the demonstration's tables."""
+    for sheet in _sheets(rows):
+        print_sheet(console(), sheet)
     console().print(f"pictures, traces and figures: {out}/", highlight=False)

@@ -11,7 +11,7 @@ prompt.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -143,9 +143,6 @@ SLOWER: Mapping[Timed, str] = {
 }
 UNSTATED = "slower than its profile, which states no time for it (it is not calibrated)"
 
-Cut: TypeAlias = Callable[[Trace], Trace]
-"""Selection of the measured part of a run, applied to prediction, replay and execution."""
-
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
@@ -256,27 +253,25 @@ def judge(
     prediction: Prediction,
     run: tuple[Trace, Recording],
     texts: PlainTexts | None,
-    cut: Cut = lambda trace: trace,
     timed: Timed = "elsewhere",
 ) -> Row:
     """Compare a run with its prediction, its replay and plain ``texts`` (None if sampled)."""
     executed, recording = run
     source = ReplaySource(recording)
     replay = simulate(deployment, source)
-    part = cut(executed)
-    measured, shares = summarize([part])
+    measured, shares = summarize([executed])
     agrees = None
     if texts is not None:
         agrees = agreement(deployment.requests, executed, texts, deployment.roles.dtype)
     guessed = with_guessed_rows(deployment, asked_rows(deployment, executed))
-    per_request = [run_metrics(replace(part, requests=[each])) for each in part.requests]
+    per_request = [run_metrics(replace(executed, requests=[each])) for each in executed.requests]
     return Row(
         label=label,
         schedule=schedule,
         metrics=prediction.metrics,
         of_a_run=prediction.of_a_run,
         measured_metrics={name: each.mean for name, each in measured.items()},
-        replayed_metrics=run_metrics(cut(replay)),
+        replayed_metrics=run_metrics(replay),
         measured_over_requests=Interval.over([m[METRIC] for m in per_request if METRIC in m]),
         predicted_utilization={name: each.mean for name, each in prediction.utilization.items()},
         utilization={name: each.mean for name, each in shares.items()},
