@@ -35,7 +35,7 @@ FIXED = {
     "sweep": "GRID --out --backend --jobs --json --set",
     "profiles": "",
     "profiles show": "NAME --check",
-    "profiles import": "KIND FILE --out",
+    "profiles import": "KIND FILES --out",
     "keys": "PATH",
     "check": "SYSTEM --list --law --examples --json --executor --seed",
 }

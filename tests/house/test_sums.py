@@ -22,8 +22,8 @@ from treepipe.scenario.keys import key_facts
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("treepipe", "sim", "executor", "profiles", "studies")
 MOST = {"lines of the product": 59_330, "scenario keys": 200, "command parameters": 130}
-"""The aim of the first is 52,500. It was raised once, from 58,600: `pipeinfer`, `pipespec`, the law of
-kernels and the prediction of other people's clusters took more than went out for them."""
+"""The aim of the first is 52,500. It was raised once, from 58,600: `pipeinfer`, `pipespec`, the law
+of kernels and the prediction of other people's clusters took more than went out for them."""
 WORDS = {
     "asked": 370,
     "found": 1090,
