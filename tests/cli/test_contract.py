@@ -21,25 +21,25 @@ CHANGED = "--set --seed --runs"
 DRAWN = "--trace --plot --where-time-goes"
 FIXED = {
     "demo": "--out --quiet",
-    "simulate": f"SCENARIO {SHOWN} {CHANGED} {DRAWN} --versus --versus-set",
-    "run": f"SCENARIO {SHOWN} {CHANGED} {DRAWN} --recording",
-    "validate": f"SCENARIOS {SHOWN} {CHANGED} --calibrate-on --timelines --measured",
+    "simulate": f"SCENARIO.toml {SHOWN} {CHANGED} {DRAWN} --versus --versus-set",
+    "run": f"SCENARIO.toml {SHOWN} {CHANGED} {DRAWN} --recording",
+    "validate": f"SCENARIO.toml... {SHOWN} {CHANGED} --calibrate-on --timelines --measured",
     "calibrate": "--device --model --set --out",
-    "calibrate run": "SCENARIO --out",
-    "calibrate links": "SCENARIO --peer --key --out",
+    "calibrate run": "SCENARIO.toml --out",
+    "calibrate links": "SCENARIO.toml --peer --key --out",
     "calibrate acceptance": "--draft --head --set --seed --out",
     "study": f"NAME {SHOWN} --list --full --out",
-    "plan": f"CLUSTER {SHOWN} {CHANGED} --out --plot --report --question --sensitivity "
+    "plan": f"CLUSTER.toml {SHOWN} {CHANGED} --out --plot --report --question --sensitivity "
     "--break-even",
     "worker": "--listen --key --make-key --status",
-    "sweep": "GRID --out --backend --jobs --json --set",
+    "sweep": "GRID.toml --out --backend --jobs --json --set",
     "profiles": "",
-    "profiles show": "NAME --check",
+    "profiles show": "NAME|FILE --check",
     "profiles import": "KIND FILES --out",
     "keys": "PATH",
-    "check": "SYSTEM --list --law --examples --json --executor --seed",
+    "check": "SYSTEM|FILE.py[:NAME] --list --law --examples --json --executor --seed",
 }
-"""Options, and arguments in capitals, of each command; a command may have more."""
+"""Options, and arguments by their placeholders, of each command; a command may have more."""
 
 
 @pytest.mark.parametrize("name", FIXED)
@@ -47,11 +47,8 @@ def test_a_name_that_the_outside_relies_on_stays(name: str) -> None:
     command = typer.main.get_command(app)
     for part in name.split():
         command = getattr(command, "commands", {})[part]
-    there = {
-        given if given.startswith("--") else given.upper()
-        for parameter in command.params
-        for given in parameter.opts
-    }
+    options = {each for given in command.params for each in given.opts if each.startswith("--")}
+    there = options | {given.metavar or str(given.name).upper() for given in command.params}
     assert set(FIXED[name].split()) <= there
 
 
