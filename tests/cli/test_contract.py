@@ -35,7 +35,7 @@ FIXED = {
     "sweep": "GRID.toml --out --backend --jobs --json --set",
     "profiles": "",
     "profiles show": "NAME|FILE --check",
-    "profiles import": "KIND FILES --out",
+    "profiles import": "KIND FILE --out",
     "keys": "PATH",
     "check": "SYSTEM|FILE.py[:NAME] --list --law --examples --json --executor --seed",
 }
