@@ -40,6 +40,10 @@ IMPURE = {"time", "random", "threading", "socket", "subprocess", "multiprocessin
 """Of the standard library: what a rule may not know."""
 
 
+MOST_CHAIN = 8
+"""Modules of the longest chain of imports within the executor."""
+
+
 @cache
 def _all_files() -> list[Path]:
     folders = [ROOT / "treepipe", *(ROOT / name for name in (*LINKED, "tests", "bench"))]
@@ -126,6 +130,23 @@ def test_a_floor_of_the_executor_imports_those_below_alone(place: int) -> None:
         used = {part[2] for part in parts if part[:2] == ["treepipe", "executor"] and part[2:]}
         allowed = {"measure"} if file.name == "worker.py" else set()
         assert not (used & above) - allowed, file
+
+
+def test_chains_of_imports_within_the_executor_are_short() -> None:
+    """Of what runs when a module is loaded, ``measure`` aside, which stands beside the floors."""
+    found = [file for floor in FLOORS for file in (ROOT / "executor" / floor).rglob("*.py")]
+    named = {".".join(file.relative_to(ROOT).with_suffix("").parts): file for file in found}
+
+    @cache
+    def chain(name: str) -> int:
+        body = ast.parse(named[name].read_text(encoding="utf-8")).body
+        froms = [each for each in body if isinstance(each, ast.ImportFrom) and each.module]
+        below = {f"{each.module}.{part.name}" for each in froms for part in each.names}
+        below |= {str(each.module) for each in froms}
+        below = {each.removeprefix("treepipe.") for each in below}
+        return 1 + max(map(chain, below & named.keys()), default=0)
+
+    assert max(map(chain, named)) == MOST_CHAIN
 
 
 def test_nothing_that_is_installed_imports_the_workshop() -> None:
