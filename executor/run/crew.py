@@ -291,5 +291,8 @@ class Crew:
                     f"{count} foreign or malformed messages were dropped by {name}, each of which "
                     f"{reason}"
                 )
+        if self.lines.dropped:
+            dropped, self.lines.dropped = self.lines.dropped, 0
+            trace.warnings.append(f"{dropped} foreign messages were dropped by the coordinator")
         spans.sort(key=lambda span: (span.start_ms, span.end_ms, span.device))
         trace.spans, trace.turns = spans, turns

@@ -354,9 +354,13 @@ class _Run:
 
 
 def test_a_run_without_faults_is_whole() -> None:
-    run = _Run(deployment_of(0), Network())
+    """And tells of a stranger's message at the coordinator's port."""
+    network = Network()
+    network.at(200.0, lambda: next(iter(network.listening.values())).came.append([b"1", b"noise"]))
+    run = _Run(deployment_of(0), network)
     assert run.error is None
     assert run.started == 5
+    assert "1 foreign messages were dropped by the coordinator" in run.warnings
 
 
 @pytest.mark.parametrize("kind", ["kill", "stop", "cut"])
