@@ -42,8 +42,7 @@ class Here:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A sign of life of a worker that has sent and taken so many records; ``idle``: it waits for a
-    message with no work left."""
+    """A sign of life, with counts of records; ``idle``: it waits with no work left."""
 
     idle: bool
     sent: int
@@ -107,8 +106,7 @@ class RoundTrips:
 
 @dataclass(frozen=True, slots=True)
 class Lacks:
-    """A link is broken: message ``number`` did not arrive, though later ones did. Without a sender
-    it is the line: a record of the coordinator."""
+    """Message ``number`` did not arrive, though later ones did; without a sender: a record."""
 
     sender: str
     receiver: str
@@ -232,8 +230,7 @@ class HowAreYou:
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """What a started worker needs to dial: its name, the coordinator's address and key, a secret of
-    both, and the longest silence that the coordinator allows it."""
+    """What a started worker needs to dial, and the longest silence that it is allowed."""
 
     name: str
     address: str
