@@ -76,7 +76,7 @@ def test_what_there_is_is_listed(arguments: list[str], shown: str, terminal: Ter
         (["keys", "schedule.gama"], "did you mean 'gamma'?"),
         (["profiles", "nothing"], "there is none of that name"),
         (["study", "which-sistem"], "did you mean 'which-system'?"),
-        (["study", "xyz"], "there are dsd-region"),
+        (["study", "xyz"], "there are clusters, dsd-region"),
         (["study", "--full"], "treepipe study needs a name"),
         (["demo", "--out", "."], "holds something else than an earlier demonstration"),
     ],

@@ -184,4 +184,4 @@ def test_rules_are_given_what_the_draft_answered(
     text, world = decode(name, stages, {}, SamplingSection(rule=rule, temperature=1.0), seed)
     assert len(text) == WANTED
     assert max(text) < VOCABULARY
-    assert world.memory.asked > WANTED / 4
+    assert world.memory.asked >= WANTED / 4

@@ -95,7 +95,7 @@ def test_a_validation_predicts_what_a_simulation_does(tmp_path: Path) -> None:
     requests = draw_requests(scenario, scenario.seed)
     (deployment,) = fitted([resolve(scenario).asked(requests, scenario.seed)])
     acceptance = CalibratedAcceptance(*acceptance_pool(scenario))
-    found = predict_case(deployment, scenario, acceptance, lambda *_: None, lambda trace: trace)
+    found = predict_case(deployment, scenario, acceptance, lambda *_: None)
     expected, _ = predicted(tmp_path, "block", ratios=True)
     assert found.metrics["tokens_per_round"].mean == expected
 
