@@ -53,17 +53,22 @@ class ChainAhead(TreeDecoding):
         """Feed the window if it is complete and none is under way; draft the missing tokens."""
         commands, flying, draft = list[Command](), self._flying, self._draft
         if not flying.opened and (draft.ended or draft.ahead >= self._gamma):
-            commands.append(self._window())
+            commands.append(self._window(self._gamma))
         ahead = self._gamma + 1 if flying.opened else 0
         goes_on = draft.ahead < self._gamma + ahead and not draft.ended
-        if goes_on and not self._pending.under_way:
-            order = draft.next_pass(self._request.ticket(), self._pending)
-            commands.append(self._pending.ask(order))
-        return commands
+        return [*commands, *self._draft_more()] if goes_on else commands
 
-    def _window(self) -> Command:
+    def _draft_more(self) -> list[Command]:
+        """Draft a token more, unless a pass is under way."""
+        if self._pending.under_way:
+            return []
+        order = self._draft.next_pass(self._request.ticket(), self._pending)
+        return [self._pending.ask(order)]
+
+    def _window(self, tokens: int) -> Command:
+        """Feed the next tokens that are drafted, at most so many."""
         first = self._draft.used
-        self._flying.append_chain(self._draft.tokens[first : first + self._gamma])
+        self._flying.append_chain(self._draft.tokens[first : first + tokens])
         return self._flying.feed(self._flying.waiting, None)
 
 

@@ -90,18 +90,11 @@ class ChainWithoutEnd(ChainAhead):
         commands, flying, draft, keys = list[Command](), self._flying, self._draft, self._keys
         if not flying.opened and (draft.ended or self._ahead >= keys.gamma - 1):
             self._window_tokens = 0 if self._untold else min(draft.ahead, keys.most)
-            commands.append(self._window())
+            commands.append(self._window(self._window_tokens))
         room = draft.ahead < keys.most + (self._window_tokens if flying.opened else 0)
         goes_on = keys.draft_ahead or not flying.opened
-        if goes_on and room and not draft.ended and not self._pending.under_way:
-            order = draft.next_pass(self._request.ticket(), self._pending)
-            commands.append(self._pending.ask(order))
-        return commands
-
-    def _window(self) -> Command:
-        first = self._draft.used
-        self._flying.append_chain(self._draft.tokens[first : first + self._window_tokens])
-        return self._flying.feed(self._flying.waiting, None)
+        goes_on = goes_on and room and not draft.ended
+        return [*commands, *self._draft_more()] if goes_on else commands
 
 
 def _make(parameters: PipeSpecKeys, context: ScheduleContext) -> ChainWithoutEnd:
