@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from treepipe.results.sheet import Sheet, words
+from treepipe.studies.workshop.page_parts import with_parts
 from treepipe.testing import LAWS, TREE_LAWS, Law
 
 TABLES: Mapping[str, Mapping[str, Law]] = {"laws": LAWS, "laws of executors": TREE_LAWS}
@@ -15,15 +16,13 @@ TABLES: Mapping[str, Mapping[str, Law]] = {"laws": LAWS, "laws of executors": TR
 
 def with_laws(text: str) -> str:
     """Replace the page's tables of laws by those of the tool."""
+    tables = dict[str, str]()
     for name, laws in TABLES.items():
         sheet = Sheet("", words("law", "what holds", "source", "trial"))
         for law in laws.values():
             sheet.add(law.name, law.sentence, law.source, law.trial)
-        table = sheet.markdown().partition("\n\n")[2]
-        before, begin, rest = text.partition(f"<!-- {name} -->\n")
-        _, end, after = rest.partition("<!-- end -->")
-        text = f"{before}{begin}\n{table}\n{end}{after}"
-    return text
+        tables[name] = sheet.markdown().partition("\n\n")[2]
+    return with_parts(text, tables)
 
 
 if __name__ == "__main__":

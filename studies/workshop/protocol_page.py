@@ -10,6 +10,7 @@ from pathlib import Path
 from treepipe.core.recovery import Committed
 from treepipe.executor.wire import records as r
 from treepipe.results.sheet import Sheet, words
+from treepipe.studies.workshop.page_parts import with_parts
 
 BEGINNING = r.Start, r.Here, r.Become, r.Listen, r.Listening, r.Connect, r.Loaded
 SEQUENCES: Mapping[str, Sequence[type]] = {
@@ -73,13 +74,9 @@ def _arrows(sequence: Sequence[type]) -> Iterator[str]:
 
 def with_protocol(text: str) -> str:
     """Replace the page's table and sequences by those of the tool."""
-    parts = {"records": table()}
-    parts |= {name: f"```text\n{drawn(each)}\n```" for name, each in SEQUENCES.items()}
-    for name, part in parts.items():
-        before, begin, rest = text.partition(f"<!-- {name} -->\n")
-        _, end, after = rest.partition("<!-- end -->")
-        text = f"{before}{begin}\n{part}\n\n{end}{after}"
-    return text
+    parts = {"records": f"{table()}\n"}
+    parts |= {name: f"```text\n{drawn(each)}\n```\n" for name, each in SEQUENCES.items()}
+    return with_parts(text, parts)
 
 
 if __name__ == "__main__":
