@@ -262,7 +262,7 @@ class Lines:
                 for record in worker.line.take(rest[0], now_ms()):
                     self._admit(name, worker, bytes(peer), record)
             except BrokenLineError as error:
-                worker.heard.append(error)
+                worker.heard.append(WorkerError(name, str(error)))
 
     def _admit(self, name: str, worker: _Worker, peer: bytes, record: Any) -> None:
         match record:
@@ -272,7 +272,7 @@ class Lines:
             case Here():
                 worker.peer, self.torches[name] = peer, record.versions.torch
                 if (fault := record.versions.fault(Versions.here())) is not None:
-                    worker.heard.append(BrokenLineError(f"cannot serve: {fault}"))
+                    worker.heard.append(WorkerError(name, f"cannot serve: {fault}"))
                 later, worker.later = worker.later, []
                 for order in later:
                     self._send(worker, order)
@@ -303,11 +303,9 @@ class Lines:
         worker.end = exit_code, host.why
 
     def _hear(self, name: str, said: Any) -> None:
-        """Pass on a record, or raise what it says."""
-        if isinstance(said, LostWorkerError):
+        """Pass on a record, or raise what it says; or a worker's fault that was found meanwhile."""
+        if isinstance(said, WorkerError):
             raise said
-        if isinstance(said, BrokenLineError):
-            raise WorkerError(name, str(said))
         if isinstance(said, Lacks) and not said.sender:
             raise _cut_off(
                 name, f"record {said.number} for it did not arrive, though later ones did"

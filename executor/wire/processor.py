@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from math import ceil, log2
 from pathlib import Path
 
@@ -57,6 +58,7 @@ class Versions:
     python: str
 
     @classmethod
+    @cache  # it is read from files
     def here(cls) -> Versions:
         torch = importlib.metadata.version("torch")
         return cls(__version__, PROTOCOL, torch, platform.python_version())
