@@ -31,6 +31,10 @@ from treepipe.sim.running import RequestListener, RunningSystem
 NO_PATHS = "no critical path is told: what faults cut short has no cause that it could follow"
 
 
+class RunOver(Exception):  # noqa: N818  (no error: it leaves the event of the end)
+    """All requests of a run are over."""
+
+
 class Simulation(RequestListener):
     """One run of a deployment: a closed loop of requests, or random arrivals."""
 
@@ -78,8 +82,10 @@ class Simulation(RequestListener):
         self._await_arrival()
         self._await_fault()
         try:
-            while not self._over:
+            while True:
                 self.clock.step()
+        except RunOver:
+            pass
         except EmptySchedule:
             waiting = [role.state for role in self._running.roles.values()]
             now = self.clock.now
@@ -142,7 +148,10 @@ class Simulation(RequestListener):
         self._running.drafts[draft].open(held)
 
     def _end(self, _: object) -> None:
-        self._over = True
+        """End the run at once: callbacks that share the event of the end come behind it."""
+        if not self._over:
+            self._over = True
+            raise RunOver
 
     def _keep_turns(self) -> None:
         if self.records:

@@ -89,6 +89,33 @@ def test_a_turn_at_the_time_of_the_end_is_counted_where_it_was_before_the_end() 
     assert_own([scenario, *[varied(scenario, [0.5] * 4)] * 2])
 
 
+def test_the_end_of_a_run_lets_nothing_follow_that_shares_its_event() -> None:
+    """A stage answered the last message at the time of the end, in its own simulation only."""
+    solo, box = {"device": {}, "host": "solo", "count": 2}, {"host": "box"}
+    fast = {"device": {"stage_ms": {4: 1e-9}}, **box}
+    lognormal = {"distribution": "lognormal", "mean": 5, "cv": 2.0}
+    content = {
+        "name": "a draft server beside two stages",
+        "target": {},
+        "schedule": {"name": "spd"},
+        "acceptance": {"source": "hit_ratio", "table": {1: 0.5, 4: 0.9}},
+        "drafts": [{"device": {}, "host": "solo"}],
+        "pipelines": [
+            {"stages": [solo, fast]},
+            {"stages": [{"device": {}, **box, "count": 3}], "count": 2},
+        ],
+        "workload": {
+            "requests": 3,
+            "prompt_tokens": lognormal,
+            "new_tokens": lognormal,
+            "concurrency": 2,
+            "arrivals": {"process": "poisson", "rate_per_s": 0.01},
+        },
+    }
+    scenario = Scenario.of(content)
+    assert_own([scenario, *[varied(scenario, [0.9] * 4)] * 2])
+
+
 pipeline = st.fixed_dictionaries(
     {
         "device": st.fixed_dictionaries(
