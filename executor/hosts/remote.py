@@ -40,6 +40,8 @@ ALIVE_S = 0.5
 """Time between two signs of life of the coordinator."""
 FIRST_READINGS = 9
 """Readings of a host's clock, one after another, when its session begins."""
+LEAVE_MS = 1_000
+"""Limit of sending what was said last to a host that is given up."""
 AGAIN_MS = 2_000.0
 """Time between two attempts to open a session with a host that is silent or has another one."""
 
@@ -118,6 +120,10 @@ class RemoteHost:
         """End the session, upon which the daemon ends its processes."""
         self._say(records.Leave())
 
+    def close(self) -> None:
+        """Free the connection of a session that was left."""
+        self.channel.close(LEAVE_MS)
+
     # --- what the daemon says --------------------------------------------------------------------
 
     def read(self) -> None:
@@ -167,6 +173,7 @@ class Attendance:
 
     def __init__(self, transport: Transport) -> None:
         self._transport, self._hosts = transport, dict[RemoteHost, Channel]()
+        self._removed = list[Channel]()
         self._over, self._end = os.pipe()  # closing the one end wakes the thread
         self._thread = threading.Thread(target=self._attend, name="attendance", daemon=True)
         self._thread.start()
@@ -176,8 +183,9 @@ class Attendance:
         self._hosts[host] = connection(self._transport, host.address)
 
     def remove(self, host: RemoteHost) -> None:
-        """Attend to a host no more."""
-        self._hosts.pop(host, None)
+        """Attend to a host no more; the thread closes the channel, which is its own."""
+        if (channel := self._hosts.pop(host, None)) is not None:
+            self._removed.append(channel)
 
     def close(self) -> None:
         os.close(self._end)
@@ -187,6 +195,8 @@ class Attendance:
     def _attend(self) -> None:
         next_ms = now_ms()
         while True:
+            while self._removed:
+                self._removed.pop().close()
             channels = self._hosts.copy()
             if now_ms() >= next_ms:
                 next_ms = now_ms() + 1e3 * ALIVE_S

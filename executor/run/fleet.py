@@ -136,6 +136,7 @@ class Fleet:
         for address in addresses:
             if (host := self._hosts.pop(address, None)) is not None:
                 host.leave()
+                host.close()
                 self._attendance.remove(host)
             assert self._transport is not None  # there are hosts
             self._sought[address] = RemoteHost(self._transport, address)

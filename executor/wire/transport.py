@@ -47,7 +47,8 @@ class Channel(Protocol):
         """Wait for a message here, or for one of other channels or descriptors; return whether one
         of the others is ready."""
 
-    def close(self) -> None: ...
+    def close(self, linger_ms: int = 0) -> None:
+        """Free the channel; messages that are not sent within this time are lost."""
 
 
 class Transport(Protocol):
@@ -179,8 +180,8 @@ class _Socket:
     def poll(self, within_ms: int | None, others: Collection[Channel | int] = ()) -> bool:
         return bool(ready(within_ms, [self, *others]) - {self})
 
-    def close(self) -> None:
-        self._socket.close()
+    def close(self, linger_ms: int = 0) -> None:
+        self._socket.close(linger_ms)
 
 
 def ready(within_ms: int | None, watched: Sequence[Channel | int]) -> set[Channel | int]:

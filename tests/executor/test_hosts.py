@@ -537,6 +537,29 @@ def test_a_spare_that_is_there_only_later_is_found(
             assert not fleet.run_ends(0.0, {}).warnings
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts what Linux lists")
+def test_a_host_that_is_given_up_keeps_no_descriptor(pair: tuple[Path, Path]) -> None:
+    """Its connection and that of the thread are closed, and the daemon hears that we left."""
+
+    def count() -> int:
+        return len([*Path("/proc/self/fd").iterdir()])
+
+    with serving_here() as address, closing(fleet_at(pair, {}, address)) as fleet:
+        fleet.meet(None)
+        counts = list[int]()
+        for _ in range(6):
+            until = now_ms() + 20_000
+            while not fleet.spares(2_000.0, []):
+                assert now_ms() < until
+                time.sleep(0.01)
+            counts.append(count())
+            fleet.seek([address])
+        until = now_ms() + 20_000
+        while (now := count()) > counts[0]:
+            assert now_ms() < until, f"{now} descriptors, {counts} before"
+            time.sleep(0.01)
+
+
 @pytest.mark.parametrize("ended", [True, False])
 def test_workers_of_a_host_that_does_not_confirm_their_end_are_named(
     pair: tuple[Path, Path], ended: bool

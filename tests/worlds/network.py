@@ -70,6 +70,11 @@ class Channel:
         self.network.wait(within_ms, lambda: any(each.waiting for each in (self, *others)))
         return any(each.waiting for each in others)
 
+    def close(self, linger_ms: int = 0) -> None:
+        """Leave what was sent under way; nothing comes here any more."""
+        if self.there is not None:
+            del self.there.peers[self.name]
+
 
 class Transport:
     """Channels of one end; the coordinator's transport listens, a worker's connects."""
