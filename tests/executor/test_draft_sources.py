@@ -133,10 +133,11 @@ def test_sessions_of_a_batch_are_answered_as_by_dense_computation(
 ) -> None:
     """They differ in what they have read, in rows, in levels, and in which passes they run. (A
     random head amplifies rounding from level to level, hence the precision.)"""
-    draft: EagleDraft | LanguageModelDraft = LanguageModelDraft(target, 64)
+    graphs = data.draw(st.booleans())
+    draft: EagleDraft | LanguageModelDraft = LanguageModelDraft(target, 64, graphs=graphs)
     whole = WholeModel(target, 64)
     if kind == "eagle":
-        draft = EagleDraft(head, target, 64, torch.float64)
+        draft = EagleDraft(head, target, 64, torch.float64, graphs=graphs)
     sessions = range(1, data.draw(st.integers(2, 4)) + 1)
     readers = {session: Reader(session, holds=kind == "model") for session in sessions}
     for session in sessions:
