@@ -204,6 +204,11 @@ class AnyHardware(Section):
     threads: Annotated[int, Field(ge=1, le=1000), ReadIf("run")] = Field(
         1, description="that a worker's CPU computes with, at most the machine's cores"
     )
+    graphs: Annotated[Literal["auto", False], ReadIf("run")] = Field(
+        False,
+        description="auto: a worker's passes run in buckets of rows and context, on a GPU as "
+        "captured CUDA graphs where the model's can be (untried on hardware)",
+    )
 
     @model_validator(mode="after")
     def _only_gpus_are_counted(self) -> AnyHardware:

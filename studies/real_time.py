@@ -203,10 +203,8 @@ class Bench:
         self._settings, self._folder, self._say = settings, folder, say
         for kind in settings.kinds:
             prompts = settings.calibrated_on or f"{CALIBRATION}:{kind}"
-            request = AcceptanceRequest(
-                prompts=prompts, new_tokens=settings.new_tokens, out=folder / _acceptance(kind)
-            )
-            calibrate_acceptance(request, say)
+            length, out = [f"new_tokens={settings.new_tokens}"], folder / _acceptance(kind)
+            calibrate_acceptance(AcceptanceRequest(prompts=prompts, settings=length, out=out), say)
             texts = itertools.cycle(load_texts(f"{HELD_OUT}:{kind}", folder))
             for turn in range(settings.turns):
                 own = list(itertools.islice(texts, settings.requests))

@@ -13,11 +13,12 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import Field, NonNegativeInt
 
 from treepipe.core.drafter import EAGLE_HEAD, LANGUAGE_MODEL, Drafter
 from treepipe.core.drafts import drafters
@@ -404,12 +405,14 @@ def rank_of(candidates: Any, token: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ModelPair:
-    """A target, a draft's name in profiles, its settings, and the texts to record along."""
+    """A target, a draft's name in profiles, its settings, and the texts to record along, with the
+    name of their kind."""
 
     target: NamedModel
     draft_name: str
     settings: SourceSettings
     texts: Texts
+    task: str
 
 
 def open_pair(request: AcceptanceRequest) -> ModelPair:
@@ -436,22 +439,32 @@ def open_pair(request: AcceptanceRequest) -> ModelPair:
         bundled = path == REFERENCE / drafter.weights.reference
         name = "reference" if bundled else path.resolve().name
     least = 2 if drafter.reads_states else 1  # a text's first token has no state before it
-    prompts = _prompts(request, models, least)
+    prompts = _prompts(request.prompts, models, least, recorded.new_tokens)
     settings = SourceSettings(recorded.drafts, path, recorded.sampling, False, 0)
     whole, ends = target.checkpoint, target.checkpoint.end_tokens
     check_offsets(settings, whole)
-    texts = Texts(whole, prompts, request.new_tokens, ends, request.seed, request.prompts)
-    return ModelPair(target, drafter.called_of(name), settings, texts)
+    named, task = request.prompts, recorded.task or request.prompts
+    texts = Texts(whole, prompts, recorded.new_tokens, ends, recorded.seed, named)
+    return ModelPair(target, drafter.called_of(name), settings, texts, task)
 
 
-class _Recorded(Section):
-    """The tables of a scenario that say how a pool is recorded."""
+class Recorded(Section):
+    """How a pool is recorded: tables of a scenario, and keys of its texts.
+
+    Attributes:
+        new_tokens: most tokens of each text.
+        task: the kind of text; None: the name of the prompts.
+        seed: for sampled texts and wrong tokens.
+    """
 
     drafts: SourceSection
     sampling: SamplingSection = SamplingSection()
+    new_tokens: Annotated[int, Field(ge=2)] = 128
+    task: str | None = None
+    seed: NonNegativeInt = 0
 
 
-def _recorded(request: AcceptanceRequest) -> _Recorded:
+def _recorded(request: AcceptanceRequest) -> Recorded:
     """Read the keys, by default of the first draft source that reads the given checkpoint.
 
     Raises:
@@ -462,7 +475,7 @@ def _recorded(request: AcceptanceRequest) -> _Recorded:
     content: dict[str, Any] = {"drafts": {"source": source}}
     for setting in request.settings or ():
         override_key(content, setting)
-    recorded = validated(_Recorded, content, "calibrate acceptance")
+    recorded = validated(Recorded, content, "calibrate acceptance")
     rule = recorded.sampling.rule
     if rule in READS:
         raise UserError(
@@ -487,17 +500,16 @@ def _check_options(request: AcceptanceRequest, drafter: Drafter) -> None:
 
 
 def _prompts(
-    request: AcceptanceRequest, models: Sequence[Checkpoint], least: int
+    named: str, models: Sequence[Checkpoint], least: int, new_tokens: int
 ) -> tuple[tuple[int, ...], ...]:
     """Tokenize the prompts. Raises ``UserError`` if a prompt does not fit the models."""
-    loaded = load_texts(request.prompts, Path(), "--prompts")
-    texts = tokenize(models[0], loaded, f"--prompts {request.prompts}")
-    most = min(each.max_positions for each in models) - request.new_tokens
+    texts = tokenize(models[0], load_texts(named, Path(), "--prompts"), f"--prompts {named}")
+    most = min(each.max_positions for each in models) - new_tokens
     for index, text in enumerate(texts):
         if not least <= len(text) <= most:
             raise UserError(
-                f"--prompts {request.prompts}: prompt {index} has {len(text)} tokens; with "
-                f"{request.new_tokens} new tokens (--new-tokens) it must have {least} to {most}"
+                f"--prompts {named}: prompt {index} has {len(text)} tokens; with {new_tokens} new "
+                f"tokens (--set new_tokens={new_tokens}) it must have {least} to {most}"
             )
     return tuple(texts)
 
@@ -509,9 +521,7 @@ def _with_weights(named: str, role: str, option: str) -> NamedModel:
     return found
 
 
-def acceptance_profile(
-    pair: ModelPair, recorded: PoolFile, pool: str, task: str
-) -> AcceptanceProfile:
+def acceptance_profile(pair: ModelPair, recorded: PoolFile, pool: str) -> AcceptanceProfile:
     """Make the profile of a recorded pool, whose file is beside the profile's."""
     ranks = recorded.ranks
     shares = {k: sum(rank < k for rank in ranks) / len(ranks) for k in (1, 4, 8)}
@@ -523,7 +533,7 @@ def acceptance_profile(
     return AcceptanceProfile(
         draft=pair.draft_name,
         target=pair.target.name,
-        task=task,
+        task=pair.task,
         temperature=pair.settings.sampling.temperature,
         pool=pool,
         origin=Origin(

@@ -42,10 +42,11 @@ from treepipe.executor.measure.run import (
 )
 from treepipe.executor.measure.timing import Effort
 from treepipe.executor.measure.work import Bench, Points, open_subject
-from treepipe.executor.models.computing import DTYPES, gpu_fault
+from treepipe.executor.models.computing import DTYPES, exact_products, gpu_fault
 from treepipe.executor.run.fleet import Fleet
 from treepipe.executor.wire.addresses import parse_address
 from treepipe.files.outputs import write_file
+from treepipe.files.reading import read_json
 from treepipe.files.toml_file import toml_text, validated
 from treepipe.profiles.schema import LinkProfile
 from treepipe.profiles.shapes import BYTES
@@ -165,7 +166,7 @@ def calibrate_acceptance(request: AcceptanceRequest, say: Progress) -> list[Path
                 say("", 1)
     finally:
         if recorded is not None:
-            profile = acceptance_profile(pair, recorded, pool.name, request.task or request.prompts)
+            profile = acceptance_profile(pair, recorded, pool.name)
             recorded.save(pool, "--out")
             write_profile(profile, f"{profile.draft} guessing {profile.target}.", request.out)
     return [request.out]
@@ -183,14 +184,19 @@ CALIBRATIONS: dict[str, tuple[type[Any], Callable[..., list[Path]]]] = {
 # --- requests -------------------------------------------------------------------------------------
 
 
-def _bench(request: DeviceRequest) -> Bench:
-    """Check the options. Raises ``UserError`` without such a device or type."""
-    device = request.device
+def check_device(device: str) -> Any:
+    """Return the device. Raises ``UserError`` without such a one."""
     if device not in DEVICES:
         raise UserError(f"--device {device}: must be one of {', '.join(DEVICES)}")
     if device == "cuda" and (fault := gpu_fault()) is not None:
         raise UserError(f"--device cuda: {fault}; --device cpu measures its processor")
-    name = request.dtype or ("float32" if device == "cpu" else "float16")
+    return device
+
+
+def _bench(request: DeviceRequest) -> Bench:
+    """Check the options. Raises ``UserError`` without such a device or type."""
+    device = check_device(request.device)
+    name = request.dtype or ("float32" if device == "cpu" else half_of(request.model))
     dtypes = {str(known): dtype for known, dtype in DTYPES.items()}
     if name not in dtypes:
         hint = "; quantized weights are not measured" if name in BYTES else ""
@@ -198,7 +204,20 @@ def _bench(request: DeviceRequest) -> Bench:
     content = dict[str, Any]()
     for setting in request.settings or ():
         override_key(content, setting)
-    return Bench(device, dtypes[name], validated(Points, content, "calibrate"))
+    bench = Bench(device, dtypes[name], validated(Points, content, "calibrate"), request.eager)
+    if bench.eager and not bench.graphs:
+        raise UserError("--eager: all passes are eager; --set graphs=auto replays graphs beside")
+    if device == "cuda":
+        exact_products()  # as in a worker
+    return bench
+
+
+def half_of(model: str) -> str:
+    """Return the type of 16 bits that a model's own file names, or float16."""
+    path = Path(model) / "config.json" if Path(model).is_dir() else Path(model)
+    content = read_json(path) if path.suffix == ".json" and path.exists() else {}
+    own = content.get("dtype", content.get("torch_dtype"))
+    return "bfloat16" if own == "bfloat16" else "float16"
 
 
 @contextlib.contextmanager

@@ -46,7 +46,9 @@ from treepipe.executor.measure.work import (
 )
 from treepipe.executor.models.checkpoint import Checkpoint
 from treepipe.executor.models.computing import memory_mib, peak_memory, runtime_mib
+from treepipe.executor.models.families import FAMILIES
 from treepipe.executor.models.stage_model import load_layer
+from treepipe.executor.models.static_pass import graphs_bytes
 from treepipe.executor.wire.processor import Processor, software
 from treepipe.profiles.schema import (
     DeviceProfile,
@@ -96,6 +98,7 @@ class Measurements:
         missing: unfinished steps.
         thinned: a sentence on points left out for lack of time, or empty.
         powerless: a sentence on why there is no power, or empty.
+        graphs: a sentence on the graphs of the block's passes, or empty.
     """
 
     peaks: Samples[Peak] = field(default_factory=dict)
@@ -106,6 +109,7 @@ class Measurements:
     thinned: str = ""
     power: MeasuredPower | None = None
     powerless: str = ""
+    graphs: str = ""
     read_mib_s: float | None = None
     peak_memory_mib: float = 0.0
     runtime_mib: float = 0.0
@@ -196,11 +200,27 @@ class DeviceSession:
             say(f"{len(choice.probes)} of {len(probes)}, {choice.seconds:.0f} s", 100)
         effort = Effort(max(left, choice.seconds))
         Sampler(self._clock, self.results.passes).measure(choice.probes, effort, say)
+        self.results.graphs = self._graphs()
+
+    def _graphs(self) -> str:
+        """Describe graphs, and the eager times of the block beside its own."""
+        if not self.bench.graphs or self._block is None:
+            return ""
+        why = FAMILIES[self.subject.target.checkpoint.architecture].uncaptured(self.bench.device)
+        told = f"passes in buckets, {graphs_bytes() / 2**20:.0f} MiB of graphs and buffers"
+        eager, block = self.results.table("eager"), self.results.table("block")
+        both = [
+            f"{rows} after {context} {each.median:.3g} ms (not {block[context][rows].median:.3g})"
+            for context, row in eager.items()
+            for rows, each in row.items()
+        ]
+        beside = f"; eagerly the block's rows take: {', '.join(both)}" if both else ""
+        return (told if why is None else f"passes are eager: {why}") + beside
 
     def _probes(self) -> Iterator[Probe[WorkPoint]]:
         subject, bench = self.subject, self.bench
         target = subject.target.checkpoint
-        self._block = block = LayerBlock(target, subject.layers, bench)
+        self._block = block = LayerBlock(target, subject.layers, bench, graphs=bench.graphs)
         self.results.read_mib_s = _read_mib_s(target, bench)
         yield from (block.probe(("block", *point)) for point in bench.grid)
         yield block.prune()
@@ -211,8 +231,12 @@ class DeviceSession:
             # processor's cache, unlike a block's.
             tokens = tuple(n for n in bench.tokens if n <= SINGLE_TOKENS)
             shortest = bench.points.model_copy(update={"contexts": bench.contexts[:1]})
-            single = LayerBlock(target, 1, replace(bench, points=shortest))
+            points = replace(bench, points=shortest)
+            single = LayerBlock(target, 1, points, graphs=bench.graphs)
             yield from (single.probe(("single", n, min(bench.contexts))) for n in tokens)
+        if bench.eager:
+            eager = LayerBlock(target, subject.layers, bench, graphs=False)
+            yield from (eager.probe(("eager", *point)) for point in bench.grid)
         yield from end_probes(target, bench)
         if subject.draft is not None:
             yield from draft_probes(subject.draft.checkpoint, bench)
@@ -447,6 +471,7 @@ def device_profile(session: DeviceSession) -> DeviceProfile:
         draft=() if draft is None else _measured(results, "draft", draft, bench),
         sampling=tuple(_sampling_times(results, target.shape.vocabulary)),
         read_mib_s=results.read_mib_s and round(results.read_mib_s),
+        graphs=bench.points.graphs,
     )
 
 
@@ -571,7 +596,7 @@ def _origin(session: DeviceSession) -> MeasuredOrigin:
             f"other processes had the processor for {withheld:.0%} of that time, not counted"
             + ("; measure again when the machine is idle" if withheld > BUSY else "")
         )
-    notes += filter(None, (results.thinned, results.powerless))
+    notes += filter(None, (results.graphs, results.thinned, results.powerless))
     if results.missing:
         notes.append(f"interrupted, not finished: {', '.join(results.missing)}")
     hardware, versions = Processor.here().described(bench.points.threads), ""

@@ -52,12 +52,26 @@ class DeviceRequest:
         str | None, typer.Option(metavar=MODEL, help="Measure passes of this draft, too.")
     ] = None
     dtype: Annotated[
-        str | None, typer.Option(help="Type to compute in; default float32, on a GPU float16.")
+        str | None,
+        typer.Option(help="Type to compute in; default float32, on a GPU the model's of 16 bits."),
     ] = None
     settings: Settings = None
+    eager: Annotated[
+        bool, typer.Option("--eager", help="Beside graphs time eager passes, too, and tell both.")
+    ] = False
     seconds: Seconds = 120.0
     out: Profile = Path("calibrated-device.toml")
     force: Force = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfTestRequest:
+    """A device that is tried, and the file of the result."""
+
+    device: Annotated[str, typer.Option(metavar="cpu|cuda", help="What is tried.")] = "cpu"
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE.json", help="The result, to be sent.")
+    ] = Path("selftest.json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +102,8 @@ class LinksRequest:
 class AcceptanceRequest:
     """A target, a draft and texts along which acceptance is recorded.
 
-    ``settings`` are keys of a scenario's tables ``drafts`` and ``sampling``, e.g.
-    ``drafts.source=ngram``.
+    ``settings`` are keys of ``acceptance.Recorded``: of a scenario's tables ``drafts`` and
+    ``sampling``, e.g. ``drafts.source=ngram``, and ``new_tokens``, ``task`` and ``seed``.
     """
 
     model: Annotated[str, typer.Option(metavar="DIR", help="The target.")] = "reference"
@@ -100,12 +114,7 @@ class AcceptanceRequest:
         str | None, typer.Option(metavar="DIR", help="An EAGLE head that drafts, instead.")
     ] = None
     prompts: Prompts = "reference:calibration"
-    new_tokens: Annotated[int, typer.Option(min=2, help="Most tokens of each text.")] = 128
-    task: Annotated[
-        str | None, typer.Option(help="The kind of text; default the name of the prompts.")
-    ] = None
     settings: Settings = None
-    seed: Annotated[int, typer.Option(min=0, help="For sampled texts and wrong tokens.")] = 0
     out: Profile = Path("calibrated-acceptance.toml")
     force: Force = False
 

@@ -40,15 +40,16 @@ from treepipe.executor.models.supported import read_config
 from treepipe.executor.models.verifier import distribution_of, new_rule
 from treepipe.files.section import Count, Section
 from treepipe.profiles.library import LIBRARY, REFERENCE, load_model, profile_names
+from treepipe.profiles.schema import AnyHardware
 from treepipe.profiles.shapes import Shape
 from treepipe.scenario.deployment import Computed
 from treepipe.scenario.schema import SamplingSection
 
 WorkKind: TypeAlias = Literal[
-    "block", "shared", "single", "head", "shared head", "embedding", "draft", "prune"
+    "block", "shared", "single", "head", "shared head", "embedding", "draft", "prune", "eager"
 ]
 """A block of layers, the same with rows of several requests, one layer alone, the two ends (of a
-tied model also by one matrix), a whole draft pass, a cache compaction."""
+tied model also by one matrix), a whole draft pass, a cache compaction, the block without graphs."""
 ENDS: tuple[WorkKind, ...] = ("head", "shared head", "embedding")
 WorkPoint: TypeAlias = tuple[WorkKind, int, int]
 """Kind, tokens, context."""
@@ -95,12 +96,14 @@ class Points(Section):
         contexts: cached tokens before a pass.
         layers: layers of the timed block; None: at most ``LAYERS``.
         threads: CPU threads that compute; a worker has one.
+        graphs: as a device's: passes run in buckets, on a GPU as captured graphs.
     """
 
     tokens: tuple[Count, ...] = Field(TOKENS, min_length=1)
     contexts: tuple[NonNegativeInt, ...] = Field(CONTEXTS, min_length=1)
     layers: Count | None = None
     threads: Count = 1
+    graphs: Literal["auto", False] = AnyHardware.model_fields["graphs"].default
 
     @field_validator("tokens", "contexts")
     @classmethod
@@ -110,11 +113,17 @@ class Points(Section):
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A device, its number type, and the points to measure."""
+    """A device, its number type, the points to measure, and whether eager passes are timed beside
+    graphs."""
 
     device: str
     dtype: torch.dtype
     points: Points
+    eager: bool = False
+
+    @property
+    def graphs(self) -> bool:
+        return self.points.graphs == "auto"
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -166,10 +175,11 @@ def tree(rows: int) -> list[int]:
 class LayerBlock:
     """The first ``layers`` decoder layers, with one cache per context length."""
 
-    def __init__(self, checkpoint: Checkpoint, layers: int, bench: Bench) -> None:
+    def __init__(self, checkpoint: Checkpoint, layers: int, bench: Bench, *, graphs: bool) -> None:
         self._bench, self._hidden = bench, checkpoint.hidden_size
         capacity = max(bench.contexts) + bench.rows
-        self._model = StageModel(checkpoint, range(layers), capacity, bench.dtype, bench.device)
+        place = bench.dtype, bench.device
+        self._model = StageModel(checkpoint, range(layers), capacity, *place, graphs=graphs)
         _open_caches(self._model, bench)
 
     def probe(self, key: WorkPoint) -> Probe[WorkPoint]:
@@ -242,7 +252,7 @@ def end_probes(checkpoint: Checkpoint, bench: Bench) -> Iterator[Probe[WorkPoint
 def draft_probes(checkpoint: Checkpoint, bench: Bench) -> Iterator[Probe[WorkPoint]]:
     """Yield whole passes of a small model: embedding, layers, distributions, candidates."""
     capacity = max(bench.contexts) + bench.rows
-    draft = LanguageModelDraft(checkpoint, capacity, bench.dtype, bench.device)
+    draft = LanguageModelDraft(checkpoint, capacity, bench.dtype, bench.device, bench.graphs)
     _open_caches(draft, bench)
     for tokens, context in bench.grid:
         order = DraftPass(0, (), (0,) * tokens, tuple(tree(tokens)), False, TOP_K)

@@ -7,13 +7,16 @@ entries of the tree part move together, in their order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from treepipe.core.messages import NO_PARENT
+
+Places: TypeAlias = npt.NDArray[np.int64]
+"""Numbers of entries, [entries]."""
 
 
 class TreeCache:
@@ -23,10 +26,10 @@ class TreeCache:
     ``begin`` opened.
 
     Attributes:
+        start: slot of its first entry, where it lies in a pool of several.
         committed: number of committed entries.
         length: number of all entries.
-        tree_mask: [t, t] boolean over the tree part, on the host: row i marks entry i and its
-            ancestors.
+        parents: parent of each entry of the tree part, in it.
     """
 
     def __init__(
@@ -37,15 +40,29 @@ class TreeCache:
         capacity: int,
         dtype: torch.dtype,
         device: str = "cpu",
+        pool: tuple[torch.Tensor, int] | None = None,
     ) -> None:
-        """Allocate room for ``capacity`` entries of ``heads`` key/value heads."""
-        shape = (2, layers, heads, capacity, head_size)
-        self._store = torch.empty(shape, dtype=dtype, device=device)
-        self.tree_mask = torch.zeros((0, 0), dtype=torch.bool)
+        """Allocate room for ``capacity`` entries of ``heads`` key/value heads, or take that of a
+        pool [2, layers, heads, slots, head_size] from a slot on."""
         self.capacity, self.committed, self.length, self._rows = capacity, 0, 0, 0
+        self.parents, self._mask = list[int](), torch.zeros((0, 0), dtype=torch.bool)
+        shape = (2, layers, heads, capacity, head_size)
+        self.lie_in(*pool or (torch.empty(shape, dtype=dtype, device=device), 0))
 
-    def begin(self, rows: int, parents: Sequence[int] | None) -> torch.Tensor:
-        """Open a pass over ``rows`` new entries; return its mask [rows, length + rows].
+    def lie_in(self, store: torch.Tensor, start: int) -> None:
+        """Have the entries at a place of a tensor that holds them already."""
+        self._store, self.start = store[:, :, :, start : start + self.capacity], start
+
+    @property
+    def tree_mask(self) -> torch.Tensor:
+        """[t, t] boolean over the tree part, on the host: row i marks entry i and its ancestors."""
+        if len(self._mask) < len(self.parents):
+            new = self.parents[len(self._mask) :]
+            self._mask = torch.from_numpy(with_rows(self._mask.numpy(), new))
+        return self._mask
+
+    def reserve(self, rows: int, parents: Sequence[int] | None) -> None:
+        """Open a pass over ``rows`` new entries.
 
         Args:
             parents: index in the tree part per row; None for committed rows.
@@ -56,11 +73,15 @@ class TreeCache:
         if self.length + rows > self.capacity:
             raise MemoryError(f"a cache of {self.capacity} entries cannot take {rows} more")
         self._rows = rows
+        self.parents += parents or ()
+
+    def begin(self, rows: int, parents: Sequence[int] | None) -> torch.Tensor:
+        """Open a pass as ``reserve``; return its mask [rows, length + rows]."""
+        self.reserve(rows, parents)
         if parents is None:
             seen = torch.ones((rows, self.length + rows), dtype=torch.bool)
             return seen if rows == 1 else seen.tril_(self.length)
         nodes = self.length - self.committed
-        self.tree_mask = torch.from_numpy(with_rows(self.tree_mask.numpy(), parents))
         seen = torch.ones((rows, self.length + rows), dtype=torch.bool)
         seen[:, self.committed :] = self.tree_mask[nodes:]
         return seen
@@ -74,6 +95,35 @@ class TreeCache:
         nodes = self.committed + len(self.tree_mask)
         places[self.committed : nodes] = self.committed - 1 + self.tree_mask.sum(1)
         return mask & (places[self.length :, None] - places[None] < window)
+
+    def preorder(self) -> tuple[Places, Places, Places]:
+        """Return, of each entry of the open pass, its place in a preorder of the text with its
+        tree below, the place behind its subtree, and its position. A row attends to the entries
+        whose subtrees hold it.
+
+        Raises:
+            ValueError: an entry stands before its parent.
+        """
+        size, nodes = self.length + self._rows, len(self.parents)
+        first, last, places = np.arange(size), np.full(size, size), np.arange(size)
+        # The index NO_PARENT is the last one, which stands for the text above the tree.
+        below, depths, behind = (
+            [1] * (nodes + 1),
+            [-1] * (nodes + 1),
+            [self.committed] * (nodes + 1),
+        )
+        for node in reversed(range(nodes)):
+            if self.parents[node] >= node:
+                raise ValueError("a node of a tree stands before its parent")
+            below[self.parents[node]] += below[node]
+        for node, above in enumerate(self.parents):
+            place, depths[node] = behind[above], depths[above] + 1
+            behind[above], behind[node] = place + below[node], place + 1
+            first[self.committed + node] = place
+        tree = slice(self.committed, self.committed + nodes)
+        last[tree] = first[tree] + below[:-1]
+        places[tree] = self.committed + np.array(depths[:-1], dtype=int)
+        return first, last, places
 
     def update(
         self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any, **__: Any
@@ -101,7 +151,10 @@ class TreeCache:
             first = base + still
             self._store[:, :, :, first : first + len(moved)] = self._store[:, :, :, base + moved]
         live = torch.tensor(keep[accepted:], dtype=torch.long)
-        self.tree_mask = self.tree_mask[live][:, live]
+        whole = len(self._mask) == len(self.parents)  # else it is made anew of the parents
+        self._mask = self._mask[live][:, live] if whole else self._mask[:0, :0]
+        number = {node: new for new, node in enumerate(keep[accepted:])}
+        self.parents = [number.get(self.parents[node], NO_PARENT) for node in number]
         self.committed = base + accepted
         self.length = base + len(keep)
 

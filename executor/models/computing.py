@@ -44,9 +44,20 @@ def use(compute: Compute) -> None:
     torch.set_num_threads(compute.threads)
     if compute.kind == "cuda":
         torch.cuda.set_device(compute.index)
-        torch.set_float32_matmul_precision("highest")  # for the same text as on a CPU
-        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+        exact_products()
+
+
+def exact_products() -> None:
+    """Let GPUs sum products as exactly as a CPU, for the same texts: without TensorFloat-32."""
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+
+
+def shares_memory(device: torch.device | int) -> bool:
+    """Whether a GPU is integrated: its memory is the host's (a Jetson's)."""
+    return bool(torch.cuda.get_device_properties(device).is_integrated)
 
 
 def memory_mib(device: str) -> float:
@@ -78,30 +89,31 @@ def peak_memory(device: str) -> int:
 
 class DeviceTransfer:
     """A copier of hidden states between the host and a role's GPU, through one pinned buffer that
-    grows with the largest message; on a CPU it does nothing."""
+    grows with the largest message; at once where the two share memory; on a CPU it does nothing."""
 
     def __init__(self, compute: Compute) -> None:
-        self._device, self._pinned = compute.device, compute.kind == "cuda"
+        self._device, self._cuda = compute.device, compute.kind == "cuda"
+        self._pinned = self._cuda and not shares_memory(compute.index)
         self._buffer = torch.empty(0)
 
     def to_device(self, hidden: torch.Tensor) -> torch.Tensor:
         """Copy [n, hidden] from the host to the device, in the order of its stream."""
         if not self._pinned or hidden.device.type != "cpu":
-            return hidden
+            return hidden.to(self._device) if self._cuda else hidden
         self.wait()  # until the buffer's last content is copied
         return self._slot(hidden).copy_(hidden).to(self._device, non_blocking=True)
 
     def to_host(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return a finished copy of [n, hidden] on the host."""
-        if hidden.device.type == "cpu":
-            return hidden
+        if hidden.device.type == "cpu" or not self._pinned:
+            return hidden.cpu()
         found = self._slot(hidden).copy_(hidden, non_blocking=True)
         self.wait()
         return found.clone()  # messages are sent from this memory
 
     def wait(self) -> None:
         """Wait for all work of the device."""
-        if self._pinned:
+        if self._cuda:
             torch.cuda.current_stream().synchronize()
 
     def _slot(self, like: torch.Tensor) -> torch.Tensor:

@@ -23,15 +23,18 @@ class LanguageModelDraft(DraftSource):
         capacity: int,
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
+        graphs: bool = False,
     ) -> None:
+        """Load the model; ``graphs`` as of a ``LayerStack``."""
         layers = range(checkpoint.layers)
-        self._model = StageModel(checkpoint, layers, capacity, dtype, device)
+        self._model = StageModel(checkpoint, layers, capacity, dtype, device, graphs=graphs)
         self._ends = TargetEnds(checkpoint, dtype, device)
 
     @classmethod
     def opened(cls, opening: Opening) -> LanguageModelDraft:
         """Open the draft source ``model``."""
-        return cls(Checkpoint.open(opening.directory), *opening.place)
+        graphs = opening.compute.graphs
+        return cls(Checkpoint.open(opening.directory), *opening.place, graphs=graphs)
 
     def open(self, session: int, capacity: int | None = None) -> None:
         self._model.open(session, capacity)
@@ -66,12 +69,9 @@ class LanguageModelDraft(DraftSource):
 
 def _positions(cache: TreeCache, parents: Sequence[int]) -> list[int]:
     """Position ids of new scratch nodes."""
-    nodes, depths = cache.length - cache.committed, list[int]()
-    above = cache.tree_mask.sum(1).tolist()
-    for parent in parents:
-        if parent >= nodes + len(depths):
+    depths = list[int]()
+    for parent in [*cache.parents, *parents]:
+        if parent >= len(depths):
             raise ValueError("a scratch node comes after its parent")
-        depth = 1 if parent == NO_PARENT else 1 + int(above[parent])
-        depths.append(depth)
-        above.append(depth)
-    return [cache.committed - 1 + depth for depth in depths]
+        depths.append(1 if parent == NO_PARENT else 1 + depths[parent])
+    return [cache.committed - 1 + depth for depth in depths[len(cache.parents) :]]

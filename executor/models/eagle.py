@@ -89,10 +89,13 @@ class EagleDraft(DraftSource):
         capacity: int,
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
+        graphs: bool = False,
     ) -> None:
-        """Load the head. Raises ``UserError`` if it cannot be loaded or does not fit the target."""
+        """Load the head; ``graphs`` as of a ``LayerStack``. Raises ``UserError`` if it cannot be
+        loaded or does not fit the target."""
         head = self._head = self.opens(directory, target, dtype, device)
-        self._stack = LayerStack(head.layers, head.rotary, head.config, capacity, dtype, device)
+        layers, sizes = (head.layers, head.rotary, head.config), (capacity, dtype, device)
+        self._stack = LayerStack(*layers, *sizes, graphs=graphs, width=2 * head.config.hidden_size)
         self._dtype, self._device = dtype, device
         self._states: dict[int, _State] = {}
 
@@ -100,7 +103,8 @@ class EagleDraft(DraftSource):
     def opened(cls, opening: Opening) -> EagleDraft:
         """Open a draft source whose weights are such a head."""
         assert opening.target is not None  # a head's record borrows the target's ends
-        return cls(opening.directory, opening.target, *opening.place)
+        place, graphs = opening.place, opening.compute.graphs
+        return cls(opening.directory, opening.target, *place, graphs=graphs)
 
     def open(self, session: int) -> None:
         self._stack.open(session)

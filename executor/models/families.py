@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -90,6 +91,7 @@ class Family:
         scales_embedding: whether embeddings are multiplied by the square root of their width.
         softcaps: whether ``final_logit_softcapping`` bounds the logits.
         experts: None where files and layers name all tensors alike.
+        routes: whether each row chooses experts, whose rows only the host counts.
     """
 
     architecture: str
@@ -104,6 +106,7 @@ class Family:
     scales_embedding: bool = False
     softcaps: bool = False
     experts: ExpertNames | None = None
+    routes: bool = False
 
     @classmethod
     def of(cls, module: Any, name: str, **differences: Any) -> Family:
@@ -125,6 +128,12 @@ class Family:
         if self.slides == "none" or not getattr(config, "sliding_window", None):
             return FULL
         return SLIDING if self.slides == "all" else str(config.layer_types[number])
+
+    def uncaptured(self, device: str) -> str | None:
+        """Return why no graph of its passes can be captured on a device, or None."""
+        if self.routes and device != "cpu":
+            return f"the host counts the rows of each of {self.model_type}'s experts"
+        return None
 
     def embedding_scale(self, config: Any, dtype: torch.dtype) -> torch.Tensor | None:
         """Return the factor of embeddings, rounded to the type; None if there is none."""
@@ -154,6 +163,7 @@ _RECORDS = (
         modeling_mixtral,
         "Mixtral",
         slides="all",
+        routes=True,
         experts=ExpertNames("block_sparse_moe", "w1", "w3", "w2"),
     ),
     Family.of(modeling_qwen2, "Qwen2", slides="named"),
@@ -162,11 +172,12 @@ _RECORDS = (
         modeling_qwen3_moe,
         "Qwen3Moe",
         slides="all",
+        routes=True,
         experts=ExpertNames("mlp", "gate_proj", "up_proj", "down_proj"),
     ),
     Family.of(modeling_gemma2, "Gemma2", slides="named", **_GEMMA),
     Family.of(modeling_gemma3, "Gemma3", slides="named", rotary_by_kind=True, **_GEMMA),
-    Family.of(modeling_gpt_oss, "GptOss", slides="named"),
+    Family.of(modeling_gpt_oss, "GptOss", slides="named", routes=True),
     Family.of(modeling_phi3, "Phi3", slides="all", partial_rotary=True),
     Family.of(modeling_olmo2, "Olmo2"),
     Family.of(modeling_glm4, "Glm4", partial_rotary=True),
@@ -195,3 +206,21 @@ def fixed_rotary(architecture: str, config: Any) -> Any:
     by_kind = isinstance(rotary.rope_type, dict)  # of layers
     rotary.rope_type = dict.fromkeys(rotary.rope_type, fixed) if by_kind else fixed
     return rotary
+
+
+class Rotations:
+    """Cosines and sines of every position, from ``fixed_rotary``."""
+
+    def __init__(self, rotary: Any, dtype: torch.dtype, device: str, kind: str = FULL) -> None:
+        """Args: ``kind``: the kind of layers, where each has frequencies of its own."""
+        by_kind = isinstance(rotary.rope_type, dict)
+        self._rotary = partial(rotary, layer_type=kind) if by_kind else rotary
+        self._like = torch.empty(0, dtype=dtype, device=device)
+        self._tables: tuple[torch.Tensor, ...] = ()
+
+    def at(self, place: torch.Tensor, below: int) -> tuple[torch.Tensor, ...]:
+        """Return [1, rows, head] each, for positions [1, rows] that are less than ``below``."""
+        if not self._tables or len(self._tables[0]) < below:
+            known = torch.arange(2 * below, device=self._like.device)[None]
+            self._tables = tuple([table[0] for table in self._rotary(self._like, known)])
+        return tuple([table[place] for table in self._tables])

@@ -6,18 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from treepipe.core.captures import NORMED, kept
-from treepipe.core.messages import NO_PARENT
 from treepipe.executor.models.cache import RaggedCache, TreeCache
 from treepipe.executor.models.checkpoint import Checkpoint
-from treepipe.executor.models.families import FAMILIES, FULL, SLIDING, fixed_rotary
+from treepipe.executor.models.families import FAMILIES, FULL, SLIDING, Rotations, fixed_rotary
 from treepipe.executor.models.packed import linear, pack
+from treepipe.executor.models.static_pass import MOST_ROWS, Buffers, StaticPasses
 from treepipe.executor.models.supported import head_size
+
+Stops: TypeAlias = Callable[[int], bool]
+"""Whether a pass is to stop, called behind each layer with the number of those that are done."""
+Masks: TypeAlias = Mapping[str, torch.Tensor | None]
+"""[1, 1, all rows, all entries] by kind of layers; None where all may be attended to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,50 +43,28 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class OpenedPass:
-    """The inputs of a pass.
+    """A pass that is ready.
 
     Attributes:
         caches: a cache per part, opened for its rows.
-        place: [1, all rows] position ids.
-        masks: [1, 1, all rows, all entries] by kind of layers; None where every row may attend to
-            everything.
+        compute: the pass [all rows, (k + 1) hidden]; its argument as that of ``LayerStack.run``.
     """
 
     parts: Sequence[Part]
     caches: Sequence[TreeCache]
-    place: torch.Tensor
-    masks: Mapping[str, torch.Tensor | None]
+    compute: Callable[[Stops | None], torch.Tensor]
 
     @property
     def rows(self) -> list[int]:
         return [len(part.positions) for part in self.parts]
 
 
-class Rotations:
-    """Cosines and sines of every position, from ``families.fixed_rotary``."""
-
-    def __init__(self, rotary: Any, dtype: torch.dtype, device: str, kind: str = FULL) -> None:
-        """Args: ``kind``: the kind of layers, where each has frequencies of its own."""
-        by_kind = isinstance(rotary.rope_type, dict)
-        self._rotary = partial(rotary, layer_type=kind) if by_kind else rotary
-        self._like = torch.empty(0, dtype=dtype, device=device)
-        self._tables: tuple[torch.Tensor, ...] = ()
-
-    def at(self, place: torch.Tensor, below: int) -> tuple[torch.Tensor, ...]:
-        """Return [1, rows, head] each, for positions [1, rows] that are less than ``below``."""
-        if not self._tables or len(self._tables[0]) < below:
-            known = torch.arange(2 * below, device=self._like.device)[None]
-            self._tables = tuple([table[0] for table in self._rotary(self._like, known)])
-        return tuple([table[place] for table in self._tables])
-
-
 class LayerStack:
     """Decoder layers with one cache per session; a pass runs the rows of several sessions.
 
     Attributes:
-        check_causality: assert at every pass that each row attends to the committed entries,
-            its ancestors and itself, and to nothing else (slow).
         kept: numbers of the layers whose inputs a pass returns in front of its result.
+        static: the passes in buckets, with graphs.
     """
 
     def __init__(
@@ -93,33 +76,47 @@ class LayerStack:
         dtype: torch.dtype,
         device: str,
         kinds: Sequence[str] = (),
+        graphs: bool = False,
+        width: int | None = None,
     ) -> None:
         """Prepare layers whose caches hold ``capacity`` entries per session.
 
         ``kinds`` are the layers' kinds (``families.FULL``, which is the default, or ``SLIDING``).
+        ``graphs``: passes run on static buffers, as captured graphs on a GPU. ``width``: of the
+        rows that the first layer reads; None: the states'.
         """
-        self.check_causality, self.kept = False, tuple[int, ...]()
+        self.kept = tuple[int, ...]()
         self._config = config
         self._capacity, self._dtype, self._device = capacity, dtype, device
         self._kinds = kinds or [FULL] * len(layers)
-        self._rotations = {
-            kind: Rotations(rotary, dtype, device, kind) for kind in dict.fromkeys(self._kinds)
-        }
+        self._rotations, self._fixed_rotations = (
+            {kind: Rotations(rotary, dtype, device, kind) for kind in dict.fromkeys(self._kinds)}
+            for _ in range(2)
+        )
         self._additive = config._attn_implementation == "eager"
         self._layers = layers
         self._caches: dict[int, TreeCache] = {}
+        self._sizes = len(layers), config.num_key_value_heads, head_size(config)
+        self.static: StaticPasses | None = None
+        if graphs:
+            sizes = width or config.hidden_size, self._sizes, capacity
+            self.static = StaticPasses(self._in_buckets, *sizes, dtype, device)
 
     def open(self, session: int, capacity: int | None = None) -> None:
         """Create the session's empty cache, of the default capacity unless one is given."""
-        heads = self._config.num_key_value_heads
-        size = head_size(self._config)
-        self._caches[session] = TreeCache(
-            len(self._layers), heads, size, capacity or self._capacity, self._dtype, self._device
+        entries = capacity or self._capacity
+        self.close(session)
+        self._caches[session] = (
+            TreeCache(*self._sizes, entries, self._dtype, self._device)
+            if self.static is None
+            else self.static.open(entries)
         )
 
     def close(self, session: int) -> None:
         """Free the session's cache; unknown sessions are ignored."""
-        self._caches.pop(session, None)
+        cache = self._caches.pop(session, None)
+        if self.static is not None and cache is not None:
+            self.static.close(cache)
 
     @property
     def sessions(self) -> int:
@@ -146,18 +143,21 @@ class LayerStack:
     def begin(self, parts: Sequence[Part]) -> OpenedPass:
         """Open the next pass: its masks and positions, and room in the caches."""
         caches = [self._caches[part.session] for part in parts]
+        rows = [len(part.positions) for part in parts]
+        positions = np.fromiter(chain.from_iterable([part.positions for part in parts]), np.int64)
+        if self.static is not None and sum(rows) <= MOST_ROWS:
+            for cache, count, part in zip(caches, rows, parts, strict=True):
+                cache.reserve(count, part.parents)
+            states = [part.hidden for part in parts]
+            return OpenedPass(parts, caches, self.static.begin(caches, rows, positions, states))
         masks = [
             cache.begin(len(part.positions), part.parents)
             for cache, part in zip(caches, parts, strict=True)
         ]
-        if self.check_causality:
-            for cache, mask, part in zip(caches, masks, parts, strict=True):
-                _assert_causal(cache, mask, part.parents)
-        positions = np.fromiter(chain.from_iterable([part.positions for part in parts]), np.int64)
         place = torch.from_numpy(positions)[None].to(self._device)
         single = len(positions) == 1 and parts[0].parents is None
         opened = {kind: self._mask(kind, caches, masks, single) for kind in self._rotations}
-        return OpenedPass(parts, caches, place, opened)
+        return OpenedPass(parts, caches, partial(self._eagerly, parts, caches, place, opened))
 
     def _mask(
         self, kind: str, caches: Sequence[TreeCache], masks: Sequence[torch.Tensor], single: bool
@@ -169,44 +169,83 @@ class LayerStack:
             masks = [cache.within(mask, window) for cache, mask in zip(caches, masks, strict=True)]
         if single and bool(masks[0].all()):
             return None
-        mask = (masks[0] if len(masks) == 1 else RaggedCache.mask(masks))[None, None]
+        mask = masks[0] if len(masks) == 1 else RaggedCache.mask(masks)
+        return self._as_read(mask).to(self._device)
+
+    def _as_read(self, mask: torch.Tensor) -> torch.Tensor:
+        """Return a mask [rows, entries] as layers read it."""
+        mask = mask[None, None]
         if self._additive:
             hidden = torch.finfo(self._dtype).min
-            mask = torch.zeros(mask.shape, dtype=self._dtype).masked_fill_(~mask, hidden)
-        return mask.to(self._device)
+            zeros = torch.zeros(mask.shape, dtype=self._dtype, device=mask.device)
+            mask = zeros.masked_fill_(~mask, hidden)
+        return mask
 
     @torch.inference_mode()
-    def run(
-        self, opened: OpenedPass, stops: Callable[[int], bool] | None = None
-    ) -> list[torch.Tensor]:
+    def run(self, opened: OpenedPass, stops: Stops | None = None) -> list[torch.Tensor]:
         """Return [n, (k + 1) hidden] per part: the inputs of the k layers that are ``kept``, then
         the states after the last layer.
 
         Args:
-            stops: whether to stop, called behind each layer with the number of those that are done;
-                the rows then have entries in the caches that only a prune may follow.
+            stops: whether to stop behind a layer; the rows then have entries in the caches that
+                only a prune may follow. A pass on static buffers does not stop.
         """
-        parts, caches, rows = opened.parts, opened.caches, opened.rows
-        states = torch.cat([part.hidden for part in parts])[None]
+        states = opened.compute(stops)
+        for own, part in zip(opened.caches, opened.parts, strict=True):
+            own.finish(committed=part.parents is None)
+        return list(states.split(opened.rows))
+
+    def _eagerly(
+        self,
+        parts: Sequence[Part],
+        caches: Sequence[TreeCache],
+        place: torch.Tensor,
+        masks: Masks,
+        stops: Stops | None,
+    ) -> torch.Tensor:
+        """Compute a pass at position ids [1, all rows]."""
+        states = torch.cat([part.hidden for part in parts])[None].to(self._device)
         below = 1 + max([max(part.positions) for part in parts])
-        rotary = {kind: each.at(opened.place, below) for kind, each in self._rotations.items()}
+        rotary = {kind: each.at(place, below) for kind, each in self._rotations.items()}
+        rows = [len(part.positions) for part in parts]
         cache = caches[0] if len(parts) == 1 else RaggedCache(caches, rows)
+        return self._through(states, place, masks, rotary, cache, stops)
+
+    def _in_buckets(self, buffers: Buffers) -> torch.Tensor:
+        """Compute a pass on static buffers."""
+        assert self.static is not None  # it calls this
+        window = {FULL: None, SLIDING: getattr(self._config, "sliding_window", None)}
+        place = buffers.positions[None]
+        rotations = self._fixed_rotations.items()
+        masks = {kind: self._as_read(buffers.mask(window[kind])) for kind, _ in rotations}
+        rotary = {kind: each.at(place, self.static.longest) for kind, each in rotations}
+        return self._through(buffers.states, place, masks, rotary, buffers)
+
+    def _through(
+        self,
+        states: torch.Tensor,
+        place: torch.Tensor,
+        masks: Masks,
+        rotary: Mapping[str, tuple[torch.Tensor, ...]],
+        cache: Any,
+        stops: Stops | None = None,
+    ) -> torch.Tensor:
+        """Run [1, rows, width] through the layers."""
         held = list[torch.Tensor]()
         for number, (layer, kind) in enumerate(zip(self._layers, self._kinds, strict=True)):
             held += [states] * self.kept.count(number)
             states = layer(
                 states,
-                attention_mask=opened.masks[kind],
-                position_ids=opened.place,
+                attention_mask=masks[kind],
+                position_ids=place,
                 past_key_values=cache,
                 use_cache=True,
                 position_embeddings=rotary[kind],
             )
             if stops is not None and stops(number + 1):
                 break
-        for own, part in zip(caches, parts, strict=True):
-            own.finish(committed=part.parents is None)
-        return list((torch.cat([*held, states], -1) if held else states)[0].split(rows))
+        result: torch.Tensor = (torch.cat([*held, states], -1) if held else states)[0]
+        return result
 
 
 class StageModel(LayerStack):
@@ -220,16 +259,19 @@ class StageModel(LayerStack):
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
         captured: Sequence[int] = (),
+        graphs: bool = False,
     ) -> None:
         """Load the layers, for ``capacity`` cache entries per session, to return the states at the
-        ``captured`` boundaries, too. Raises as ``load_layer``."""
+        ``captured`` boundaries, too. ``graphs`` as of a ``LayerStack``. Raises as ``load_layer``.
+        """
         loaded = [load_layer(checkpoint, number, dtype, device) for number in layers]
         for place, layer in enumerate(loaded):
             layer.self_attn.layer_idx = place  # the cache counts this stage's layers only
         config, family = checkpoint.config, FAMILIES[checkpoint.architecture]
         rotary = fixed_rotary(checkpoint.architecture, config).to(device)
         kinds = [family.kind(config, number) for number in layers]
-        super().__init__(loaded, rotary, config, capacity, dtype, device, kinds)
+        graphs = graphs and family.uncaptured(device) is None
+        super().__init__(loaded, rotary, config, capacity, dtype, device, kinds, graphs)
         self.kept = kept(captured, layers)
 
 
@@ -286,8 +328,11 @@ class TargetEnds:
     @torch.inference_mode()
     def embed(self, tokens: Sequence[int]) -> torch.Tensor:
         """Embed [n] token ids -> [n, hidden]."""
-        rows = torch.tensor(tokens, dtype=torch.long, device=self._embedding.device)
-        found = self._embedding[rows]
+        return self.embedded(torch.tensor(tokens, dtype=torch.long, device=self._embedding.device))
+
+    def embedded(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Embed token ids [n] on the device -> [n, hidden]."""
+        found = self._embedding[tokens]
         return found if self._scale is None else found * self._scale
 
     @torch.inference_mode()
@@ -322,26 +367,3 @@ class TargetEnds:
         if logits.device.type == "cpu":  # NumPy takes a twelfth of PyTorch's time, or a fortieth
             return tuple(logits.float().numpy().argmax(-1).tolist())
         return tuple(logits.argmax(-1).tolist())
-
-
-def _assert_causal(cache: TreeCache, mask: torch.Tensor, parents: Sequence[int] | None) -> None:
-    """Recompute each row's allowed entries from its chain of parents, and compare.
-
-    Must be called between ``begin`` and ``finish`` of a pass.
-    """
-    before = cache.length
-    nodes = before - cache.committed
-    chain: dict[int, set[int]] = {
-        i: set(torch.nonzero(cache.tree_mask[i]).flatten().tolist()) for i in range(nodes)
-    }
-    for row in range(len(mask)):
-        if parents is None:
-            allowed = set(range(before + row + 1))
-        else:
-            above = chain[parents[row]] if parents[row] != NO_PARENT else set()
-            chain[nodes + row] = above | {nodes + row}
-            committed = set(range(cache.committed))
-            allowed = committed | {cache.committed + i for i in chain[nodes + row]}
-        attended = set(torch.nonzero(mask[row]).flatten().tolist())
-        if attended != allowed:
-            raise AssertionError(f"row {row} attends to {attended}, allowed are {allowed}")

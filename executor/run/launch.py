@@ -11,6 +11,7 @@ from treepipe.core.errors import UserError
 from treepipe.core.verification import RULES
 from treepipe.executor.models.checkpoint import Checkpoint, check_same_vocabulary
 from treepipe.executor.models.computing import fault_of
+from treepipe.executor.models.families import FAMILIES
 from treepipe.executor.models.offsets import check_offsets
 from treepipe.executor.models.prompts import load_texts, tokenize
 from treepipe.executor.models.source_settings import SourceSettings
@@ -79,6 +80,7 @@ def prepare(scenario: Scenario) -> Launch:
     deployment = resolve(scenario, placement)
     _check_computing(deployment)
     own = (*target.warnings, *type_warnings, *_thread_warnings(deployment))
+    own += tuple(_graph_warnings(deployment, target, sources))
     deployment = deployment.warned(*own)
     if deployment.wiring.central_transfers and scenario.emulate is not True:
         deployment = _without_scheduler(scenario, deployment)
@@ -152,6 +154,22 @@ def _thread_warnings(deployment: Deployment) -> Iterator[str]:
             f"the workers compute with {threads} threads in all on this machine's {cores} cores; "
             f"threads of a worker that wait for each other make passes many times as long"
         )
+
+
+def _graph_warnings(
+    deployment: Deployment, target: Checkpoint, sources: Sequence[SourceSettings]
+) -> Iterator[str]:
+    """Yield why roles whose devices have ``graphs`` compute eagerly."""
+    drafts = [each.model if each.whole else None for each in sources]
+    stages = [(each, target.directory) for held in deployment.roles.pipelines for each in held]
+    for placed, model in [*zip(deployment.roles.drafts, drafts, strict=True), *stages]:
+        if placed.compute.graphs and model is not None:
+            family = FAMILIES[Checkpoint.open(model).architecture]
+            why = family.uncaptured(placed.compute.device)
+            if placed.layers and deployment.service.cancels:
+                why = "schedule.cancels ends a pass behind any layer"
+            if why is not None:
+                yield f"graphs of the device of {placed.name}: its passes are eager, since {why}"
 
 
 def _without_scheduler(scenario: Scenario, deployment: Deployment) -> Deployment:

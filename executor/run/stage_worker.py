@@ -39,7 +39,8 @@ class StageWorker:
         dtype, device = DTYPES[compute.dtype], compute.device
         self._transfer, capacity = DeviceTransfer(compute), settings.capacity
         layers, captured = settings.placed.layers, self._deployment.roles.captured
-        self._model = StageModel(checkpoint, layers, capacity, dtype, device, captured)
+        graphs = compute.graphs and not self._deployment.service.cancels
+        self._model = StageModel(checkpoint, layers, capacity, dtype, device, captured, graphs)
         self._width, self._captured = checkpoint.hidden_size, captured
         self._embeds = settings.number == 1 and self._deployment.roles.ends == "pipeline"
         verifies = self._deployment.roles.verifies(settings.pipeline, settings.number)
@@ -224,7 +225,8 @@ class StageWorker:
                     states = self._ends.embed(segment.tokens)
                 else:
                     left = hidden if rows is None else hidden[list(rows)]
-                    states = self._transfer.to_device(left)
+                    whole = self._model.static is not None and not self._captured
+                    states = left if whole else self._transfer.to_device(left)
                 parents = None if segment.committed else segment.parents
                 own = states[:, -self._width :]
                 parts.append(Part(segment.session, own, segment.positions, parents))

@@ -20,6 +20,7 @@ from torch import nn
 from treepipe.core.messages import Message
 from treepipe.core.requests import numbered
 from treepipe.executor.models.packed import pack, warm_up
+from treepipe.executor.models.static_pass import capture
 from treepipe.executor.run.activity import ActivityLog
 from treepipe.executor.wire.clock import DeviceClock, now_ms
 from treepipe.executor.wire.dialled import DialledLine
@@ -144,10 +145,16 @@ class Station:
         self.spans.append(Span(device, "transfer", envelope.sent_ms, due, number, rows))
 
     def warm_up(self) -> None:
-        """Make the kernels of passes of all sizes that a schedule sends, which emulation hides."""
-        service = self.settings.deployment.service
+        """Make the kernels and graphs of passes of all sizes that a schedule sends, which emulation
+        hides."""
+        deployment, pipeline = self.settings.deployment, self.settings.pipeline
         if not self.settings.emulate:
-            warm_up(min(MOST_WARM, service.bounds.segment_tokens * service.pass_requests))
+            service, pipelines = deployment.service, range(len(deployment.roles.pipelines))
+            rows = min(MOST_WARM, service.bounds.segment_tokens * service.pass_requests)
+            warm_up(rows)
+            if self.settings.placed.compute.kind == "cuda":  # a CPU has nothing to capture
+                served = pipelines if pipeline is None else (pipeline,)
+                capture(sum(map(deployment.most_open, served)), rows)
 
     # --- work ------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from treepipe.core.errors import UserError
 from treepipe.core.failover import FaultKind
 from treepipe.executor.hosts.fork_server import end_with_fork_server
 from treepipe.executor.models.computing import fault_of, peak_memory, use
+from treepipe.executor.models.static_pass import graphs_bytes
 from treepipe.executor.run.lines import END_S, FAILED
 from treepipe.executor.run.pulse import Pulse
 from treepipe.executor.run.station import Station
@@ -152,7 +153,10 @@ def _obey(station: Station, worker: Any, order: object) -> None:
             turns = worker.take_turns() if station.settings.kind == "draft" else []
             say(records.Notes(station.take_spans(), turns, station.take_dropped()))
         case records.Ask("Holdings"):
-            peak_bytes = peak_memory(station.settings.placed.compute.device)
+            device = station.settings.placed.compute.device
+            peak_bytes = peak_memory(device)
+            if device != "cpu":  # torch counts what graphs hold as reserved only
+                peak_bytes += graphs_bytes()
             say(records.Holdings(peak_bytes, worker.open_sessions))
         case records.Fail(kind, for_ms):
             _fail(station, kind, for_ms)

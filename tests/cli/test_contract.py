@@ -27,7 +27,7 @@ FIXED = {
     "calibrate": "--device --model --set --out",
     "calibrate run": "SCENARIO.toml --out",
     "calibrate links": "SCENARIO.toml --peer --key --out",
-    "calibrate acceptance": "--draft --head --set --seed --out",
+    "calibrate acceptance": "--draft --head --set --out",
     "study": f"NAME {SHOWN} --list --full --out",
     "plan": f"CLUSTER.toml {SHOWN} {CHANGED} --out --plot --report --question --sensitivity "
     "--break-even",

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from tests.worlds.any_section import sections
+from tests.worlds.causal import CausalStage
 from tests.worlds.examples import THOROUGH, examples
 from tests.worlds.tiny_models import greedy, save_block_head, save_head
 from treepipe.core.messages import Beat, Message, Segment
@@ -75,14 +76,16 @@ def expected(directory: Path, prompt: tuple[int, ...]) -> list[int]:
 class ModelPipeline(TimelessPipeline):
     """A pipeline with real layers in its stages."""
 
-    def __init__(self, target: Path, cuts: list[int], batch: int, prompts: Place) -> None:
-        """Args: ``cuts``: layers of each stage."""
+    def __init__(
+        self, target: Path, cuts: list[int], batch: int, prompts: Place, graphs: bool
+    ) -> None:
+        """Args: ``cuts``: layers of each stage; ``graphs``: passes run in buckets."""
         super().__init__(len(cuts), batch=batch, prompts=prompts)
         checkpoint, first = Checkpoint.open(target), 0
         self.models = []
         for count in cuts:
-            self.models.append(StageModel(checkpoint, range(first, first + count), CAPACITY))
-            self.models[-1].check_causality = True
+            layers = range(first, first + count)
+            self.models.append(CausalStage(checkpoint, layers, CAPACITY, graphs=graphs))
             first += count
         self._ends = TargetEnds(checkpoint)
         self.features: dict[tuple[int, int], torch.Tensor] = {}
@@ -134,8 +137,9 @@ class ModelWorld(TimelessWorld):
         cuts: list[int],
         choose: Choose,
         sharing: Sharing,
+        graphs: bool,
     ) -> None:
-        self._pipeline = ModelPipeline(target, cuts, sharing.batch, sharing.prompts)
+        self._pipeline = ModelPipeline(target, cuts, sharing.batch, sharing.prompts, graphs)
         super().__init__([len(cuts)], _nothing, _nothing, choose, sharing)
         self._source = source
         self._observe = getattr(source, "observe", lambda session, features: None)
@@ -187,6 +191,7 @@ class Drawn:
     Attributes:
         crowded: all requests share room for the longest, in pages.
         least: a draft proposes only what it finds at least so probable.
+        graphs: stages' passes run in buckets.
     """
 
     section: dict[str, Any]
@@ -196,6 +201,7 @@ class Drawn:
     prompts: Place
     crowded: bool
     least: float
+    graphs: bool
     random: Any
     seed: int
 
@@ -209,6 +215,7 @@ drawn = st.builds(
     prompts=st.sampled_from(["first", "last"]),
     crowded=st.booleans(),
     least=st.sampled_from([0.0, 0.1, 0.4]),
+    graphs=st.booleans(),
     random=st.randoms(use_true_random=False),
     seed=st.integers(0, 2**32),
 )
@@ -295,7 +302,7 @@ def decode(
         block=levels,
         round_ms=lambda rows: 1.0 + rows,
     )
-    world = ModelWorld(target, source, cuts, any_order(case.seed), sharing)
+    world = ModelWorld(target, source, cuts, any_order(case.seed), sharing, case.graphs)
     world.new_schedule = lambda session: factory(session, stages)
     for session, prompt in enumerate(prompts, start=1):
         world.open(session, factory(session, stages), Started(tuple(prompt), WANTED))

@@ -93,9 +93,10 @@ def by_the_formulas(
     return ends.project(norm(block[1:], weights["norm.weight"])).log_softmax(-1)
 
 
+@pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 def test_every_answer_is_the_published_computation_s(
-    target: Checkpoint, tmp_path: Path, causal: bool
+    target: Checkpoint, tmp_path: Path, causal: bool, graphs: bool
 ) -> None:
     """Along a text that grows by catch-up and by accepted nodes, in two sessions of one batch; a
     node has its level's distribution whatever its path, and below the block there is nothing."""
@@ -103,7 +104,7 @@ def test_every_answer_is_the_published_computation_s(
     ends, head = TargetEnds(target), load_block_head(folder, target)
     weights = read_tensors(shards_of(folder))
     config = {**json.loads((folder / "config.json").read_text()), "mask": 5, "is_causal": causal}
-    draft = BlockDraft(head, ends, 64)
+    draft = BlockDraft(head, ends, 64, graphs)
     states = torch.randn((2, len(TEXT), 64), generator=torch.Generator().manual_seed(3))
 
     def expected(session: int, read: int) -> torch.Tensor:

@@ -49,14 +49,14 @@ def prompts(tmp_path: Path) -> Path:
 @pytest.mark.processes
 def test_the_reference_pair_is_recorded_and_simulates(terminal: Terminal, prompts: Path) -> None:
     out = terminal.folder / "pair.toml"
-    arguments = ("--prompts", prompts, "--new-tokens", 10, "--task", "code", "--quiet")
+    arguments = ("--prompts", prompts, "--set", "new_tokens=10", "--set", "task=code", "--quiet")
     terminal.succeeds("calibrate", "acceptance", *arguments, "--out", out)
     kind, warnings = check_file(out)
     assert (kind, warnings) == ("acceptance", [])
     profile, _ = find_acceptance(str(out), "test")
     assert (profile.target, profile.draft, profile.task) == ("reference", "reference", "code")
     assert profile.pool == "pair.json"
-    pair = open_pair(AcceptanceRequest(prompts=str(prompts), new_tokens=10))
+    pair = open_pair(AcceptanceRequest(prompts=str(prompts), settings=["new_tokens=10"]))
     recorded = record_acceptance(pair.settings, pair.texts)
     for ours, theirs in zip(
         PoolFile.load(out.with_suffix(".json")).prompts, recorded.prompts, strict=True
@@ -72,7 +72,7 @@ def test_the_reference_pair_is_recorded_and_simulates(terminal: Terminal, prompt
 
 @pytest.mark.processes
 def test_a_head_is_recorded_with_its_guesses(terminal: Terminal, prompts: Path) -> None:
-    arguments = ("--head", "reference", "--prompts", prompts, "--new-tokens", 6, "--quiet")
+    arguments = ("--head", "reference", "--prompts", prompts, "--set", "new_tokens=6", "--quiet")
     terminal.succeeds("calibrate", "acceptance", *arguments, "--out", "head.toml")
     assert all(each.guessed for each in PoolFile.load(Path("head.json")).prompts)
 
@@ -87,7 +87,7 @@ def test_an_interruption_keeps_the_prompts_that_are_done(tmp_path: Path, prompts
         if done == 2:
             signal.raise_signal(signal.SIGINT)
 
-    asked = AcceptanceRequest(prompts=str(prompts), new_tokens=6, task="code", out=out)
+    asked = AcceptanceRequest(prompts=str(prompts), settings=["new_tokens=6", "task=code"], out=out)
     with pytest.raises(KeyboardInterrupt):
         calibrate_acceptance(asked, say)
     profile, _ = find_acceptance(str(out), "test")

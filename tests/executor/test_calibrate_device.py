@@ -12,7 +12,7 @@ import torch
 
 from tests.worlds.command_line import SCENARIO, Terminal, call
 from treepipe.core.verification import RULES
-from treepipe.executor.measure.calibrate import calibrate_device
+from treepipe.executor.measure.calibrate import calibrate_device, half_of
 from treepipe.executor.measure.requests import DeviceRequest
 from treepipe.executor.measure.work import RandomCheckpoint
 from treepipe.executor.models.checkpoint import Checkpoint
@@ -75,6 +75,28 @@ def test_profile_holds_every_table(measured_file: Path) -> None:
     assert f"torch {torch.__version__.split('+')[0]}" in profile.origin.versions
     assert "4 layers of target with its weights" in profile.origin.note
     assert (profile.power is None) == ("power was not measured" in profile.origin.note)
+
+
+def test_passes_in_buckets_are_measured_and_eager_ones_told_beside_them(
+    terminal: Terminal, pair: tuple[Path, Path]
+) -> None:
+    command = ("calibrate", "--model", pair[0], "--draft", pair[1], "--out", "device.toml")
+    terminal.succeeds(*command, "--eager", *FEW, "--set", "graphs=auto")
+    profile = _loaded(terminal.folder / "device.toml")
+    assert profile.graphs == "auto", "as workers of this device will compute"
+    assert "passes in buckets, " in profile.origin.note
+    assert re.search(r"eagerly the block's rows take: 1 after 0 [\d.]+ ms", profile.origin.note)
+    assert "1 after 16" in profile.origin.note
+
+
+@pytest.mark.parametrize("named", [{}, {"dtype": "bfloat16"}, {"torch_dtype": "float32"}])
+def test_a_gpu_computes_in_the_models_own_type_of_16_bits(
+    tmp_path: Path, named: dict[str, str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(named))
+    expected = "bfloat16" if "dtype" in named else "float16"
+    assert half_of(str(tmp_path)) == half_of(str(tmp_path / "config.json")) == expected
+    assert half_of("llama-3.1-8b") == "float16"
 
 
 def test_a_scenario_of_the_measured_device_simulates(

@@ -14,14 +14,17 @@ from tests.worlds.tiny_models import greedy, parameter_bytes
 from treepipe.core.messages import NO_PARENT, Flight, Segment
 from treepipe.core.protocol import DraftPass
 from treepipe.executor.measure.acceptance import WholeModel
+from treepipe.executor.models import computing
 from treepipe.executor.models.checkpoint import Checkpoint
 from treepipe.executor.models.computing import DTYPES, DeviceTransfer, fault_of, gpu_fault, use
 from treepipe.executor.models.source_settings import SourceSettings
 from treepipe.executor.models.sources import open_source
+from treepipe.executor.run.launch import prepare
 from treepipe.executor.wire.envelope import Gate
 from treepipe.executor.wire.mailbox import Inbox, Outbox
 from treepipe.executor.wire.transport import ZeroMQ
 from treepipe.scenario.deployment import COMPUTED, ONE_CORE, Compute, Computed
+from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import SamplingSection, SourceSection
 from treepipe.testing.random_model import save_random_checkpoint
 
@@ -125,6 +128,32 @@ def test_a_transfer_carries_rows_of_any_number(kind: Any, dtype: Computed) -> No
         assert there.device.type == kind
         assert torch.equal(transfer.to_host(2 * there), 2 * states)
         transfer.wait()
+
+
+def test_states_are_copied_once_where_processor_and_gpu_share_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No pinned buffer (which would fail here, where there is no GPU)."""
+    monkeypatch.setattr(computing, "shares_memory", lambda index: index == 0)
+    transfer = DeviceTransfer(Compute("cuda"))
+    transfer._device = "cpu"
+    states = torch.randn(3, 4)
+    assert torch.equal(transfer.to_host(transfer.to_device(states)), states)
+    assert not transfer._buffer.numel()
+
+
+def test_a_role_that_cannot_replay_graphs_says_so(tmp_path: Path) -> None:
+    """As stages whose passes a word may end; whose drafts have graphs all the same."""
+    keys = ["drafts.0.device.graphs='auto'", "pipelines.0.stages.0.device.graphs='auto'"]
+    path = run_with(tmp_path, "reference", "reference")
+    for schedule, told in (("flowspec", 0), ("flowspec_free", 1)):
+        cancels = ["schedule.cancels=true"] * told
+        scenario = Scenario.load(path, [f"schedule.name='{schedule}'", *cancels, *keys])
+        launch = prepare(scenario)
+        assert all(role.placed.compute.graphs for role in launch.roles)
+        found = [each for each in launch.deployment.warnings if each.startswith("graphs of")]
+        assert len(found) == told * len(launch.deployment.roles.pipelines[0])
+        assert all("schedule.cancels ends a pass behind any layer" in each for each in found)
 
 
 def test_what_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

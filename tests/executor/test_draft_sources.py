@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ from treepipe.executor.models.eagle_head import load_head
 from treepipe.executor.models.packed import LEAST_BYTES, PackedLinear, can_pack
 from treepipe.executor.models.stage_model import TargetEnds
 from treepipe.executor.run.controller import Controller
+from treepipe.executor.wire.role import RoleSettings
+from treepipe.scenario.deployment import ONE_CORE
 from treepipe.testing.random_model import VOCABULARY, save_random_checkpoint
 
 TEXT = (3, 9, 27, 20, 60, 58, 52, 34)
@@ -133,10 +136,11 @@ def test_sessions_of_a_batch_are_answered_as_by_dense_computation(
 ) -> None:
     """They differ in what they have read, in rows, in levels, and in which passes they run. (A
     random head amplifies rounding from level to level, hence the precision.)"""
-    draft: EagleDraft | LanguageModelDraft = LanguageModelDraft(target, 64)
+    graphs = data.draw(st.booleans())
+    draft: EagleDraft | LanguageModelDraft = LanguageModelDraft(target, 64, graphs=graphs)
     whole = WholeModel(target, 64)
     if kind == "eagle":
-        draft = EagleDraft(head, target, 64, torch.float64)
+        draft = EagleDraft(head, target, 64, torch.float64, graphs=graphs)
     sessions = range(1, data.draw(st.integers(2, 4)) + 1)
     readers = {session: Reader(session, holds=kind == "model") for session in sessions}
     for session in sessions:
@@ -169,20 +173,29 @@ def test_sessions_of_a_batch_are_answered_as_by_dense_computation(
 # --- in runs -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize(
     ("kind", "name"),
     [("ngram", "flowspec"), ("hybrid", "specpipe"), ("eagle", "specpipe_db")],
 )
 def test_text_is_greedy_whatever_drafts(
-    target: Checkpoint, head: Path, kind: str, name: str
+    target: Checkpoint, head: Path, kind: str, name: str, graphs: bool
 ) -> None:
     deployment = small_deployment(name, clients=3, captured=(NORMED,) * (kind == "eagle"))
     model = head if kind == "eagle" else target.directory
-    LocalRun(drafting_roles(target, model, deployment, kind)).assert_greedy(target.directory)
+    roles = drafting_roles(target, model, deployment, kind)
+    LocalRun(computing(roles, graphs)).assert_greedy(target.directory)
 
 
+def computing(roles: list[RoleSettings], graphs: bool) -> list[RoleSettings]:
+    """The roles with passes in buckets, or with exact ones."""
+    compute = replace(ONE_CORE, graphs=graphs)
+    return [replace(each, placed=replace(each.placed, compute=compute)) for each in roles]
+
+
+@pytest.mark.parametrize("graphs", [False, True])
 def test_text_is_greedy_with_a_block_draft_that_reads_two_layers(
-    target: Checkpoint, tmp_path: Path
+    target: Checkpoint, tmp_path: Path, graphs: bool
 ) -> None:
     """Their states travel along the pipeline, which has the ends."""
     folder = save_block_head(tmp_path, target, layers=(1, target.layers - 1))

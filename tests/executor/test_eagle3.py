@@ -34,6 +34,7 @@ from treepipe.executor.models.offsets import (
     refuse,
     text_of,
 )
+from treepipe.executor.models.static_pass import capture
 from treepipe.profiles.library import REFERENCE
 from treepipe.scenario.deployment import Deployment
 
@@ -41,9 +42,10 @@ TEXT = (3, 9, 27, 20, 60, 58)
 DRAFTING = sorted(name for name, each in systems().items() if each.drafts)
 
 
+@pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_every_dialect_equals_the_published_formulas(
-    target: Checkpoint, tmp_path: Path, dialect: str
+    target: Checkpoint, tmp_path: Path, dialect: str, graphs: bool
 ) -> None:
     """After a catch-up, two levels of a tree; then more text, of which some states are new."""
     folder = save_eagle3(tmp_path / "head", target, dialect)
@@ -51,7 +53,8 @@ def test_every_dialect_equals_the_published_formulas(
     embedding = target.tensors("model.embed_tokens.")["weight"]
     formulas = Formulas(weights, dialect, embedding)
     states = torch.randn((len(TEXT), 3 * target.hidden_size))
-    draft = Eagle3Draft(folder, target, 64)
+    draft = Eagle3Draft(folder, target, 64, graphs=graphs)
+    capture(1, 4)
     draft.open(1)
     draft.observe(1, states[:3])
     rows = [draft.log_probs(1, DraftPass(1, TEXT[:4], (), (), True, 4))]

@@ -9,14 +9,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.worlds.causal import assert_causal
 from tests.worlds.examples import examples
 from tests.worlds.tiny_models import parameter_bytes
 from treepipe.core.messages import NO_PARENT
 from treepipe.executor.measure.acceptance import WholeModel
 from treepipe.executor.models.cache import TreeCache
 from treepipe.executor.models.checkpoint import Checkpoint
-from treepipe.executor.models.families import fixed_rotary
-from treepipe.executor.models.stage_model import Part, Rotations, StageModel
+from treepipe.executor.models.families import Rotations, fixed_rotary
+from treepipe.executor.models.stage_model import Part, StageModel
 from treepipe.testing.random_model import save_random_checkpoint
 
 torch.set_num_threads(1)
@@ -30,9 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def whole(folder: Path) -> WholeModel:
     directory = save_random_checkpoint(folder / "whole", layers=2, seed=1)
-    model = WholeModel(Checkpoint.open(directory), 96)
-    model.stage.check_causality = True
-    return model
+    return WholeModel(Checkpoint.open(directory), 96)
 
 
 @examples(60)
@@ -67,17 +66,11 @@ def test_causality_check_notices_a_wrong_mask(whole: WholeModel) -> None:
     whole.read([1, 2], [0, 1], None)
     whole.read([3, 4], [2, 2], [NO_PARENT, NO_PARENT])
     cache = whole.stage.cache(0)
-    begin = cache.begin
-
-    def broken(rows: int, parents: list[int]) -> torch.Tensor:
-        mask = begin(rows, parents)
-        assert mask is not None
-        mask[0, 2] = ~mask[0, 2]  # the parent's sibling becomes visible
-        return mask
-
-    cache.begin = broken  # type: ignore[method-assign, assignment]
+    mask = cache.begin(1, [1])
+    assert_causal(cache, mask, [1])
+    mask[0, 2] = ~mask[0, 2]  # the parent's sibling becomes visible
     with pytest.raises(AssertionError, match="attends to"):
-        whole.read([5], [3], [1])
+        assert_causal(cache, mask, [1])
 
 
 def test_a_pass_that_stops_behind_a_layer_leaves_nothing_behind_its_prune(folder: Path) -> None:

@@ -13,13 +13,26 @@ import treepipe.testing
 from tests.worlds.examples import share_of
 from treepipe.core.errors import UserError
 from treepipe.core.messages import NO_PARENT
-from treepipe.testing.adapters import MaskedModel, adapted
+from treepipe.testing.adapters import ADAPTERS, MaskedModel, Stages, adapted
 from treepipe.testing.checking import run_trial
 from treepipe.testing.random_model import CONFIGS, save_random_checkpoint
-from treepipe.testing.tree_executor import TREE_TRIALS, Logits
+from treepipe.testing.tree_executor import TREE_TRIALS, Logits, TreeExecutor
 
 ENGINES = [("transformers", "llama"), *(("ours", family) for family in CONFIGS)]
-engine = functools.cache(adapted)
+ENGINES += [("in buckets", family) for family in CONFIGS]
+
+
+class InBuckets(Stages):
+    """Passes in buckets of rows and context, as graphs are captured of."""
+
+    graphs = True
+
+
+@functools.cache
+def engine(name: str, architecture: str) -> TreeExecutor:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(ADAPTERS, "in buckets", InBuckets)
+        return adapted(name, architecture)
 
 
 @pytest.mark.parametrize("trial", TREE_TRIALS)

@@ -125,6 +125,8 @@ def test_a_simulation_says_that_processors_are_a_runs() -> None:
     assert not [w for w in predict(scenario({}))[0].warnings if "threads" in w]
     with pytest.raises(UserError, match="key index = 1 is for kind = 'cuda', not 'cpu'"):
         scenario({}, **{"drafts.0.device.index": 1})
+    assert deployed({}, **{"drafts.0.device.graphs": "auto"}).roles.drafts[0].compute.graphs
+    assert not deployed({}).roles.drafts[0].compute.graphs
 
 
 def test_a_look_up_has_neither_weight_nor_type() -> None:

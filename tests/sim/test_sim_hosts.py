@@ -296,7 +296,6 @@ ON_ONE_HOST = "pipelines.0.stages.0.host=box"
     [
         ((HEAVY,), 2 * 1500, 3000),  # four stages of two layers, each on a machine of its own
         ((HEAVY, ON_ONE_HOST), 8 * 1500, 3000),
-        ((HEAVY, ON_ONE_HOST, "faults.read_mib_s=500"), 8 * 1500, 500),
         ((), 0, 3000),
     ],
 )
@@ -312,9 +311,7 @@ def test_a_restart_that_nobody_measured_reads_the_weights_of_the_fullest_host(
 @pytest.mark.parametrize(
     ("settings", "read_mib_s"),
     [
-        (("faults.read_mib_s=500",), 500),
         (("pipelines.0.stages.0.device.read_mib_s=400",), 2 * 400),  # two stages at once
-        (("pipelines.0.stages.0.device.read_mib_s=400", "faults.read_mib_s=500"), 500),
         ((), 3000),
     ],
 )

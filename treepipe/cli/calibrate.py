@@ -10,14 +10,16 @@ from typing import Any
 import typer
 
 from treepipe.cli.options import Quiet, command
-from treepipe.core.errors import UserError
+from treepipe.core.errors import RunError, UserError
 from treepipe.executor.measure.requests import (
     AcceptanceRequest,
     DeviceRequest,
     LinksRequest,
     RunRequest,
+    SelfTestRequest,
 )
 from treepipe.extras import need_executor
+from treepipe.files.outputs import check_outputs
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -79,6 +81,25 @@ def run(request: RunRequest, verbosity: Verbosity) -> None:
     from treepipe.executor.measure.run import calibrate_run
 
     _measure(calibrate_run, request, verbosity)
+
+
+@app.command()
+@command(SelfTestRequest)
+def selftest(request: SelfTestRequest) -> None:
+    """Try a device (3 minutes): right states and texts, graphs, costs, predicted runs."""
+    need_executor("treepipe calibrate")
+    from treepipe.results.result import write_json
+    from treepipe.results.show import ProgressBars, console, print_sheet
+    from treepipe.validation.selftest import selftest, sheets
+
+    check_outputs({"--out": request.out}, keep=("--out",))
+    with ProgressBars(quiet=False) as say:
+        content = selftest(request.device, say)
+    write_json(content, str(request.out), "--out")
+    for sheet in sheets(content):
+        print_sheet(console(), sheet)
+    if content["failed"]:
+        raise RunError("; ".join(content["failed"]))
 
 
 def _show(files: list[Path]) -> None:

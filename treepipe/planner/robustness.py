@@ -121,7 +121,7 @@ def _cases(plan: Scenario, result: SearchResult) -> Iterator[Case]:
     for role in roles:
         table = multiplied(plan.scale, {f"roles.{role}": SLOWER})
         yield f"a device {SLOWER:g} times as slow", role, plan.with_(scale=table)
-    read = {"timeout_ms", "restart_ms", "read_mib_s"}
+    read = {"timeout_ms", "restart_ms"}
     faults = result.cluster.faults.model_dump(include=read, exclude_unset=True)
     at_ms = _halfway_ms(plan, result)
     for role in roles:

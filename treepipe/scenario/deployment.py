@@ -50,12 +50,14 @@ class Compute:
         kind, index: the processor; a CPU has no index.
         threads: number of CPU threads.
         dtype: type of weights, states, keys and values.
+        graphs: passes run in buckets, on a GPU as captured graphs.
     """
 
     kind: Literal["cpu", "cuda"] = "cpu"
     index: int = 0
     threads: int = 1
     dtype: Computed = FULL
+    graphs: bool = False
 
     @property
     def device(self) -> str:

@@ -20,7 +20,7 @@ DEFAULT_TIMEOUT_MS = 2000.0
 """Longest silence of a worker in a run before it counts as lost."""
 START_MS = 230.0
 """Time to start five workers of small models on two cores (``docs/faults.md``)."""
-DEFAULT_READ_MIB_S = 3000.0
+ASSUMED_READ_MIB_S = 3000.0
 """Read rate of a drive on four lanes of PCI Express 3.0, which carry 3,756 MiB/s (8 GT/s,
 128b/130b); an assumption."""
 Moment = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -73,14 +73,7 @@ class FaultsSection(Section):
     restart_ms: Annotated[Moment | None, ReadIf("simulation")] = Field(
         None,
         description="time to start all workers and read their models again; default: the slowest "
-        "host profile's, by the weights that it reads, else derived from read_mib_s",
-    )
-    read_mib_s: Annotated[
-        float, Field(gt=0, allow_inf_nan=False), ReadIf("simulation"), ReadIf("restart unknown")
-    ] = Field(
-        DEFAULT_READ_MIB_S,
-        description="rate at which a host reads weights; default: its devices' own, else that of "
-        "an NVMe drive on four lanes of PCI Express 3.0, an assumption",
+        "host profile's, by the weights that it reads, else derived from its devices' read_mib_s",
     )
     inject: tuple[InjectedFault, ...] = Field((), description="the workers that fail")
 

@@ -570,4 +570,5 @@ def _deal_layers(given: list[int | None], total: int | None, pipeline: str) -> l
 
 def _compute(device: Device | Hardware, model: Model) -> Compute:
     """Return the processor and types that a role on a device computes a model with."""
-    return Compute(device.kind, device.index, device.threads, computed_in(model.dtype))
+    dtype, graphs = computed_in(model.dtype), device.graphs == "auto"
+    return Compute(device.kind, device.index, device.threads, dtype, graphs)

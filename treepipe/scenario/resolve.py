@@ -20,7 +20,7 @@ from treepipe.physics.timing import LinkTimes
 from treepipe.profiles.library import find_link, profile_name, resolve_link
 from treepipe.profiles.schema import AnyLink, HostProfile
 from treepipe.scenario.deployment import Deployment, Machine, Service, Wiring
-from treepipe.scenario.faults import START_MS, Faults, FaultsSection
+from treepipe.scenario.faults import ASSUMED_READ_MIB_S, START_MS, Faults
 from treepipe.scenario.memory import fitted, weights_mib
 from treepipe.scenario.placement import Placement, place
 from treepipe.scenario.scale import Estimated, check_scale, named_links, scaled_link
@@ -224,19 +224,19 @@ def _with_restart(
             more_mib = 0.0
             if host.restart_mib is not None and machine is not None:
                 more_mib = weights[machine] - host.restart_mib
-            more_ms = 1e3 * more_mib / _read_mib_s(section, machine)
+            more_ms = 1e3 * more_mib / _read_mib_s(machine)
             measured_ms.append(max(0.0, host.restart_ms + more_ms))
     restart_ms = (
         max(measured_ms, default=None) if section.restart_ms is None else section.restart_ms
     )
     if restart_ms is None:
-        reading_ms = {each: 1e3 * mib / _read_mib_s(section, each) for each, mib in weights.items()}
+        reading_ms = {each: 1e3 * mib / _read_mib_s(each) for each, mib in weights.items()}
         slowest = max(weights, key=reading_ms.__getitem__, default=None)
         restart_ms = START_MS
         of = "no weights, since nothing tells the target's size (target.profile)"
         if slowest is not None:
             restart_ms += reading_ms[slowest]
-            rate = _read_mib_s(section, slowest)
+            rate = _read_mib_s(slowest)
             of = f"{weights[slowest]:,.0f} MiB of weights at read_mib_s = {rate:g}"
         found = [
             f"nobody measured a restart (faults.restart_ms): it is taken for {restart_ms:.0f} "
@@ -246,14 +246,13 @@ def _with_restart(
     return replace(deployment, faults=faults).warned(*found)
 
 
-def _read_mib_s(section: FaultsSection, machine: Machine | None) -> float:
-    """Return the rate at which a host reads weights: given, else measured of each role that can
-    work at once, else assumed."""
-    measured = None if machine is None else machine.read_mib_s
-    if machine is None or measured is None or "read_mib_s" in section.model_fields_set:
-        return section.read_mib_s
+def _read_mib_s(machine: Machine | None) -> float:
+    """Return the rate at which a host reads weights: each device's, for the roles that can work at
+    once, else an assumed one."""
+    if machine is None or machine.read_mib_s is None:
+        return ASSUMED_READ_MIB_S
     processors = machine.capacity if machine.costs is None else machine.costs.processors
-    return measured * min(len(machine.roles), processors)
+    return machine.read_mib_s * min(len(machine.roles), processors)
 
 
 def _faults(scenario: Scenario, names: set[str]) -> Faults:

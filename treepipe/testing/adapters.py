@@ -41,14 +41,16 @@ class Whole:
 class Stages(Whole):
     """The layers of ``treepipe.executor`` in two stages."""
 
-    name = "ours"
+    name, graphs = "ours", False
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         checkpoint = Checkpoint.open(folder)
         self.ends = TargetEnds(checkpoint)
         cuts = range(CUT), range(CUT, LAYERS)
-        self.stages = [StageModel(checkpoint, layers, CAPACITY) for layers in cuts]
+        self.stages = [
+            StageModel(checkpoint, layers, CAPACITY, graphs=self.graphs) for layers in cuts
+        ]
 
     def open(self, session: int) -> None:
         for stage in self.stages:
