@@ -24,8 +24,8 @@ from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Pipeline
 from treepipe.scenario.workload import draw_requests
 
-Written: TypeAlias = tuple[Device | Hardware, int | None]
-"""A stage as in the file: its device, and its layers if given."""
+Written: TypeAlias = tuple[Device | Hardware, int | None, int]
+"""A stage as in the file: its device, its layers if given, and how many devices share them."""
 
 
 def uneven_partitions(
@@ -37,7 +37,7 @@ def uneven_partitions(
     invalid with any partition.
     """
     devices = [_stages(pipeline, scenario.path) for pipeline in scenario.pipelines]
-    by_layer = all(isinstance(device, Hardware) for stages in devices for device, _ in stages)
+    by_layer = all(isinstance(device, Hardware) for stages in devices for device, *_ in stages)
     shared = {draft.host for draft in scenario.drafts} - {None}
     drafting = any(s.host in shared for pipeline in scenario.pipelines for s in pipeline.stages)
     if not (by_layer and any(_matters(stages, drafting=drafting) for stages in devices)):
@@ -53,7 +53,14 @@ def uneven_partitions(
     context = cache_entries(deployment, 0) // 2
     costs = [
         [
-            _cost(*stage, target, tokens, context, rooms.get(place.name))
+            _cost(
+                *stage,
+                target,
+                tokens,
+                context,
+                rooms.get(place.name),
+                deployment.all_reduces_ms(place, tokens),
+            )
             for stage, place in zip(stages, places, strict=True)
         ]
         for stages, places in zip(devices, placed, strict=True)
@@ -106,7 +113,7 @@ def with_layers(stages: Sequence[Mapping[str, Any]], counts: Sequence[int]) -> l
 def _stages(pipeline: Pipeline, path: Path) -> list[Written]:
     asked_by = f"{path}: a stage's device"
     return [
-        (resolve_device(stage.device, asked_by, path.parent), stage.layers)
+        (resolve_device(stage.device, asked_by, path.parent), stage.layers, stage.tensor)
         for stage in pipeline.stages
         for _ in range(stage.count)
     ]
@@ -115,7 +122,7 @@ def _stages(pipeline: Pipeline, path: Path) -> list[Written]:
 def _matters(stages: Sequence[Written], *, drafting: bool) -> bool:
     """Return whether the pipeline's layers are not fixed, and its devices are unequal or also
     ``drafting``."""
-    devices, layers = zip(*stages, strict=True)
+    layers, devices = [each[1] for each in stages], [(each[0], each[2]) for each in stages]
     return None in layers and (drafting or any(device != devices[0] for device in devices))
 
 
@@ -136,12 +143,14 @@ def _draft_servers_ms(scenario: Scenario, deployment: Deployment, stage: str, to
 def _cost(
     device: Device | Hardware,
     layers: int | None,
+    tensor: int,
     target: ServedModel,
     tokens: int,
     context: int,
     most: int | None,
+    reduces_ms: float,
 ) -> StageCost:
     assert isinstance(device, Hardware)
-    service = ServiceTimes("of a stage", device, shape_of, [])
-    one, two = (service.stage(target, count)(tokens, context) for count in (1, 2))
-    return StageCost(2 * one - two, two - one, most, layers)
+    service, part = ServiceTimes("of a stage", device, shape_of, []), target.shared(tensor)
+    one, two = (service.stage(part, count)(tokens, context) for count in (1, 2))
+    return StageCost(2 * one - two, two - one + reduces_ms, most, layers)

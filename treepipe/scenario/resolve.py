@@ -8,7 +8,7 @@ the key.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -19,7 +19,15 @@ from treepipe.core.verification import DRAWN
 from treepipe.physics.timing import LinkTimes
 from treepipe.profiles.library import find_link, profile_name, resolve_link
 from treepipe.profiles.schema import AnyLink, HostProfile
-from treepipe.scenario.deployment import Deployment, Machine, Service, Wiring
+from treepipe.scenario.deployment import (
+    LOGIT_BYTES,
+    Deployment,
+    Machine,
+    Placed,
+    Roles,
+    Service,
+    Wiring,
+)
 from treepipe.scenario.faults import START_MS, Faults, FaultsSection
 from treepipe.scenario.memory import fitted, weights_mib
 from treepipe.scenario.placement import Placement, place
@@ -56,7 +64,7 @@ def resolve(scenario: Scenario, placement: Placement | None = None) -> Deploymen
     deployment = Deployment(
         name=scenario.name,
         roles=roles,
-        wiring=_wiring(scenario, names),
+        wiring=_wiring(scenario, roles),
         service=_service(scenario, [len(each) for each in roles.pipelines], roles.reads_states),
         faults=_faults(scenario, names),
         seed=scenario.seed,
@@ -68,18 +76,18 @@ def resolve(scenario: Scenario, placement: Placement | None = None) -> Deploymen
         estimates=estimates,
         path=scenario.path,
     )
+    deployment = _with_all_reduces(deployment)
     _check_width(deployment)
     if not scenario.faults.inject:
         return deployment
     return _with_restart(deployment, scenario, placement.hosts)
 
 
-def _wiring(scenario: Scenario, names: set[str]) -> Wiring:
-    """Resolve the links. Args: ``names``: names of all roles."""
+def _wiring(scenario: Scenario, roles: Roles) -> Wiring:
     links = scenario.links
     return Wiring(
         default=_named_link(scenario, links.default, "links.default"),
-        pairs=_pair_links(scenario, {*names, *scenario.faults.spare_workers}),
+        pairs=_pair_links(scenario, roles),
         local=_named_link(scenario, links.local, "links.local"),
         central_transfers=scenario.schedule.parameters.central_transfers,
         key=scenario.key_file,
@@ -106,13 +114,11 @@ def _link_estimates(scenario: Scenario) -> dict[Estimated, float]:
     return found
 
 
-def _pair_links(scenario: Scenario, names: Collection[str]) -> dict[tuple[str, str], LinkTimes]:
-    """Resolve the links of the pairs that the scenario lists, by (sender, receiver).
-
-    Args:
-        names: names of all roles, and addresses of the spares.
-    """
+def _pair_links(scenario: Scenario, roles: Roles) -> dict[tuple[str, str], LinkTimes]:
+    """Resolve the links of the pairs that the scenario lists, by (sender, receiver)."""
+    names = {*roles.devices, *scenario.faults.spare_workers}
     links, path = dict[tuple[str, str], LinkTimes](), scenario.path
+    shared = {stage.name for stages in roles.pipelines for stage in stages if stage.tensor > 1}
     for index, pair in enumerate(scenario.links.pairs):
         key = f"links.pairs.{index}"
         for end in pair.ends:
@@ -120,9 +126,39 @@ def _pair_links(scenario: Scenario, names: Collection[str]) -> dict[tuple[str, s
                 raise UserError(
                     f"{path}: key {key}.ends names {end!r}; there are {', '.join(sorted(names))}"
                 )
+        if pair.ends[0] == pair.ends[1] not in shared:
+            raise UserError(
+                f"{path}: key {key}.ends: both are {pair.ends[0]!r}, which has no link to itself: "
+                f"only the devices of a stage with tensor > 1 have"
+            )
         times = _named_link(scenario, pair.link, key)
         links |= dict.fromkeys(pair.directions, times)
     return links
+
+
+def _with_all_reduces(deployment: Deployment) -> Deployment:
+    """Add what devices that share a stage's layers exchange to the times of its passes, and the
+    way of the others' logits to one of them where the stage takes tokens."""
+    roles = deployment.roles
+
+    def whole(stage: Placed, verifies: bool) -> Placed:
+        if stage.tensor == 1:
+            return stage
+        times, footprint = stage.times, roles.shared_footprints[stage.name]
+        others, link = (stage.tensor - 1) * footprint.vocabulary, deployment.inside(stage.name)
+        passes = times.stage.plus(
+            lambda rows: len(stage.layers) * deployment.all_reduces_ms(stage, rows)
+        )
+        evaluate = times.evaluate
+        if verifies:
+            evaluate = evaluate.plus(lambda rows: link.mean_ms(LOGIT_BYTES * rows * others))
+        return replace(stage, times=replace(times, stage=passes, evaluate=evaluate))
+
+    pipelines = tuple(
+        tuple(whole(each, roles.verifies(number, place)) for place, each in enumerate(stages, 1))
+        for number, stages in enumerate(roles.pipelines)
+    )
+    return replace(deployment, roles=replace(roles, pipelines=pipelines))
 
 
 def _check_width(deployment: Deployment) -> None:
