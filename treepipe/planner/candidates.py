@@ -20,6 +20,7 @@ from treepipe.planner.cluster import Cluster
 from treepipe.planner.layouts import Layout, layouts, placements
 from treepipe.planner.limits import LimitError, check_limits, check_price, stated_prices
 from treepipe.planner.partition import uneven_partitions, with_layers
+from treepipe.planner.splits import splits, tries_splits
 from treepipe.scenario.memory import fitted, memory_needs
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario, assign_key
@@ -130,6 +131,9 @@ def count_combinations(cluster: Cluster) -> int:
 def _rows(cluster: Cluster) -> Iterator[tuple[tuple[int, ...], int]]:
     """Yield the stages of each pipeline, and in how many ways devices are chosen for them."""
     devices, stages = cluster.search.devices, [p.length for p in cluster.pipelines]
+    if tries_splits(cluster):
+        yield from (((each.stages,) * each.replicas, 1) for each in splits(cluster))
+        return
     if devices is None:
         yield tuple(stages), 1
         return
@@ -151,7 +155,7 @@ def find_candidates(cluster: Cluster) -> tuple[list[Candidate], list[Refused]]:
     count_combinations(cluster)
     found, refused = list[Candidate](), list[Refused]()
     for layout, name, settings, scenario in _scenarios(cluster, refused):
-        for partition, each in _partitions(cluster, scenario):
+        for partition, each in partitions(cluster, scenario):
             try:
                 each = resolve_admission(each)
                 requests = draw_requests(each, each.seed)
@@ -284,7 +288,8 @@ def _with(cluster: Cluster, changes: Mapping[str, Any]) -> Scenario:
     return Scenario.of(data, cluster.path)
 
 
-def _partitions(cluster: Cluster, scenario: Scenario) -> Iterator[tuple[PartitionRule, Scenario]]:
+def partitions(cluster: Cluster, scenario: Scenario) -> Iterator[tuple[PartitionRule, Scenario]]:
+    """Yield the scenario with the layers that each of the search's rules deals out."""
     rules = cluster.search.partitions
     try:
         uneven = [rule for rule in rules if rule != "even"]
