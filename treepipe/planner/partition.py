@@ -7,12 +7,14 @@ pipelines are only partitioned evenly.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from treepipe.core.errors import UserError
 from treepipe.core.layers import PartitionRule, StageCost, deal
+from treepipe.planner.cluster import Cluster
 from treepipe.profiles.library import resolve_device, shape_of
 from treepipe.profiles.schema import Device, Hardware
 from treepipe.profiles.service import ServedModel, ServiceTimes
@@ -23,6 +25,7 @@ from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Pipeline
 from treepipe.scenario.workload import draw_requests
+from treepipe.sim.theory.closed_form import resolve_admission
 
 Written: TypeAlias = tuple[Device | Hardware, int | None, int]
 """A stage as in the file: its device, its layers if given, and how many devices share them."""
@@ -84,6 +87,25 @@ def uneven_partitions(
         if len(whole) == len(dealt) and whole != even and whole not in found.values():
             found[rule] = whole
     return found
+
+
+def partitions(cluster: Cluster, scenario: Scenario) -> Iterator[tuple[PartitionRule, Scenario]]:
+    """Yield the scenario with the layers that each of the search's rules deals out."""
+    rules = cluster.search.partitions
+    try:
+        uneven = [rule for rule in rules if rule != "even"]
+        dealt = uneven_partitions(
+            resolve_admission(scenario), uneven, cluster.search.limits.memory_share
+        )
+    except UserError:
+        dealt = {}  # invalid; the even partition gives the reason
+    if "even" in rules or not dealt:
+        yield "even", scenario  # with equal devices also the balanced one
+    for rule, counts in dealt.items():
+        content = scenario.content
+        for pipeline, layers in zip(content["pipelines"], counts, strict=True):
+            pipeline["stages"] = with_layers(pipeline["stages"], layers)
+        yield rule, Scenario.of(content, scenario.path)
 
 
 def with_layers(stages: Sequence[Mapping[str, Any]], counts: Sequence[int]) -> list[dict[str, Any]]:

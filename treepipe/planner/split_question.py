@@ -13,10 +13,10 @@ import numpy as np
 
 from treepipe.core.drafter import BlockKeys
 from treepipe.core.errors import UserError
-from treepipe.planner.candidates import partitions
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.depths import cases_of, middle
 from treepipe.planner.layouts import SAID, laid_out
+from treepipe.planner.partition import partitions
 from treepipe.planner.questions import QuestionAnswer, left_out, said_first
 from treepipe.planner.splits import Split, implied_placements, splits
 from treepipe.planner.uncertain import drawn_factors, in_case
@@ -39,6 +39,8 @@ SPLIT = "Layers, tensors or a copy of the model on each box: which split is the 
 DEEPEST = 8
 SEVERAL = 8
 """Users of all boxes together, where the file has one."""
+NEAR = 0.75
+"""Share of the fastest split's speed from which a search tries a split."""
 SURE = 0.95
 """Share of the cases in which a split must be the faster one, or else it is a tie."""
 
@@ -117,7 +119,7 @@ class Splits:
         """Return the options that can be, the fastest first; one user has no use of copies."""
         most = 1 if users == 1 else users
         able = [e for e in self.options if users in e.rates and e.split.replicas <= most]
-        return sorted(able, key=lambda each: -each.rates[users].tokens_s)
+        return sorted(able, key=lambda each: -_speed(each, users))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -129,11 +131,10 @@ class Splits:
         return {"splits": [option.as_dict() for option in self.options]}
 
 
-def find_splits(cluster: Cluster) -> Splits:
+def find_splits(cluster: Cluster, cases: int) -> Splits:
     """Rate all splits; raises ``UserError`` if something that the cluster names is wrong, or none
     of them fits."""
-    stated = min(cluster.workload.concurrency, cluster.workload.requests)
-    users = stated if stated > 1 else SEVERAL
+    users = _stated(cluster) if _stated(cluster) > 1 else SEVERAL
     rated = [_rated(*each, users) for each in _scenarios(cluster)]
     by_partition = groupby(rated, lambda each: (str(each.split), each.draft))
     options = [max(alike, key=_speed) for _, alike in by_partition]
@@ -142,13 +143,33 @@ def find_splits(cluster: Cluster) -> Splits:
     inputs = dict[Estimated, float]()
     for option in options:
         inputs |= {of: max(u, inputs.get(of, 0.0)) for of, u in option.inputs.items()}
-    cases = drawn_factors(inputs, cases_of(cluster), cluster.seed) if inputs else []
-    options = [_in_cases(option, cases) for option in options]
-    return Splits(options[-1].scenario, users, options, inputs, cases)
+    drawn = drawn_factors(inputs, cases, cluster.seed) if inputs and cases else []
+    options = [_in_cases(option, drawn) for option in options]
+    return Splits(options[-1].scenario, users, options, inputs, drawn)
 
 
-def _speed(option: Option) -> float:
-    return option.rates[1].tokens_s if option.rates else 0.0
+def _stated(cluster: Cluster) -> int:
+    return min(cluster.workload.concurrency, cluster.workload.requests)
+
+
+def slow_splits(cluster: Cluster) -> dict[str, str]:
+    """Return the splits that a search leaves out, each with the reason: those that are far behind
+    the best for the file's users, and copies for one user."""
+    answer, users = find_splits(cluster, 0), _stated(cluster)
+    ranked = answer.ranked(users)
+    best = {str(each.split): each for each in reversed(ranked)}
+    slow = {
+        name: f"the closed form has {_speed(each, users) / _speed(ranked[0], users):.0%} of "
+        f"the speed of {ranked[0].split}"
+        for name, each in best.items()
+        if _speed(each, users) < NEAR * _speed(ranked[0], users)
+    }
+    copies = {str(e.split) for e in answer.options if users == 1 < e.split.replicas}
+    return slow | dict.fromkeys(copies, "one user has no use of copies")
+
+
+def _speed(option: Option, users: int = 1) -> float:
+    return option.rates[users].tokens_s if users in option.rates else 0.0
 
 
 def _scenarios(cluster: Cluster) -> Iterator[tuple[Split, str, Scenario]]:
@@ -272,7 +293,7 @@ def _in_cases(option: Option, cases: Sequence[Mapping[Estimated, float]]) -> Opt
 def split_answer(cluster: Cluster) -> QuestionAnswer:
     """Return the table of all splits, the fastest for one user and for several, and what would
     settle a tie."""
-    answer = find_splits(cluster)
+    answer = find_splits(cluster, cases_of(cluster))
     sentences = [
         *said_first(answer),
         *_fastest_words(answer, 1),
