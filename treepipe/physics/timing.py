@@ -524,9 +524,8 @@ class LinkTimes:
         """
         if devices == 1:
             return 0.0
-        steps, others = 2 * (devices - 1), devices - 1
-        at_once = self.mean_ms(others * size_bytes)
-        return min(at_once, steps * self.mean_ms(-(-size_bytes // devices)))
+        around = 2 * (devices - 1) * self.mean_ms(-(-size_bytes // devices))
+        return min(self.mean_ms((devices - 1) * size_bytes), around)
 
 
 def _sent_ms(size_bytes: float, mbit_s: float) -> float:

@@ -18,7 +18,7 @@ from treepipe.planner.cluster import Cluster
 from treepipe.profiles.library import resolve_device, shape_of
 from treepipe.profiles.schema import Device, Hardware
 from treepipe.profiles.service import ServedModel, ServiceTimes
-from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.deployment import Deployment, Placed
 from treepipe.scenario.memory import cache_entries, memory_needs, most_layers
 from treepipe.scenario.placement import place
 from treepipe.scenario.resolve import resolve
@@ -27,8 +27,8 @@ from treepipe.scenario.schema import Pipeline
 from treepipe.scenario.workload import draw_requests
 from treepipe.sim.theory.closed_form import resolve_admission
 
-Written: TypeAlias = tuple[Device | Hardware, int | None, int]
-"""A stage as in the file: its device, its layers if given, and how many devices share them."""
+Written: TypeAlias = tuple[Device | Hardware, int | None]
+"""A stage as in the file: its device, and its layers if given."""
 
 
 def uneven_partitions(
@@ -40,7 +40,7 @@ def uneven_partitions(
     invalid with any partition.
     """
     devices = [_stages(pipeline, scenario.path) for pipeline in scenario.pipelines]
-    by_layer = all(isinstance(device, Hardware) for stages in devices for device, *_ in stages)
+    by_layer = all(isinstance(device, Hardware) for stages in devices for device, _ in stages)
     shared = {draft.host for draft in scenario.drafts} - {None}
     drafting = any(s.host in shared for pipeline in scenario.pipelines for s in pipeline.stages)
     if not (by_layer and any(_matters(stages, drafting=drafting) for stages in devices)):
@@ -56,14 +56,7 @@ def uneven_partitions(
     context = cache_entries(deployment, 0) // 2
     costs = [
         [
-            _cost(
-                *stage,
-                target,
-                tokens,
-                context,
-                rooms.get(place.name),
-                deployment.all_reduces_ms(place, tokens),
-            )
+            _cost(*stage, place, deployment, target, context, rooms.get(place.name))
             for stage, place in zip(stages, places, strict=True)
         ]
         for stages, places in zip(devices, placed, strict=True)
@@ -135,7 +128,7 @@ def with_layers(stages: Sequence[Mapping[str, Any]], counts: Sequence[int]) -> l
 def _stages(pipeline: Pipeline, path: Path) -> list[Written]:
     asked_by = f"{path}: a stage's device"
     return [
-        (resolve_device(stage.device, asked_by, path.parent), stage.layers, stage.tensor)
+        (resolve_device(stage.device, asked_by, path.parent), stage.layers)
         for stage in pipeline.stages
         for _ in range(stage.count)
     ]
@@ -144,7 +137,7 @@ def _stages(pipeline: Pipeline, path: Path) -> list[Written]:
 def _matters(stages: Sequence[Written], *, drafting: bool) -> bool:
     """Return whether the pipeline's layers are not fixed, and its devices are unequal or also
     ``drafting``."""
-    layers, devices = [each[1] for each in stages], [(each[0], each[2]) for each in stages]
+    devices, layers = zip(*stages, strict=True)
     return None in layers and (drafting or any(device != devices[0] for device in devices))
 
 
@@ -165,14 +158,15 @@ def _draft_servers_ms(scenario: Scenario, deployment: Deployment, stage: str, to
 def _cost(
     device: Device | Hardware,
     layers: int | None,
-    tensor: int,
+    place: Placed,
+    deployment: Deployment,
     target: ServedModel,
-    tokens: int,
     context: int,
     most: int | None,
-    reduces_ms: float,
 ) -> StageCost:
     assert isinstance(device, Hardware)
-    service, part = ServiceTimes("of a stage", device, shape_of, []), target.shared(tensor)
+    service, part = ServiceTimes("of a stage", device, shape_of, []), target.shared(place.tensor)
+    tokens = deployment.service.bounds.segment_tokens
     one, two = (service.stage(part, count)(tokens, context) for count in (1, 2))
-    return StageCost(2 * one - two, two - one + reduces_ms, most, layers)
+    layer_ms = two - one + deployment.all_reduces_ms(place, tokens)
+    return StageCost(2 * one - two, layer_ms, most, layers)

@@ -4,8 +4,7 @@ copies of the model, with drafts or without, for one user and for several."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import groupby
+from dataclasses import asdict, dataclass, field, replace
 from math import log
 from typing import Any
 
@@ -21,9 +20,7 @@ from treepipe.planner.questions import QuestionAnswer, left_out, said_first
 from treepipe.planner.splits import Split, implied_placements, splits
 from treepipe.planner.uncertain import drawn_factors, in_case
 from treepipe.profiles.hit_ratio import round_tokens
-from treepipe.profiles.library import link_parts
 from treepipe.results.sheet import Sheet, columns, figures
-from treepipe.results.statistics import Interval
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.memory import fitted
 from treepipe.scenario.passage import Passage
@@ -39,37 +36,31 @@ SPLIT = "Layers, tensors or a copy of the model on each box: which split is the 
 DEEPEST = 8
 SEVERAL = 8
 """Users of all boxes together, where the file has one."""
-NEAR = 0.75
-"""Share of the fastest split's speed from which a search tries a split."""
-SURE = 0.95
-"""Share of the cases in which a split must be the faster one, or else it is a tie."""
+NEAR, SURE = 0.75, 0.95
+"""Share of the fastest split's speed from which a search tries a split; and share of the cases in
+which a split must be the faster one, or else it is a tie."""
+MEASUREMENTS = {
+    "acceptance": "count accepted and drafted tokens of your texts (acceptance.accepted, drafted)",
+    "link": "`treepipe calibrate links`, or of an engine's hop `treepipe profiles import hop "
+    "ONE.json SPLIT.json`, would settle it",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What a split does for all users together, in the way that is the fastest as stated.
-
-    Attributes:
-        depth: drafted tokens of a round.
-        groups: into which a pipeline's users are divided; each is a pass of ``rows``.
-        cases: tokens per second in cases of uncertain inputs.
-    """
+    """What a split does for all users together, in the way that is the fastest as stated: with so
+    many drafted tokens, in so many groups of users per pipeline, of so many rows each."""
 
     tokens_s: float
-    depth: int
+    drafted: int
     groups: int
     rows: int
     cases: Sequence[float] = ()
 
-    @property
-    def interval(self) -> Interval:
-        return middle(self.tokens_s, self.cases)
-
     def __str__(self) -> str:
-        rate = self.interval
-        if rate.low is None or rate.high is None:
-            return f"{rate.mean:.4g}"
-        return f"{rate.mean:.4g} ({rate.low:.3g} to {rate.high:.3g})"
+        low, high = middle(self.tokens_s, self.cases).ends
+        spread = "" if low is None or high is None else f" ({low:.3g} to {high:.3g})"
+        return f"{self.tokens_s:.4g}{spread}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +70,6 @@ class Option:
     Attributes:
         draft: the draft's place; empty: nothing is drafted.
         parts: shares of one user's round by what takes them.
-        inputs: relative uncertainty of each estimated input.
     """
 
     split: Split
@@ -94,20 +84,22 @@ class Option:
     def __str__(self) -> str:
         return f"{self.split}, {f'draft {self.draft}' if self.draft else 'no drafts'}"
 
+    def speed(self, users: int) -> float:
+        return self.rates[users].tokens_s if users in self.rates else 0.0
+
     def as_dict(self) -> dict[str, Any]:
-        sizes = {name: getattr(self.split, name) for name in ("replicas", "stages", "tensor")}
         rates = [
-            {"users": users, "drafted": rate.depth, "groups": rate.groups, "rows": rate.rows}
-            | rate.interval.as_dict()
+            {**asdict(rate), "users": users, **middle(rate.tokens_s, rate.cases).as_dict()}
             for users, rate in self.rates.items()
         ]
+        sizes = {name: getattr(self.split, name) for name in ("replicas", "stages", "tensor")}
         known = {"draft": self.draft or None, "refusal": self.refusal or None}
-        return {**sizes, **known, "tokens_s": rates, "parts": dict(self.parts)}
+        return {**sizes, **known, "rates": rates, "parts": dict(self.parts)}
 
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """All options, and the uncertain inputs."""
+    """All options, and the uncertain inputs in their cases."""
 
     scenario: Scenario
     users: int
@@ -117,9 +109,8 @@ class Splits:
 
     def ranked(self, users: int) -> list[Option]:
         """Return the options that can be, the fastest first; one user has no use of copies."""
-        most = 1 if users == 1 else users
-        able = [e for e in self.options if users in e.rates and e.split.replicas <= most]
-        return sorted(able, key=lambda each: -_speed(each, users))
+        able = [e for e in self.options if users in e.rates and not users == 1 < e.split.replicas]
+        return sorted(able, key=lambda each: -each.speed(users))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -134,42 +125,37 @@ class Splits:
 def find_splits(cluster: Cluster, cases: int) -> Splits:
     """Rate all splits; raises ``UserError`` if something that the cluster names is wrong, or none
     of them fits."""
-    users = _stated(cluster) if _stated(cluster) > 1 else SEVERAL
-    rated = [_rated(*each, users) for each in _scenarios(cluster)]
-    by_partition = groupby(rated, lambda each: (str(each.split), each.draft))
-    options = [max(alike, key=_speed) for _, alike in by_partition]
-    if not any(option.rates for option in options):
-        raise UserError(f"{cluster.path}: {options[0].refusal}")
+    users = _users(cluster) if _users(cluster) > 1 else SEVERAL
+    best = dict[tuple[str, str], Option]()
+    for split, draft, scenario in _scenarios(cluster):
+        option, key = _rated(Option(split, draft, scenario), users), (str(split), draft)
+        best[key] = max(best.get(key, option), option, key=lambda each: each.speed(1))
+    if not any(option.rates for option in best.values()):
+        raise UserError(f"{cluster.path}: {next(iter(best.values())).refusal}")
     inputs = dict[Estimated, float]()
-    for option in options:
+    for option in best.values():
         inputs |= {of: max(u, inputs.get(of, 0.0)) for of, u in option.inputs.items()}
     drawn = drawn_factors(inputs, cases, cluster.seed) if inputs and cases else []
-    options = [_in_cases(option, drawn) for option in options]
+    options = [_in_cases(option, drawn) for option in best.values()]
     return Splits(options[-1].scenario, users, options, inputs, drawn)
 
 
-def _stated(cluster: Cluster) -> int:
+def _users(cluster: Cluster) -> int:
     return min(cluster.workload.concurrency, cluster.workload.requests)
 
 
 def slow_splits(cluster: Cluster) -> dict[str, str]:
-    """Return the splits that a search leaves out, each with the reason: those that are far behind
-    the best for the file's users, and copies for one user."""
-    answer, users = find_splits(cluster, 0), _stated(cluster)
+    """Return the splits that a search leaves out, with the reason: those that are far behind the
+    best one for the file's users, and copies for one user."""
+    answer, users = find_splits(cluster, 0), _users(cluster)
     ranked = answer.ranked(users)
-    best = {str(each.split): each for each in reversed(ranked)}
+    shares = {str(e.split): e.speed(users) / ranked[0].speed(users) for e in reversed(ranked)}
+    of_best = f"of the speed of {ranked[0].split}" if ranked else ""
     slow = {
-        name: f"the closed form has {_speed(each, users) / _speed(ranked[0], users):.0%} of "
-        f"the speed of {ranked[0].split}"
-        for name, each in best.items()
-        if _speed(each, users) < NEAR * _speed(ranked[0], users)
+        name: f"the closed form has {s:.0%} {of_best}" for name, s in shares.items() if s < NEAR
     }
     copies = {str(e.split) for e in answer.options if users == 1 < e.split.replicas}
     return slow | dict.fromkeys(copies, "one user has no use of copies")
-
-
-def _speed(option: Option, users: int = 1) -> float:
-    return option.rates[users].tokens_s if users in option.rates else 0.0
 
 
 def _scenarios(cluster: Cluster) -> Iterator[tuple[Split, str, Scenario]]:
@@ -195,14 +181,13 @@ def _scenarios(cluster: Cluster) -> Iterator[tuple[Split, str, Scenario]]:
             yield from ((split, where, each) for _, each in partitions(cluster, scenario))
 
 
-def _rated(split: Split, draft: str, scenario: Scenario, users: int) -> Option:
+def _rated(option: Option, users: int) -> Option:
     """Return the option with its rates, as far as memory holds so many users."""
-    option, shares = Option(split, draft, scenario), _shares(scenario)
+    split, scenario, shares = option.split, option.scenario, _shares(option.scenario)
     for count in (1, users):
         batch = -(-count // (split.replicas * split.stages))
-        loaded = scenario.with_(
-            **{"workload.concurrency": count, "workload.requests": count, "serving.batch": batch}
-        )
+        clients = {"workload.concurrency": count, "workload.requests": count}
+        loaded = scenario.with_(**clients, **{"serving.batch": batch})
         try:
             deployment = resolve(loaded)
             fitted([deployment.asked(draw_requests(loaded, 0))])
@@ -210,15 +195,13 @@ def _rated(split: Split, draft: str, scenario: Scenario, users: int) -> Option:
             return replace(option, refusal=str(error).removeprefix(f"{scenario.path}: "))
         rate = _fastest(deployment, count, shares, split)
         tables = asked_by_formula(deployment, rate.rows)
-        deployment = with_guessed_rows(
-            deployment, [t for t in tables if draft or t.work != "draft"]
-        )
-        inputs = {of: share for of, share in deployment.estimates.items() if of.kind != "model"}
+        used = [table for table in tables if option.draft or table.work != "draft"]
+        deployment = with_guessed_rows(deployment, used)
         option = replace(
             option,
             rates={**option.rates, count: rate},
-            parts=option.parts or _parts(deployment, rate.depth, shares),
-            inputs=inputs,
+            parts=option.parts or _parts(deployment, rate.drafted, shares),
+            inputs={of: share for of, share in deployment.estimates.items() if of.kind != "model"},
             warnings=deployment.warnings,
         )
     return option
@@ -231,7 +214,7 @@ def _shares(scenario: Scenario) -> tuple[float, ...]:
     keys, acceptance = scenario.drafts[0].parameters, scenario.acceptance
     deepest = acceptance.counted if isinstance(acceptance, Stated) else DEEPEST
     return shares_of(
-        scenario, min(deepest, keys.levels if isinstance(keys, BlockKeys) else deepest)
+        scenario, min(deepest, keys.levels) if isinstance(keys, BlockKeys) else deepest
     )
 
 
@@ -240,9 +223,8 @@ def _fastest(deployment: Deployment, users: int, shares: Sequence[float], split:
     most, rates = -(-users // split.replicas), list[Rate]()
     for depth in range(bool(shares), len(shares) + 1):
         for groups in range(1, min(most, 2 * split.stages) + 1):
-            rows = -(-most // groups) * (1 + depth)
             speed = _tokens_s(deployment, users, depth, groups, shares)
-            rates.append(Rate(speed, depth, groups, rows))
+            rates.append(Rate(speed, depth, groups, -(-most // groups) * (1 + depth)))
     return max(rates, key=lambda rate: rate.tokens_s)
 
 
@@ -254,8 +236,7 @@ def _tokens_s(
     served, rounds_s = min(users, pipelines) if servers < pipelines else 1, 0.0
     for number in range(min(users, pipelines)):
         streams = users // pipelines + (number < users % pipelines)
-        flights = min(groups, streams)
-        batches = Batches(flights, -(-streams // flights))
+        batches = Batches(min(groups, streams), -(-streams // min(groups, streams)))
         passage = Passage(deployment, number, number % servers)
         rounds_s += 1e3 * streams / period_ms(passage, batches, depth, shares, served)
     return rounds_s * round_tokens(shares[:depth])
@@ -281,18 +262,13 @@ def _in_cases(option: Option, cases: Sequence[Mapping[Estimated, float]]) -> Opt
         scenario = in_case(option.scenario, option.inputs, factors)
         shares, deployment = _shares(scenario), resolve(scenario)
         for users, rate in option.rates.items():
-            way = rate.depth, rate.groups, shares
+            way = rate.drafted, rate.groups, shares
             in_each[users].append(_tokens_s(deployment, users, *way))
     rates = {n: replace(rate, cases=in_each[n]) for n, rate in option.rates.items()}
     return replace(option, rates=rates)
 
 
-# --- the answer -----------------------------------------------------------------------------------
-
-
 def split_answer(cluster: Cluster) -> QuestionAnswer:
-    """Return the table of all splits, the fastest for one user and for several, and what would
-    settle a tie."""
     answer = find_splits(cluster, cases_of(cluster))
     sentences = [
         *said_first(answer),
@@ -314,47 +290,27 @@ def _fastest_words(answer: Splits, users: int) -> list[str]:
     ]
     if len(ranked) < 2 or not answer.cases:
         return sentences or [f"No split holds {who}."]
-    pairs = zip(*(each.rates[users].cases for each in ranked), strict=True)
-    gaps = [log(one / other) for one, other in pairs]
-    ahead = sum(gap > 0 for gap in gaps) / len(gaps)
+    first, second = (np.log(each.rates[users].cases) for each in ranked)
+    ahead = float((first > second).mean())
     if ahead >= SURE:
         return sentences
-
-    def weight(of: Estimated) -> float:
-        return abs(float(np.cov([log(case[of]) for case in answer.cases], gaps)[0, 1])) / log(
-            1 + answer.inputs[of]
-        )
-
-    of = max(answer.inputs, key=weight)
-    tie = f"That is a tie (the first is ahead in {ahead:.0%} of {len(gaps)} cases)"
-    return [*sentences, f"{tie}; it hangs most on {of}: {_measurement(of)}."]
-
-
-def _measurement(of: Estimated) -> str:
-    if of.kind == "acceptance":
-        return "count accepted and drafted tokens of your texts (acceptance.accepted, drafted)"
-    if of.kind != "link":
-        return MEASURE
-    if link_parts(of.name)[1] is None:
-        return "`treepipe calibrate links` would settle it"
-    return (
-        "llama-bench on one box and over two, and `treepipe profiles import hop ONE.json "
-        "SPLIT.json`, would settle it"
-    )
+    draws = {of: [log(case[of]) for case in answer.cases] for of in answer.inputs}
+    of = max(draws, key=lambda each: abs(np.corrcoef(draws[each], first - second)[0, 1]))
+    tie = f"That is a tie (the first is ahead in {ahead:.0%} of {len(answer.cases)} cases)"
+    return [*sentences, f"{tie}; it hangs most on {of}: {MEASUREMENTS.get(of.kind, MEASURE)}."]
 
 
 def _table(answer: Splits) -> Sheet:
-    heads = columns("split", "draft", "drafted|d")
     rates = figures("one user", f"{answer.users} users", "groups x rows")
-    title = "Tokens/s of all users together, and one user's round"
-    sheet = Sheet(title, [*heads, *rates, *columns("round")])
+    heads = [*columns("split", "draft", "drafted|d"), *rates, *columns("round")]
+    sheet = Sheet("Tokens/s of all users together, and one user's round", heads)
     for option in answer.options:
         one, several = option.rates.get(1), option.rates.get(answer.users)
         most = sorted(option.parts.items(), key=lambda part: -part[1])[:2]
         sheet.add(
             str(option.split),
             option.draft or "none",
-            one.depth if one else None,
+            one.drafted if one else None,
             str(one or "does not fit"),
             str(several or "do not fit"),
             f"{several.groups} x {several.rows}" if several else "",

@@ -73,8 +73,6 @@ def computed_in(dtype: DType | None) -> Computed:
 
 
 MIB = 2**20
-LOGIT_BYTES = 2
-"""Bytes of a logit between devices that share the output projection."""
 
 
 @dataclass(frozen=True, slots=True)

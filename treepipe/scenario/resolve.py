@@ -19,15 +19,7 @@ from treepipe.core.verification import DRAWN
 from treepipe.physics.timing import LinkTimes
 from treepipe.profiles.library import find_link, profile_name, resolve_link
 from treepipe.profiles.schema import AnyLink, HostProfile
-from treepipe.scenario.deployment import (
-    LOGIT_BYTES,
-    Deployment,
-    Machine,
-    Placed,
-    Roles,
-    Service,
-    Wiring,
-)
+from treepipe.scenario.deployment import Deployment, Machine, Placed, Roles, Service, Wiring
 from treepipe.scenario.faults import START_MS, Faults, FaultsSection
 from treepipe.scenario.memory import fitted, weights_mib
 from treepipe.scenario.placement import Placement, place
@@ -42,6 +34,9 @@ from treepipe.scenario.schedule_check import (
 from treepipe.scenario.schema import Replay
 from treepipe.scenario.unread import lacking_warnings, unread_warnings
 from treepipe.scenario.workload import draw_requests
+
+LOGIT_BYTES = 2
+"""Bytes of a logit between devices that share the output projection."""
 
 
 def resolve(scenario: Scenario, placement: Placement | None = None) -> Deployment:
@@ -118,7 +113,6 @@ def _pair_links(scenario: Scenario, roles: Roles) -> dict[tuple[str, str], LinkT
     """Resolve the links of the pairs that the scenario lists, by (sender, receiver)."""
     names = {*roles.devices, *scenario.faults.spare_workers}
     links, path = dict[tuple[str, str], LinkTimes](), scenario.path
-    shared = {stage.name for stages in roles.pipelines for stage in stages if stage.tensor > 1}
     for index, pair in enumerate(scenario.links.pairs):
         key = f"links.pairs.{index}"
         for end in pair.ends:
@@ -126,10 +120,10 @@ def _pair_links(scenario: Scenario, roles: Roles) -> dict[tuple[str, str], LinkT
                 raise UserError(
                     f"{path}: key {key}.ends names {end!r}; there are {', '.join(sorted(names))}"
                 )
-        if pair.ends[0] == pair.ends[1] not in shared:
+        if pair.ends[0] == pair.ends[1] not in roles.shared_footprints:
             raise UserError(
-                f"{path}: key {key}.ends: both are {pair.ends[0]!r}, which has no link to itself: "
-                f"only the devices of a stage with tensor > 1 have"
+                f"{path}: key {key}.ends: both are {pair.ends[0]!r}, which has no link to itself "
+                f"(the devices of a stage with tensor > 1 have one)"
             )
         times = _named_link(scenario, pair.link, key)
         links |= dict.fromkeys(pair.directions, times)
@@ -139,26 +133,25 @@ def _pair_links(scenario: Scenario, roles: Roles) -> dict[tuple[str, str], LinkT
 def _with_all_reduces(deployment: Deployment) -> Deployment:
     """Add what devices that share a stage's layers exchange to the times of its passes, and the
     way of the others' logits to one of them where the stage takes tokens."""
-    roles = deployment.roles
+    roles, pipelines = deployment.roles, [[*each] for each in deployment.roles.pipelines]
+    for number, stages in enumerate(pipelines):
+        for at, stage in enumerate(stages):
+            if (part := roles.shared_footprints.get(stage.name)) is not None:
+                logits = LOGIT_BYTES * (stage.tensor - 1) * part.vocabulary
+                judges = roles.verifies(number, at + 1)
+                stages[at] = _with_exchanges(deployment, stage, logits if judges else 0)
+    whole = replace(roles, pipelines=tuple(map(tuple, pipelines)))
+    return replace(deployment, roles=whole) if roles.shared_footprints else deployment
 
-    def whole(stage: Placed, verifies: bool) -> Placed:
-        if stage.tensor == 1:
-            return stage
-        times, footprint = stage.times, roles.shared_footprints[stage.name]
-        others, link = (stage.tensor - 1) * footprint.vocabulary, deployment.inside(stage.name)
-        passes = times.stage.plus(
-            lambda rows: len(stage.layers) * deployment.all_reduces_ms(stage, rows)
-        )
-        evaluate = times.evaluate
-        if verifies:
-            evaluate = evaluate.plus(lambda rows: link.mean_ms(LOGIT_BYTES * rows * others))
-        return replace(stage, times=replace(times, stage=passes, evaluate=evaluate))
 
-    pipelines = tuple(
-        tuple(whole(each, roles.verifies(number, place)) for place, each in enumerate(stages, 1))
-        for number, stages in enumerate(roles.pipelines)
-    )
-    return replace(deployment, roles=replace(roles, pipelines=pipelines))
+def _with_exchanges(deployment: Deployment, stage: Placed, logits: int) -> Placed:
+    """Args: ``logits``: bytes of the other devices' for a row; 0: the stage takes no tokens."""
+    layers, evaluate = len(stage.layers), stage.times.evaluate
+    link = deployment.inside(stage.name)
+    passes = stage.times.stage.plus(lambda rows: layers * deployment.all_reduces_ms(stage, rows))
+    if logits:
+        evaluate = evaluate.plus(lambda rows: link.mean_ms(rows * logits))
+    return replace(stage, times=replace(stage.times, stage=passes, evaluate=evaluate))
 
 
 def _check_width(deployment: Deployment) -> None:
