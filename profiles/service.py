@@ -59,7 +59,7 @@ class ServedModel:
 
     @property
     def mtp_head(self) -> ServedModel:
-        """The target's own MTP head: a layer with plain attention behind a fusion of a state and an
+        """The target's MTP head: a layer with plain attention behind a fusion of a state and an
         embedding (DeepSeek-V3, section 2.2)."""
         experts = self.shape.experts
         if experts is not None:

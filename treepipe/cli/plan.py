@@ -167,7 +167,7 @@ def _answer(options: PlanOptions, name: str) -> None:
         for sentence in answer.sentences:
             console().print(sentence, highlight=False)
         print_sheet(console(), answer.table)
-        for each in answer.found.warnings:
+        for each in answer.result.warnings:
             console().print(f"Warning: {each}.", highlight=False)
     page = partial(answer.page, command_line())
     options.emit(

@@ -19,7 +19,7 @@ from treepipe.profiles.hit_ratio import round_tokens
 from treepipe.results.statistics import Interval
 from treepipe.scenario.passage import Passage
 from treepipe.scenario.resolve import estimate_warnings, resolve
-from treepipe.scenario.rows import asked_by_formula, with_guessed_rows
+from treepipe.scenario.rows import rows_of_formula, with_guessed_rows
 from treepipe.scenario.scale import Estimated
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.theory.batched import Batches, period_ms, shares_of
@@ -75,7 +75,7 @@ class Depths:
         beyond = [
             f"from {n} streams on passes have more rows than times are given for" for n in bare
         ]
-        deployment = with_guessed_rows(deployment, asked_by_formula(deployment, max(rows.values())))
+        deployment = with_guessed_rows(deployment, rows_of_formula(deployment, max(rows.values())))
         inputs = {of: share for of, share in deployment.estimates.items() if of.kind != "model"}
         drawn = drawn_factors(inputs, cases_of(cluster), cluster.seed) if inputs else []
         cases = [_periods(in_case(scenario, inputs, factors)) for factors in drawn]

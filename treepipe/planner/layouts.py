@@ -16,7 +16,7 @@ from treepipe.planner.splits import implied_placements, splits, tries_splits
 from treepipe.profiles.library import resolve_device
 from treepipe.profiles.schema import Device
 
-SAID = {"own": "own device", "shared": "shared", "stage": "on a stage"}
+PLACED = {"own": "own device", "shared": "shared", "stage": "on a stage"}
 """Placements of the draft as a table shows them."""
 
 
@@ -59,7 +59,7 @@ def layouts(cluster: Cluster) -> Iterator[Layout]:
             if any(kind.most is not None and bought[kind.label] > kind.most for kind in known):
                 continue
             settings = {"devices": _listed(kinds)} if kinds else dict(split)
-            settings["draft"] = f"{own.label}, {SAID[placement]}" if own else SAID[placement]
+            settings["draft"] = f"{own.label}, {PLACED[placement]}" if own else PLACED[placement]
             device = draft.get("device") if own is None else _given(cluster, own)
             changes = laid_out(
                 cluster, {**draft, "device": device}, stages, placement, split=bool(split)
@@ -146,8 +146,8 @@ def laid_out(
         elif cluster.search.devices is None:
             whole = tables
         counted = {"count": pipelines} if placement == "own" and pipelines > 1 else {}
-        own = {k: v for k, v in draft.items() if v is not None}
-        return {"drafts": [{**own, **counted}], "pipelines": whole}
+        given = {k: v for k, v in draft.items() if v is not None}
+        return {"drafts": [{**given, **counted}], "pipelines": whole}
     drafts, placed = [], []
     for number, row in enumerate(rows):
         host = f"machine{number}"

@@ -43,7 +43,7 @@ class QuestionAnswer:
 
     name: str
     asks: str
-    found: Answered
+    result: Answered
     sentences: Sequence[str]
     table: Sheet
 
@@ -52,23 +52,23 @@ class QuestionAnswer:
         """The file of ``--json``."""
         return {
             "schema": "treepipe.plan/1",
-            "cluster": self.found.scenario.name,
+            "cluster": self.result.scenario.name,
             "question": self.name,
-            **self.found.as_dict(),
-            "cases": len(self.found.cases),
-            "warnings": list(self.found.warnings),
+            **self.result.as_dict(),
+            "cases": len(self.result.cases),
+            "warnings": list(self.result.warnings),
         }
 
     def page(self, command: str) -> Report:
         """Return the page that shows the answer."""
-        scenario = self.found.scenario
+        scenario = self.result.scenario
         return Report(
             f"{self.asks} ({scenario.name})",
             [self.asks],
             self.sentences,
             [
                 Chapter("Table", tables=[self.table]),
-                *background(scenario, self.found.warnings, command),
+                *background(scenario, self.result.warnings, command),
             ],
         )
 
@@ -98,7 +98,7 @@ def depth_answer(cluster: Cluster) -> QuestionAnswer:
     first = found.ranges[0]
     drafted = f"Draft {first.depth} tokens" if first.depth else "Draft nothing"
     sentences = [
-        *said_first(found),
+        *exact_first(found),
         f"{drafted} for up to {first.last} streams; the table has the others, and "
         f"the speed at the first of each range.",
         paying(found),
@@ -124,7 +124,7 @@ def worth_answer(cluster: Cluster) -> QuestionAnswer:
     verdict = "pays" if alone.mean > 1 else "does not pay"
     steps = any(more > less * (1 + GOOD_ENOUGH) for less, more in pairwise(gains))
     sentences = [
-        *said_first(found),
+        *exact_first(found),
         f"For one stream speculation {verdict}: {times(alone)} times the speed of plain decoding.",
         paying(found),
         *["More streams gain more in places: passes take steps with their rows."] * steps,
@@ -146,9 +146,9 @@ def paying(found: Depths) -> str:
     return f"Do not speculate above {last.mean:.0f} streams{spread}."
 
 
-def said_first(found: Answered) -> list[str]:
+def exact_first(result: Answered) -> list[str]:
     """Say before any figure that acceptance counts as exact, unless its uncertainty is given."""
-    return units.taken_as_exact(taken_as_exact(found.scenario))
+    return units.taken_as_exact(taken_as_exact(result.scenario))
 
 
 def left_out(found: Answered) -> list[str]:

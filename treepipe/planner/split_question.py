@@ -14,22 +14,20 @@ from treepipe.core.drafter import BlockKeys
 from treepipe.core.errors import UserError
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.depths import cases_of, middle
-from treepipe.planner.layouts import SAID, laid_out
+from treepipe.planner.layouts import PLACED, laid_out
 from treepipe.planner.partition import partitions
-from treepipe.planner.questions import QuestionAnswer, left_out, said_first
+from treepipe.planner.questions import QuestionAnswer, exact_first, left_out
 from treepipe.planner.splits import Split, implied_placements, splits
 from treepipe.planner.uncertain import drawn_factors, in_case
 from treepipe.profiles.hit_ratio import round_tokens
 from treepipe.results.sheet import Sheet, columns, figures
 from treepipe.scenario.deployment import Deployment
-from treepipe.scenario.memory import fitted
 from treepipe.scenario.passage import Passage
-from treepipe.scenario.resolve import resolve
-from treepipe.scenario.rows import MEASURE, asked_by_formula, with_guessed_rows
+from treepipe.scenario.resolve import deploy, resolve
+from treepipe.scenario.rows import MEASURE, rows_of_formula, with_guessed_rows
 from treepipe.scenario.scale import Estimated
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.stated import Stated
-from treepipe.scenario.workload import draw_requests
 from treepipe.sim.theory.batched import Batches, drafting_ms, period_ms, shares_of
 
 SPLIT = "Layers, tensors or a copy of the model on each box: which split is the fastest?"
@@ -175,7 +173,7 @@ def _scenarios(cluster: Cluster) -> Iterator[tuple[Split, str, Scenario]]:
         for place in places:
             alone = split.replicas == 1 and place == "shared"
             laid = laid_out(cluster, draft, split.rows, place, split=True)
-            tables[SAID["own" if alone else place]] = {**laid, "schedule": {"name": "chain"}}
+            tables[PLACED["own" if alone else place]] = {**laid, "schedule": {"name": "chain"}}
         for where, made in tables.items():
             scenario = Scenario.of({**content, **made}, cluster.path)
             yield from ((split, where, each) for _, each in partitions(cluster, scenario))
@@ -189,12 +187,11 @@ def _rated(option: Option, users: int) -> Option:
         clients = {"workload.concurrency": count, "workload.requests": count}
         loaded = scenario.with_(**clients, **{"serving.batch": batch})
         try:
-            deployment = resolve(loaded)
-            fitted([deployment.asked(draw_requests(loaded, 0))])
+            deployment = deploy(loaded)
         except UserError as error:
             return replace(option, refusal=str(error).removeprefix(f"{scenario.path}: "))
         rate = _fastest(deployment, count, shares, split)
-        tables = asked_by_formula(deployment, rate.rows)
+        tables = rows_of_formula(deployment, rate.rows)
         used = [table for table in tables if option.draft or table.work != "draft"]
         deployment = with_guessed_rows(deployment, used)
         option = replace(
@@ -271,7 +268,7 @@ def _in_cases(option: Option, cases: Sequence[Mapping[Estimated, float]]) -> Opt
 def split_answer(cluster: Cluster) -> QuestionAnswer:
     answer = find_splits(cluster, cases_of(cluster))
     sentences = [
-        *said_first(answer),
+        *exact_first(answer),
         *_fastest_words(answer, 1),
         *_fastest_words(answer, answer.users),
         *(f"{each}: {each.refusal}." for each in answer.options if each.refusal),

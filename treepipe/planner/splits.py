@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby, product
-from math import prod
 from typing import Any, NamedTuple
 
 from treepipe.core.errors import UserError
@@ -64,17 +63,18 @@ def splits(cluster: Cluster) -> list[Split]:
     names = [f" ({_name(each)})" * (len(kinds) > 1) for each in kinds]
     single = [Split(1, 1, 1, [[{"device": e}]], n) for e, n in zip(kinds, names, strict=True)]
     numbers = [n for n in range(1, len(devices) + 1) if len(devices) % n == 0]
-    sizes = [each for each in product(numbers, repeat=3) if prod(each) == len(devices) > 1]
+    pairs = [(r, s) for r, s in product(numbers, repeat=2) if len(devices) % (r * s) == 0]
+    sizes = [(r, s, len(devices) // (r * s)) for r, s in pairs if len(devices) > 1]
     return single + [
-        Split(*each, _dealt(devices, *each[1:]))
-        for each in sorted(sizes, key=lambda each: sum(n > 1 for n in each))
-        if all(device == devices[n - n % each[2]] for n, device in enumerate(devices))
+        Split(r, s, t, _dealt(devices, s, t))
+        for r, s, t in sorted(sizes, key=lambda each: sum(n > 1 for n in each))
+        if all(device == devices[n - n % t] for n, device in enumerate(devices))
     ]
 
 
 def implied_placements(cluster: Cluster) -> tuple[Placement, ...]:
     """Return where the draft of every split works: where ``search.drafts`` says; else on the first
-    device, if the file gives it none or puts it on a stage's host; else on the file's own."""
+    device, if the file gives it none or puts it on a stage's host; else where the file has it."""
     table, *others = cluster.content.get("drafts", [{}])
     hosts = {stage.host for pipeline in cluster.pipelines for stage in pipeline.stages} - {None}
     if cluster.search.drafts or "device" not in table or table.get("host") in hosts:
