@@ -36,6 +36,10 @@ TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048
 """Token counts of estimates."""
 MORE_ROWS: Unknown = ((1, math.inf),)
 """What one pass of one row leaves unknown, however well it is known."""
+MOST_KNOWN = 1024
+_KNOWN: dict[tuple[MeasuredPart, DType, tuple[int, ...], str], Tables] = {}
+"""Estimates by all that they depend on: a search, or cases of uncertain inputs, place the same
+model on the same devices thousands of times, which took most of their time."""
 UNSTATED = {False: 0.4, True: 1.0}
 """Relative uncertainty of times that no measurement of the device in weights of as many bytes
 supports, where its profile states none; of quantized weights (True) and of others
@@ -52,6 +56,22 @@ class ServedModel:
 
     def __str__(self) -> str:
         return f"{self.name} in {self.dtype}"
+
+    @property
+    def mtp_head(self) -> ServedModel:
+        """The target's MTP head: a layer with plain attention behind a fusion of a state and an
+        embedding (DeepSeek-V3, section 2.2)."""
+        experts = self.shape.experts
+        if experts is not None:
+            experts = experts.model_copy(update={"dense_layers": 0})
+        sizes = {"layers": 1, "kinds": (), "eagle": True, "experts": experts}
+        return ServedModel(f"{self.name}'s head", self.shape.model_copy(update=sizes), self.dtype)
+
+    def shared(self, devices: int) -> ServedModel:
+        """Return one device's part of a model whose layers so many share (``Shape.shared``)."""
+        if devices == 1:
+            return self
+        return ServedModel(f"1/{devices} of {self.name}", self.shape.shared(devices), self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -499,6 +519,15 @@ class ServiceTimes:
         return self._estimated(part, model, contexts)
 
     def _estimated(self, part: MeasuredPart, model: ServedModel, contexts: Sequence[int]) -> Tables:
+        device = self._hardware.roofline, self._hardware.kernels
+        key = part, model.dtype, tuple(contexts), repr((device, model.shape))
+        if key not in _KNOWN:
+            if len(_KNOWN) == MOST_KNOWN:
+                _KNOWN.clear()
+            _KNOWN[key] = self._estimates(part, model, contexts)
+        return _KNOWN[key]
+
+    def _estimates(self, part: MeasuredPart, model: ServedModel, contexts: Sequence[int]) -> Tables:
         quantized = part.bytes_of(model.dtype) < 2
         rows = sorted({*TOKENS, *ROWS}) if quantized else TOKENS
         return {

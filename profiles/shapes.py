@@ -129,6 +129,33 @@ class Shape(Section):
             raise ValueError(f"keys kinds.layers do not add up to layers = {self.layers}")
         return self
 
+    def shared(self, devices: int) -> Shape:
+        """Return what the busiest of ``devices`` computes of layers and output projection that all
+        of them share (tensor parallelism, Megatron-LM, arXiv 1909.08053).
+
+        Whole remain the rows, norms and routers, a head of keys and values, and latent caches,
+        which all heads read.
+        """
+
+        def part(size: int) -> int:
+            return -(-size // devices)
+
+        experts, heads = self.experts, part(self.kv_heads)
+        if experts is not None:
+            widths = ("size", "shared_size", "biases")
+            parts = {name: part(getattr(experts, name)) for name in widths}
+            experts = experts.model_copy(update=parts)
+        plain = 2 * self.kv_heads * self.head_dim
+        kinds = []
+        for kind in self.kinds:
+            parts = {name: part(getattr(kind, name)) for name in ("weights", "operations", "state")}
+            if kind.cached >= plain:
+                parts["cached"] = kind.cached * heads // self.kv_heads
+            kinds.append(kind.model_copy(update=parts))
+        sizes = {"heads": part(self.heads), "kv_heads": heads, "experts": experts}
+        sizes |= {name: part(getattr(self, name)) for name in ("intermediate_size", "vocabulary")}
+        return self.model_copy(update={**sizes, "kinds": tuple(kinds)})
+
     def mean(self, of: Callable[[LayerKind], float]) -> float:
         """Mean of a figure over the layers, whose kinds are known."""
         return sum(kind.layers * of(kind) for kind in self.kinds) / self.layers

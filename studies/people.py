@@ -2,8 +2,7 @@
 
 A row's devices, links and engines are profiles of the library, its acceptance as reported. One
 rate of a device alone sets that device's times; nothing else is fitted to a row. Intervals are
-of all stated uncertainties together. A split by tensors is a device whose passes follow a closed
-form.
+of all stated uncertainties together.
 """
 
 from __future__ import annotations
@@ -19,16 +18,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from treepipe.files.toml_file import read_toml, toml_text
-from treepipe.profiles.library import (
-    find_device,
-    find_link,
-    find_model,
-    load_device,
-    profile_path,
-    shape_of,
-)
+from treepipe.profiles.library import find_device, find_model
 from treepipe.profiles.schema import Hardware
-from treepipe.profiles.service import UNSTATED, ServedModel, ServiceTimes
 from treepipe.profiles.shapes import Shape
 from treepipe.progress import Progress
 from treepipe.results.sheet import Sheet, columns
@@ -48,10 +39,6 @@ ACCEPTANCE = 0.3
 """Uncertainty of the share of misses: acceptance of other texts than were counted."""
 ENOUGH = {"memory_mib": 1e6}
 """What was measured did fit."""
-EXCHANGES = 2
-"""All-reduces of a layer whose tensors are shared: behind attention, and behind the MLP."""
-WRITTEN = {"tensor", "verify_ms"}
-"""Keys of cells whose devices are written as tables, so that no profile's factor applies."""
 Cell: TypeAlias = Mapping[str, Any]
 
 
@@ -109,7 +96,7 @@ class Clusters:
             "runs": 2,
             "target": self._model(cell),
             "drafts": [self._draft(cell, factors)],
-            "pipelines": [{"stages": self._stages(cell, devices, factors)}],
+            "pipelines": [{"stages": self._stages(cell, devices)}],
             "schedule": {"name": "chain", "gamma": depth} if depth else {"name": "pp"},
             "serving": {"batch": cell.get("batch", 1)},
             "workload": {
@@ -119,12 +106,11 @@ class Clusters:
                 "new_tokens": self._settings.tokens,
             },
         }
-        if len(devices) > 1:
+        if len(devices) > 1 or "tensor" in cell:
             content["links"] = {"default": cell["link"]}
-            given = {name: factor for name, factor in factors.items() if name in devices}
-            content["scale"] = {"devices": given} if given and "tensor" not in cell else {}
-        elif devices[0] in factors and not WRITTEN & {*cell}:
-            content["scale"] = {"devices": {devices[0]: factors[devices[0]]}}
+        given = {name: factor for name, factor in factors.items() if name in devices}
+        if given and "verify_ms" not in cell:
+            content["scale"] = {"devices": given}
         if depth:
             reported = (
                 {"mean_accepted_length": cell["mean"]}
@@ -139,12 +125,11 @@ class Clusters:
             }
         return Scenario.of(content, self._folder / "clusters.toml")
 
-    def _stages(
-        self, cell: Cell, devices: Sequence[str], factors: Mapping[str, float]
-    ) -> list[dict[str, Any]]:
+    def _stages(self, cell: Cell, devices: Sequence[str]) -> list[dict[str, Any]]:
         layers = cell.get("layers", [None] * len(devices))
         if "tensor" in cell:
-            return [{"device": self._shared(cell, factors.get(devices[0], 1.0)), "host": "box0"}]
+            shared = {"profile": devices[0], **ENOUGH}
+            return [{"device": shared, "host": "box0", "tensor": cell["tensor"]}]
         if "verify_ms" in cell:
             points = {1: 1e3 / cell["alone"], cell["block"] + 1: cell["verify_ms"]}
             return [{"device": {"stage_ms": points}, "host": "box0"}]
@@ -153,35 +138,6 @@ class Clusters:
             | ({} if given is None else {"layers": given})
             for n, (name, given) in enumerate(zip(devices, layers, strict=True))
         ]
-
-    def _shared(self, cell: Cell, factor: float) -> dict[str, Any]:
-        """Return the passes of a model whose every layer so many equal devices share: their part of
-        each layer, and all-reduces in which each sends its sum to all others (one-shot)."""
-        count, link = cell["tensor"], find_link(cell["link"], NAME).times
-        hardware, model, service = self._service(cell)
-        whole, ends = service.stage(model, model.shape.layers), service.evaluation(model)
-        fixed = hardware.call_overhead_ms
-
-        def reduced(rows: int) -> float:
-            sent = round((count - 1) * rows * model.shape.row_bytes(model.dtype))
-            return EXCHANGES * model.shape.layers * link.mean_ms(sent)
-
-        def part(ms: float) -> float:
-            return float(factor * (fixed + (ms - fixed) / count))
-
-        rows = (*range(1, 10), 16, 32, 64)
-        return {
-            "stage_ms": {n: part(whole(n)) + reduced(n) for n in rows},
-            "evaluate_ms": {n: part(ends(n)) for n in rows},
-        }
-
-    def _service(self, cell: Cell) -> tuple[Hardware, ServedModel, ServiceTimes]:
-        name, section = cell["devices"][0], self._model(cell)
-        hardware = find_device(name, NAME)
-        assert isinstance(hardware, Hardware)
-        model = find_model(section["profile"], NAME, self._folder)
-        served = ServedModel(section["profile"], model, section.get("dtype", model.dtype))
-        return hardware, served, ServiceTimes(name, hardware, shape_of, [])
 
     def _draft(self, cell: Cell, factors: Mapping[str, float]) -> dict[str, Any]:
         """Return the draft on the first box: a model, or a head by the time of its pass."""
@@ -203,11 +159,13 @@ class Clusters:
 
     def _head_ms(self, cell: Cell) -> float:
         """Return a pass of the target's head: its weights, and the projection in 8 bits."""
-        hardware, model, _ = self._service(cell)
+        hardware, section = find_device(cell["devices"][0], NAME), self._model(cell)
+        assert isinstance(hardware, Hardware)
         shape, roofline = find_model(cell["model"], NAME), hardware.roofline
         assert roofline is not None
+        dtype = section.get("dtype") or find_model(section["profile"], NAME, self._folder).dtype
         moved = shape.mtp_parameters * 0.56 + shape.head_parameters * 1.06
-        rate = roofline.memory_gb_s * 1e6 * roofline.reached(model.dtype)
+        rate = roofline.memory_gb_s * 1e6 * roofline.reached(dtype)
         return hardware.call_overhead_ms + moved / rate
 
     def _model(self, cell: Cell) -> dict[str, Any]:
@@ -260,9 +218,8 @@ def predict_cells(
             for of, share in outcome.estimates.items()
             if of.kind != "model"
         }
-        if written := WRITTEN & {*known[key]}:
-            doubt = KNOWN if "verify_ms" in written else _doubt(known[key]["devices"][0])
-            doubts[key] = {Estimated("device"): doubt} | doubts[key]
+        if "verify_ms" in known[key]:  # a written table, to which no profile's factor applies
+            doubts[key] = {Estimated("device"): KNOWN} | doubts[key]
         for case, drawn in enumerate(_drawn(doubts[key], settings.cases)):
             slower[key, case] = drawn.pop("devices.", 1.0)
             scale = multiplied(scenarios[key].scale, {k.rstrip("."): f for k, f in drawn.items()})
@@ -288,11 +245,6 @@ def _drawn(inputs: Mapping[Estimated, float], cases: int) -> Iterator[dict[str, 
             f"{table[of.kind]}.{of.name}": exp(log1p(share) / QUANTILE * each)
             for (of, share), each in zip(inputs.items(), row, strict=True)
         }
-
-
-def _doubt(device: str) -> float:
-    origin = load_device(profile_path("devices", device, NAME)).origin
-    return UNSTATED[True] if origin.uncertainty is None else origin.uncertainty
 
 
 def _factors(

@@ -62,6 +62,11 @@ def prepare(scenario: Scenario) -> Launch:
     """Open and check everything that the scenario names. Raises ``UserError``."""
     for draft in scenario.drafts:
         check_runs(draft.drafter)
+    if any(stage.tensor > 1 for pipeline in scenario.pipelines for stage in pipeline.stages):
+        raise UserError(
+            f"{scenario.path}: key pipelines.stages.tensor cannot be run: a worker computes whole "
+            f"layers; treepipe simulate predicts it"
+        )
     type_warnings = [*_type_warnings(scenario)]
     where = _directory(scenario.target.checkpoint, "target", "target.checkpoint", scenario.path)
     target = Checkpoint.open(where)

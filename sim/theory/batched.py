@@ -58,16 +58,19 @@ class Batches(NamedTuple):
         return cls(flights, -(-streams // flights))
 
 
-def period_ms(passage: Passage, batches: Batches, depth: int, shares: Sequence[float]) -> float:
+def period_ms(
+    passage: Passage, batches: Batches, depth: int, shares: Sequence[float], served: int = 1
+) -> float:
     """Return the time from one round of a stream to its next.
 
     Args:
         depth: drafted tokens of each stream's round; 0: plain decoding.
         shares: as of ``shares_of``, at least ``depth`` of them.
+        served: pipelines like this one that the draft server serves.
     """
     flights, batch = batches
     rows = batch * (depth + 1)
-    drafting = _drafting_ms(passage, batch, depth, shares) if depth else 0.0
+    drafting = drafting_ms(passage, batch, depth, shares)
     # A batch holds a decision of each stream, of which ``Passage`` counts one.
     ends = passage.deployment.roles.ends == "pipeline"
     last = passage.stages[-1] if ends else passage.draft
@@ -75,7 +78,7 @@ def period_ms(passage: Passage, batches: Batches, depth: int, shares: Sequence[f
     lap = passage.round_ms(rows, drafting, batch * (depth + 1)) if depth else passage.lap_ms(rows)
     round_ms = lap + passage.decide_ms(rows) + decisions
     work = defaultdict[str, float](float)
-    times = [*passage.stage_ms(rows), drafting + passage.decide_ms(rows)]
+    times = [*passage.stage_ms(rows), served * (drafting + passage.decide_ms(rows))]
     for placed, taken in zip((*passage.stages, passage.draft), times, strict=True):
         machine = passage.deployment.roles.machine(placed.name)
         work[machine.name] += taken / machine.capacity
@@ -83,9 +86,11 @@ def period_ms(passage: Passage, batches: Batches, depth: int, shares: Sequence[f
     return max(round_ms, flights * max(work.values()))
 
 
-def _drafting_ms(passage: Passage, batch: int, depth: int, shares: Sequence[float]) -> float:
+def drafting_ms(passage: Passage, batch: int, depth: int, shares: Sequence[float]) -> float:
     """Return the time of a batch's draft passes; the first one also reads what is committed."""
     draft, reached = passage.draft, 1.0
+    if not depth:
+        return 0.0
     unread = 0.0
     for accepted, share in enumerate((*shares[:depth], 0.0)):
         unread += reached * (1 - share) * passage.unread(accepted, depth - 1)

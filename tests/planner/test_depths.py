@@ -11,7 +11,7 @@ from tests.worlds.command_line import Terminal
 from treepipe.files.toml_file import toml_text
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.depths import ENOUGH_CASES, SHOWN, Depths
-from treepipe.planner.questions import said_first
+from treepipe.planner.questions import exact_first
 
 BOX: dict[str, Any] = {
     "name": "box",
@@ -95,8 +95,8 @@ def test_uncertain_devices_reach_the_interval_and_few_cases_tell_none() -> None:
     assert gain.high > 1.1 * gain.mean > 1.2 * gain.low
     assert Depths.of(box(**apart, **known, search={"cases": 19})).gain(1, 3).low is None
     stated = {"source": "bernoulli", "beta": 0.7, "uncertainty": 0.3}
-    assert said_first(found)
-    assert not said_first(Depths.of(box(**apart, **{**known, "acceptance": stated})))
+    assert exact_first(found)
+    assert not exact_first(Depths.of(box(**apart, **{**known, "acceptance": stated})))
 
 
 def test_options_that_contradict_each_other(terminal: Terminal) -> None:

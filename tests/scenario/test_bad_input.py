@@ -139,7 +139,7 @@ REFUSED: list[tuple[str, ...]] = [
     (LINKED % "burst_kib=-1", "burst_kib"),
     (LINKED % "bandwidth_mbit_s=9,burst_kib=1,peak_mbit_s=8", "peak_mbit_s is less"),
     ("links.pairs=[{ends=['draft0','nobody']}]", "key links.pairs.0.ends names 'nobody'"),
-    ("links.pairs=[{ends=['draft0','draft0']}]", "pairs.0: both ends are 'draft0'"),
+    ("links.pairs=[{ends=['draft0','draft0']}]", "pairs.0.ends: both are 'draft0'"),
     (PAIR % "bandwidth_mbit_s=9,transfer_ms={1=1.0}", "give bandwidth_mbit_s or transfer_ms,"),
     (PAIR % "profile='wify'", "links.pairs.0.profile = 'wify': there is no such profile"),
     (PAIR % "loss=1.0", "loss"),

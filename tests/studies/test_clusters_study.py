@@ -10,6 +10,7 @@ import pytest
 from tests.worlds.command_line import ROOT
 from tests.worlds.written_studies import say
 from treepipe.profiles.library import find_model, load_model
+from treepipe.scenario.resolve import resolve
 from treepipe.sim.points import Point, simulate_points
 from treepipe.studies import people
 
@@ -46,15 +47,17 @@ def test_one_rate_sets_a_device_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_shared_tensors_by_hand(tmp_path: Path) -> None:
-    """Two Raspberry Pi: half of the layers and of the projection, and 64 exchanges of 0.2 + 0.02 +
-    1.5 ms and 8,192 * 0.53 bytes at 940 Mbit/s."""
+    """Two Raspberry Pi: half of the layers and of the projection, 64 exchanges of 0.2 + 0.02 + 1.5
+    ms and 8,192 * 0.53 bytes at 940 Mbit/s, and half of the logits likewise."""
     cell = people.cells()["D1/2"]
-    (stage,) = people.Clusters(tmp_path, TINY).scenario(cell).pipelines[0].stages
+    deployment = resolve(people.Clusters(tmp_path, TINY).scenario(cell))
+    times = deployment.roles.pipelines[0][0].times
     layers = 32 * (218_112_000 * 0.5625 + 36_864) / (17.1e6 * 0.63)
     exchange = 0.2 + 0.01 + 1.5 + 0.02 * 0.8 + 8192 * 0.53 * 8 / 940e3
-    assert stage.device.stage_ms[1] == pytest.approx(2 + layers / 2 + 64 * exchange, rel=2e-3)
+    assert times.stage(1) == pytest.approx(2 + layers / 2 + 64 * exchange, rel=2e-3)
     head = 4096 * 128_256 * 2 / (17.1e6 * 0.7)
-    assert stage.device.evaluate_ms[1] == pytest.approx(2 + head / 2, rel=2e-3)
+    gathered = exchange + (128_256 - 8192) * 0.53 * 8 / 940e3
+    assert times.evaluate(1) == pytest.approx(2 + head / 2 + gathered, rel=2e-3)
 
 
 def test_a_file_of_so_many_gib_is_read_but_for_its_embedding(tmp_path: Path) -> None:

@@ -49,9 +49,9 @@ class PlanOptions(Output, Distributed, Changes):
     question: Annotated[
         str | None,
         typer.Option(
-            metavar="depth|worth",
-            help="Answer by a formula, without a search: tokens to draft by streams, or whether "
-            "speculation pays.",
+            metavar="depth|split|worth",
+            help="Answer by a formula, without a search: tokens to draft by streams, how to split "
+            "the model over the boxes, or whether speculation pays.",
         ),
     ] = None
 
@@ -167,7 +167,7 @@ def _answer(options: PlanOptions, name: str) -> None:
         for sentence in answer.sentences:
             console().print(sentence, highlight=False)
         print_sheet(console(), answer.table)
-        for each in answer.found.warnings:
+        for each in answer.result.warnings:
             console().print(f"Warning: {each}.", highlight=False)
     page = partial(answer.page, command_line())
     options.emit(

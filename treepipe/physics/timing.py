@@ -169,8 +169,17 @@ class TimeTable:
         points = {n: self(n) * factor(n) for n in {*self.points, *between}}
         return TimeTable(points, self.unknown, self.doubt)
 
+    def plus(self, added: Callable[[int], float]) -> TimeTable:
+        """Add to the time of each number of rows, beyond a table of one point, too."""
+        return TimeTable(_plus(self, added), self.unknown, self.doubt)
+
     def _time(self, tokens: int) -> float:
         return max(0.0, _between(self._tokens, self._times, tokens)) if tokens > 0 else 0.0
+
+
+def _plus(table: TimeTable, added: Callable[[int], float]) -> dict[int, float]:
+    knots = {*table.points} | ({REMEMBERED} if len(table.points) == 1 else set())
+    return {n: table(n) + added(n) for n in knots}
 
 
 def _unmeasured(points: Mapping[int, float]) -> Unknown:
@@ -314,6 +323,10 @@ class ServiceTable(TimeTable):
         tables = [table.grown(factor).points for table in known]
         pairs = dict(zip(self.contexts, tables, strict=True))
         return ServiceTable(pairs, self.request_ms, self.unknown, self.doubt)
+
+    def plus(self, added: Callable[[int], float]) -> ServiceTable:
+        tables = {context: _plus(table, added) for context, table in self.by_context.items()}
+        return ServiceTable(tables, self.request_ms, self.unknown, self.doubt)
 
     def extrapolates(self, tokens: int) -> bool:
         return any(table.extrapolates(tokens) for table in self._tables)
@@ -497,6 +510,22 @@ class LinkTimes:
     def mean_ms(self, size_bytes: int) -> float:
         """Return the mean time of a message on a free link; a lost one occupies it once more."""
         return self.mean_delay_ms + self.occupied_ms(size_bytes) / (1 - self.loss)
+
+    def all_reduce_ms(self, devices: int, size_bytes: int) -> float:
+        """Return the mean time in which so many devices add up ``size_bytes`` that each of them
+        has: the sooner of two ways, as libraries choose by size.
+
+        Each sends all to all others (one latency), or Nths go twice around a ring (Patarasuk and
+        Yuan, *Journal of Parallel and Distributed Computing* 2009); of two devices an exchange.
+
+        >>> link = LinkTimes(0.1, 8.0)
+        >>> [round(link.all_reduce_ms(*each), 3) for each in ((1, 500), (2, 500), (4, 4000))]
+        [0.0, 0.6, 6.6]
+        """
+        if devices == 1:
+            return 0.0
+        around = 2 * (devices - 1) * self.mean_ms(-(-size_bytes // devices))
+        return min(self.mean_ms((devices - 1) * size_bytes), around)
 
 
 def _sent_ms(size_bytes: float, mbit_s: float) -> float:

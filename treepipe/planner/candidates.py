@@ -19,7 +19,9 @@ from treepipe.files.reading import counted
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.layouts import Layout, layouts, placements
 from treepipe.planner.limits import LimitError, check_limits, check_price, stated_prices
-from treepipe.planner.partition import uneven_partitions, with_layers
+from treepipe.planner.partition import partitions
+from treepipe.planner.split_question import slow_splits
+from treepipe.planner.splits import splits, tries_splits
 from treepipe.scenario.memory import fitted, memory_needs
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario, assign_key
@@ -130,6 +132,9 @@ def count_combinations(cluster: Cluster) -> int:
 def _rows(cluster: Cluster) -> Iterator[tuple[tuple[int, ...], int]]:
     """Yield the stages of each pipeline, and in how many ways devices are chosen for them."""
     devices, stages = cluster.search.devices, [p.length for p in cluster.pipelines]
+    if tries_splits(cluster):
+        yield from (((each.stages,) * each.replicas, 1) for each in splits(cluster))
+        return
     if devices is None:
         yield tuple(stages), 1
         return
@@ -151,7 +156,7 @@ def find_candidates(cluster: Cluster) -> tuple[list[Candidate], list[Refused]]:
     count_combinations(cluster)
     found, refused = list[Candidate](), list[Refused]()
     for layout, name, settings, scenario in _scenarios(cluster, refused):
-        for partition, each in _partitions(cluster, scenario):
+        for partition, each in partitions(cluster, scenario):
             try:
                 each = resolve_admission(each)
                 requests = draw_requests(each, each.seed)
@@ -178,9 +183,15 @@ def _scenarios(
     cluster: Cluster, refused: list[Refused]
 ) -> Iterator[tuple[Layout, ScheduleName, dict[str, Any], Scenario]]:
     """Yield layout, schedule, settings and scenario of every combination, with the file's layers;
-    append layouts that cost too much to ``refused``, once for each schedule."""
+    append layouts that cost too much, or whose split is slow, to ``refused``, once for each
+    schedule."""
+    slow = slow_splits(cluster) if tries_splits(cluster) else {}
     for layout in layouts(cluster):
+        split = layout.settings.get("split", "")
         for name in dict.fromkeys(cluster.search.schedules):
+            if split in slow:
+                refused.append(Refused(name, layout.settings, "even", slow[split]))
+                continue
             try:
                 check_price(layout.price_usd, layout.bought, cluster.search.limits)
             except LimitError as error:
@@ -282,24 +293,6 @@ def _with(cluster: Cluster, changes: Mapping[str, Any]) -> Scenario:
     for key, value in changes.items():
         assign_key(data, key, copy.deepcopy(value), f"{cluster.path}: search.grid.{key}")
     return Scenario.of(data, cluster.path)
-
-
-def _partitions(cluster: Cluster, scenario: Scenario) -> Iterator[tuple[PartitionRule, Scenario]]:
-    rules = cluster.search.partitions
-    try:
-        uneven = [rule for rule in rules if rule != "even"]
-        dealt = uneven_partitions(
-            resolve_admission(scenario), uneven, cluster.search.limits.memory_share
-        )
-    except UserError:
-        dealt = {}  # invalid; the even partition gives the reason
-    if "even" in rules or not dealt:
-        yield "even", scenario  # with equal devices also the balanced one
-    for rule, counts in dealt.items():
-        content = scenario.content
-        for pipeline, layers in zip(content["pipelines"], counts, strict=True):
-            pipeline["stages"] = with_layers(pipeline["stages"], layers)
-        yield rule, Scenario.of(content, scenario.path)
 
 
 def _shown(value: Any) -> str:

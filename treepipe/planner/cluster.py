@@ -125,6 +125,9 @@ class Search(Section):
         (), description="where the draft works; default: where the file has it"
     )
     devices: Devices | None = Field(None, description="what may be bought")
+    splits: bool | None = Field(
+        None, description="try other splits of the devices; default: where nothing else is given"
+    )
     first_runs: Annotated[int, Field(ge=2, le=MOST)] = Field(2, description="of the first rung")
     keep: Annotated[int, Field(ge=2, le=1000)] = Field(
         3, description="one of so many of a schedule's candidates survives a rung"
@@ -166,12 +169,17 @@ class Search(Section):
     @model_validator(mode="after")
     def _laid_out_once(self) -> Search:
         """Refuse grid keys in tables that a layout replaces, which would change the purchase."""
-        replaced = {"drafts": self.drafts or self.devices, "pipelines": self.devices}
+        if self.splits and self.devices is not None:
+            raise ValueError("key search.splits contradicts search.devices, which lays devices out")
+        pipelines = self.devices or self.splits
+        replaced = {"drafts": self.drafts or pipelines, "pipelines": pipelines}
         for key in self.grid:
             table, name = key.split(".")[0], key.split(".")[-1]
             changes = name in ("device", "host", "count", "stages") or ".device." in key
             if replaced.get(table) and (changes or key == table):
-                by = "search.devices" if self.devices is not None else "search.drafts"
+                by = next(
+                    f"search.{k}" for k in ("devices", "splits", "drafts") if getattr(self, k)
+                )
                 raise ValueError(f"key search.grid.{key} contradicts {by}, which says it already")
         return self
 

@@ -19,7 +19,7 @@ from treepipe.profiles.hit_ratio import round_tokens
 from treepipe.results.statistics import Interval
 from treepipe.scenario.passage import Passage
 from treepipe.scenario.resolve import estimate_warnings, resolve
-from treepipe.scenario.rows import asked_by_formula, with_guessed_rows
+from treepipe.scenario.rows import rows_of_formula, with_guessed_rows
 from treepipe.scenario.scale import Estimated
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.theory.batched import Batches, period_ms, shares_of
@@ -75,7 +75,7 @@ class Depths:
         beyond = [
             f"from {n} streams on passes have more rows than times are given for" for n in bare
         ]
-        deployment = with_guessed_rows(deployment, asked_by_formula(deployment, max(rows.values())))
+        deployment = with_guessed_rows(deployment, rows_of_formula(deployment, max(rows.values())))
         inputs = {of: share for of, share in deployment.estimates.items() if of.kind != "model"}
         drawn = drawn_factors(inputs, cases_of(cluster), cluster.seed) if inputs else []
         cases = [_periods(in_case(scenario, inputs, factors)) for factors in drawn]
@@ -95,12 +95,12 @@ class Depths:
         """Return the speed over plain decoding, with the interval that inputs put on it."""
         mean = float(self.gains[streams - 1, depth])
         found = [float(gains(*case)[streams - 1, depth]) for case in self.cases]
-        return _interval(mean, found)
+        return middle(mean, found)
 
     @property
     def last_paying(self) -> Interval:
         """The largest number of streams up to which drafting pays, 0 if it never does."""
-        return _interval(_last(self.gains), [_last(gains(*case)) for case in self.cases])
+        return middle(_last(self.gains), [_last(gains(*case)) for case in self.cases])
 
     @property
     def ranges(self) -> list[DepthRange]:
@@ -120,15 +120,11 @@ class Depths:
     def as_dict(self) -> dict[str, Any]:
         paying = self.last_paying
         return {
-            "schema": "treepipe.plan/1",
-            "cluster": self.scenario.name,
             "depths": [
                 {**each._asdict(), "gain": float(self.gains[each.first - 1, each.depth])}
                 for each in self.ranges
             ],
             "pays_up_to": {"mean": paying.mean, "low": paying.low, "high": paying.high},
-            "cases": len(self.cases),
-            "warnings": list(self.warnings),
         }
 
 
@@ -161,7 +157,7 @@ def _last(table: Floats) -> float:
     return float(np.flatnonzero(pays).max(initial=-1) + 1)
 
 
-def _interval(mean: float, found: Sequence[float]) -> Interval:
+def middle(mean: float, found: Sequence[float]) -> Interval:
     """Return the range of the middle 95 % of the cases; none from few cases, nor where they hardly
     differ, since the uncertain inputs do not decide the figure then."""
     if len(found) < ENOUGH_CASES:

@@ -7,22 +7,25 @@ pipelines are only partitioned evenly.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from treepipe.core.errors import UserError
 from treepipe.core.layers import PartitionRule, StageCost, deal
+from treepipe.planner.cluster import Cluster
 from treepipe.profiles.library import resolve_device, shape_of
 from treepipe.profiles.schema import Device, Hardware
 from treepipe.profiles.service import ServedModel, ServiceTimes
-from treepipe.scenario.deployment import Deployment
+from treepipe.scenario.deployment import Deployment, Placed
 from treepipe.scenario.memory import cache_entries, memory_needs, most_layers
 from treepipe.scenario.placement import place
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import Pipeline
 from treepipe.scenario.workload import draw_requests
+from treepipe.sim.theory.closed_form import resolve_admission
 
 Written: TypeAlias = tuple[Device | Hardware, int | None]
 """A stage as in the file: its device, and its layers if given."""
@@ -53,7 +56,7 @@ def uneven_partitions(
     context = cache_entries(deployment, 0) // 2
     costs = [
         [
-            _cost(*stage, target, tokens, context, rooms.get(place.name))
+            _cost(*stage, place, deployment, target, context, rooms.get(place.name))
             for stage, place in zip(stages, places, strict=True)
         ]
         for stages, places in zip(devices, placed, strict=True)
@@ -77,6 +80,25 @@ def uneven_partitions(
         if len(whole) == len(dealt) and whole != even and whole not in found.values():
             found[rule] = whole
     return found
+
+
+def partitions(cluster: Cluster, scenario: Scenario) -> Iterator[tuple[PartitionRule, Scenario]]:
+    """Yield the scenario with the layers that each of the search's rules deals out."""
+    rules = cluster.search.partitions
+    try:
+        uneven = [rule for rule in rules if rule != "even"]
+        dealt = uneven_partitions(
+            resolve_admission(scenario), uneven, cluster.search.limits.memory_share
+        )
+    except UserError:
+        dealt = {}  # invalid; the even partition gives the reason
+    if "even" in rules or not dealt:
+        yield "even", scenario  # with equal devices also the balanced one
+    for rule, counts in dealt.items():
+        content = scenario.content
+        for pipeline, layers in zip(content["pipelines"], counts, strict=True):
+            pipeline["stages"] = with_layers(pipeline["stages"], layers)
+        yield rule, Scenario.of(content, scenario.path)
 
 
 def with_layers(stages: Sequence[Mapping[str, Any]], counts: Sequence[int]) -> list[dict[str, Any]]:
@@ -136,12 +158,15 @@ def _draft_servers_ms(scenario: Scenario, deployment: Deployment, stage: str, to
 def _cost(
     device: Device | Hardware,
     layers: int | None,
+    place: Placed,
+    deployment: Deployment,
     target: ServedModel,
-    tokens: int,
     context: int,
     most: int | None,
 ) -> StageCost:
     assert isinstance(device, Hardware)
-    service = ServiceTimes("of a stage", device, shape_of, [])
-    one, two = (service.stage(target, count)(tokens, context) for count in (1, 2))
-    return StageCost(2 * one - two, two - one, most, layers)
+    service, part = ServiceTimes("of a stage", device, shape_of, []), target.shared(place.tensor)
+    tokens = deployment.service.bounds.segment_tokens
+    one, two = (service.stage(part, count)(tokens, context) for count in (1, 2))
+    layer_ms = two - one + deployment.all_reduces_ms(place, tokens)
+    return StageCost(2 * one - two, layer_ms, most, layers)

@@ -1,12 +1,13 @@
-"""The questions that ``treepipe plan --question`` answers by a formula, without a search: how many
-tokens to draft by the number of streams, and whether drafting pays at all."""
+"""The questions that ``treepipe plan --question`` answers by a formula, without a search, and two
+of them: how many tokens to draft by the number of streams, and whether drafting pays at all."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from treepipe.files.reading import named
 from treepipe.planner.cluster import Cluster
@@ -16,8 +17,19 @@ from treepipe.results import units
 from treepipe.results.sheet import Sheet, columns, figures
 from treepipe.scenario.making import taken_as_exact
 
+if TYPE_CHECKING:
+    from treepipe.planner.split_question import Splits
+
+    Answered: TypeAlias = Depths | Splits
+
 DEPTH = "How many tokens to draft, by the number of streams?"
 WORTH = "Does speculation pay here, and up to which load?"
+QUESTIONS = {
+    "depth": "treepipe.planner.questions:depth_answer",
+    "split": "treepipe.planner.split_question:split_answer",
+    "worth": "treepipe.planner.questions:worth_answer",
+}
+"""The function that answers each question, by its import path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,32 +43,40 @@ class QuestionAnswer:
 
     name: str
     asks: str
-    found: Depths
+    result: Answered
     sentences: Sequence[str]
     table: Sheet
 
     @property
     def content(self) -> Mapping[str, Any]:
         """The file of ``--json``."""
-        return {**self.found.as_dict(), "question": self.name}
+        return {
+            "schema": "treepipe.plan/1",
+            "cluster": self.result.scenario.name,
+            "question": self.name,
+            **self.result.as_dict(),
+            "cases": len(self.result.cases),
+            "warnings": list(self.result.warnings),
+        }
 
     def page(self, command: str) -> Report:
         """Return the page that shows the answer."""
-        scenario = self.found.scenario
+        scenario = self.result.scenario
         return Report(
             f"{self.asks} ({scenario.name})",
             [self.asks],
             self.sentences,
             [
                 Chapter("Table", tables=[self.table]),
-                *background(scenario, self.found.warnings, command),
+                *background(scenario, self.result.warnings, command),
             ],
         )
 
 
 def question(name: str) -> Callable[[Cluster], QuestionAnswer]:
     """Return what answers a question for a cluster; both raise ``UserError``."""
-    return named({"depth": _depth, "worth": _worth}, name, "--question")
+    answers = resolve_name(named(QUESTIONS, name, "--question"))
+    return cast("Callable[[Cluster], QuestionAnswer]", answers)
 
 
 def depth_table(found: Depths) -> Sheet:
@@ -73,27 +93,21 @@ def depth_table(found: Depths) -> Sheet:
     return sheet
 
 
-def _depth(cluster: Cluster) -> QuestionAnswer:
+def depth_answer(cluster: Cluster) -> QuestionAnswer:
     found = Depths.of(cluster)
     first = found.ranges[0]
     drafted = f"Draft {first.depth} tokens" if first.depth else "Draft nothing"
     sentences = [
-        *said_first(found),
+        *exact_first(found),
         f"{drafted} for up to {first.last} streams; the table has the others, and "
         f"the speed at the first of each range.",
         paying(found),
         *left_out(found),
     ]
-    return QuestionAnswer(
-        "depth",
-        "How many tokens to draft, by the number of streams?",
-        found,
-        sentences,
-        depth_table(found),
-    )
+    return QuestionAnswer("depth", DEPTH, found, sentences, depth_table(found))
 
 
-def _worth(cluster: Cluster) -> QuestionAnswer:
+def worth_answer(cluster: Cluster) -> QuestionAnswer:
     found = Depths.of(cluster)
     title = "Tokens/s of a stream without and with drafting, and tokens of a round"
     heads = columns("streams|d", "drafted|d", "plain|.4g", "drafting|.4g")
@@ -110,15 +124,13 @@ def _worth(cluster: Cluster) -> QuestionAnswer:
     verdict = "pays" if alone.mean > 1 else "does not pay"
     steps = any(more > less * (1 + GOOD_ENOUGH) for less, more in pairwise(gains))
     sentences = [
-        *said_first(found),
+        *exact_first(found),
         f"For one stream speculation {verdict}: {times(alone)} times the speed of plain decoding.",
         paying(found),
         *["More streams gain more in places: passes take steps with their rows."] * steps,
         *left_out(found),
     ]
-    return QuestionAnswer(
-        "worth", "Does speculation pay here, and up to which load?", found, sentences, sheet
-    )
+    return QuestionAnswer("worth", WORTH, found, sentences, sheet)
 
 
 def paying(found: Depths) -> str:
@@ -134,12 +146,12 @@ def paying(found: Depths) -> str:
     return f"Do not speculate above {last.mean:.0f} streams{spread}."
 
 
-def said_first(found: Depths) -> list[str]:
+def exact_first(result: Answered) -> list[str]:
     """Say before any figure that acceptance counts as exact, unless its uncertainty is given."""
-    return units.taken_as_exact(taken_as_exact(found.scenario))
+    return units.taken_as_exact(taken_as_exact(result.scenario))
 
 
-def left_out(found: Depths) -> list[str]:
+def left_out(found: Answered) -> list[str]:
     """Say what the intervals hold, and what the formula does not know."""
     of = ", ".join(f"{each} ±{share * 100:.3g} %" for each, share in found.inputs.items())
     if not found.inputs:

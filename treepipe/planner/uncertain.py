@@ -13,14 +13,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import exp, log, log1p, sqrt
 from statistics import NormalDist
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from treepipe.core.errors import UserError
-from treepipe.planner.candidates import Candidate
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.gaps import Simulated
 from treepipe.progress import Progress
 from treepipe.results.metric import Metric
 from treepipe.results.statistics import CONFIDENCE, Interval
@@ -28,6 +27,10 @@ from treepipe.scenario.scale import Estimated, multiplied
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ScheduleName
 from treepipe.sim.points import Point, simulate_points
+
+if TYPE_CHECKING:
+    from treepipe.planner.candidates import Candidate
+    from treepipe.planner.gaps import Simulated
 
 RUNS = 2
 """Runs of each plan in each case."""

@@ -176,6 +176,7 @@ class Placed:
         layers: the target's layers that it holds (empty for a draft).
         one_pass: a draft proposes a whole turn in one pass, its first.
         block: places of a block draft's block; 0: it is none.
+        tensor: equal devices that share each of its layers.
         compute: what its worker computes with in a run.
         worker: HOST:PORT of the worker's daemon on another host; None: a process of this host.
     """
@@ -187,6 +188,7 @@ class Placed:
     worker: str | None = None
     one_pass: bool = False
     block: int = 0
+    tensor: int = 1
 
     def draft_ms(self, work: Draft, parts: Sequence[tuple[int, int]] | None) -> float:
         """Return the time of draft passes. Args: ``parts``: their rows and contexts; None: any."""
@@ -246,6 +248,7 @@ class Roles:
         dtype: in a run, the type of the target's computation and of the states that stages send.
         footprint: the target's footprint; None if its size is unknown.
         draft_footprints: footprint and number of layers by draft server, where the model is known.
+        shared_footprints: what one device holds of the target, by stage whose devices share layers.
     """
 
     drafts: tuple[Placed, ...]
@@ -257,6 +260,7 @@ class Roles:
     dtype: Computed = FULL
     footprint: Footprint | None = None
     draft_footprints: Mapping[str, tuple[Footprint, int]] = field(default_factory=dict)
+    shared_footprints: Mapping[str, Footprint] = field(default_factory=dict)
 
     @property
     def placed(self) -> tuple[Placed, ...]:
@@ -511,6 +515,16 @@ class Deployment:
         wiring = self.wiring
         other = wiring.local if self.roles.is_local(sender, receiver) else wiring.default
         return wiring.pairs.get((sender, receiver), other)
+
+    def all_reduces_ms(self, stage: Placed, rows: int) -> float:
+        """Return the mean time of a layer's two all-reduces over a stage's devices: of the sums
+        behind attention and behind the MLP (Megatron-LM, section 3)."""
+        size = rows * self.roles.row_bytes
+        return 2 * self.inside(stage.name).all_reduce_ms(stage.tensor, size)
+
+    def inside(self, stage: str) -> LinkTimes:
+        """Return the link between the devices that share a stage's layers."""
+        return self.wiring.pairs.get((stage, stage), self.wiring.default)
 
     def link_for(self, sender: str, receiver: str, *, unscheduled: bool) -> LinkTimes:
         """Return the times between two roles of a message that does, or does not, bypass the

@@ -80,15 +80,18 @@ def memory_needs(deployment: Deployment) -> list[Need]:
     return [replace(need, runtime=runtime.get(need.role, 0.0)) for need in stages + drafts]
 
 
-def _stages(deployment: Deployment, target: Footprint, pipeline: int) -> Iterator[Need]:
-    """Yield the needs of a pipeline's stages; the first may embed and the last project."""
+def _stages(deployment: Deployment, whole: Footprint, pipeline: int) -> Iterator[Need]:
+    """Yield the needs of a pipeline's stages, of shared ones those of each device; the first may
+    embed and the last project."""
     bounds, stages = deployment.service.bounds, deployment.roles.pipelines[pipeline]
     entries, at_once = cache_entries(deployment, bounds.tree_tokens), deployment.most_open(pipeline)
     batch = max(1, min(deployment.service.pass_requests, at_once))
     held = _held(deployment, at_once, entries)
     rows = batch * bounds.pass_tokens
+    shared = deployment.roles.shared_footprints
     for number, stage in enumerate(stages, start=1):
         count, buffers, ends = len(stage.layers), 0.0, 0.0
+        target = shared.get(stage.name, whole)
         if target.row_bytes:
             # The mask of a pass has an entry for every row and every request's cache entry.
             states = 1 + max(1, deployment.roles.sent_states(stage.name))

@@ -133,8 +133,13 @@ def place(scenario: Scenario, opened: OpenedTarget | None = None) -> Placement:
         _captured(scenario, max([stages[-1].placed.layers.stop for stages in pipelines])),
         placing.row_bytes if opened is None else opened.row_bytes,
         FULL if opened is None else opened.dtype,
-        placing.footprint if opened is None else opened.footprint,
+        placing.footprint() if opened is None else opened.footprint,
         draft_footprints={r.placed.name: r.footprint for r in drafts if r.footprint is not None},
+        shared_footprints={
+            role.placed.name: part
+            for role in chain.from_iterable(pipelines)
+            if role.placed.tensor > 1 and (part := placing.footprint(role.placed.tensor))
+        },
     )
     warnings = tuple(placing.warnings)
     return Placement(roles, placing.target, warnings, placing.estimates, placing.hosts)
@@ -194,7 +199,7 @@ class _Placing:
         self._remarks: list[Remark] = []
         self._caveats: dict[str, None] = {}
         self._services: dict[str, ServiceTimes] = {}
-        self._stages_known: dict[tuple[str, int], TimeTable] = {}
+        self._stages_known: dict[tuple[str, int, int], TimeTable] = {}
         self.target: ServedModel | None = None
         if scenario.target.profile is not None or self._names_hardware():
             self.target = self._model(scenario.target, "target", "target")
@@ -226,12 +231,12 @@ class _Placing:
             width = model.shape.hidden_size
         return round(BYTES[compute_dtype(section.dtype or FULL)] * (width or 0))
 
-    @property
-    def footprint(self) -> Footprint | None:
-        """The target's footprint; None if its size is unknown."""
+    def footprint(self, devices: int = 1) -> Footprint | None:
+        """Return the target's footprint on one of so many devices that share its layers; None if
+        its size is unknown."""
         if self.target is None:
             return None
-        return Footprint.of_shape(self.target.shape, self.target.dtype)
+        return Footprint.of_shape(self.target.shared(devices).shape, self.target.dtype)
 
     def draft(self, draft: DraftSection, role: str, key: str) -> _Role:
         """Place a draft server. Args: ``role``: its name; ``key``: key of its section."""
@@ -262,13 +267,19 @@ class _Placing:
             at, role = f"{key}.stages.{index}.device", f"{name}.stage{number}"
             device, target = self._device(stage.device, at), self._scenario.target
             if isinstance(device, Device):
+                if stage.tensor > 1:
+                    raise UserError(
+                        f"{self._path}: key {key}.stages.{index}.tensor = {stage.tensor} needs a "
+                        f"device that says what a layer costs, not stage_ms of a whole stage"
+                    )
                 times = _device_times(device)
             else:
                 verifies = number == len(sections) and self._ends == "pipeline"
-                times = self._stage_times(device, stage.device, at, count, verifies)
+                times = self._stage_times(device, stage, at, count, verifies)
             times = self._in_place(times, "stages", role, stage)
             layers = range(first, first + count)
-            placed = Placed(role, times, layers, _compute(device, target), stage.worker)
+            compute = _compute(device, target)
+            placed = Placed(role, times, layers, compute, stage.worker, tensor=stage.tensor)
             roles.append(_Role(placed, device, stage.host, f"{key}.stages.{index}"))
             first += count
         return roles
@@ -294,16 +305,19 @@ class _Placing:
         return times.grown(scale.rows).scaled(device_factor(scale, kind, role, section.device))
 
     def _stage_times(
-        self, hardware: Hardware, named: AnyDevice, key: str, layers: int, verifies: bool
+        self, hardware: Hardware, section: Stage, key: str, layers: int, verifies: bool
     ) -> DeviceTimes:
-        """Return a stage's times. Args: ``verifies``: it also verifies tokens."""
+        """Return a stage's times, of one that several devices share without what they exchange.
+        Args: ``verifies``: it also verifies tokens."""
+        named, tensor = section.device, section.tensor
         service = self._service(hardware, named, key)
-        known = (named if isinstance(named, str) else key, layers)
+        known = (named if isinstance(named, str) else key, layers, tensor)
+        target = self._known_target(key).shared(tensor)
         if known not in self._stages_known:
-            self._stages_known[known] = service.stage(self._known_target(key), layers)
+            self._stages_known[known] = service.stage(target, layers)
         stage, evaluation = self._stages_known[known], NO_WORK
         if verifies:
-            evaluation = service.evaluation(self._known_target(key))
+            evaluation = service.evaluation(target)
         self._note_unmeasured(named, service)
         times = DeviceTimes(stage, NO_WORK, evaluation, hardware.decide_ms, hardware.prune_ms)
         return self._sampled(times, service, key) if verifies else times
@@ -390,6 +404,8 @@ class _Placing:
 
     def _draft_model(self, draft: DraftSection, weights: Weights, key: str) -> ServedModel:
         section = draft.model.model_copy(update={"checkpoint": draft.checkpoint})
+        if draft.drafter.in_turn and draft.model.profile is None and self.target is not None:
+            return self.target.mtp_head
         model = self._model(section, f"{key}.model", weights.reference)
         if model is None:
             raise self._unknown(f"{key}.model.profile", f"{key}.device")
@@ -506,6 +522,8 @@ def _machine(
         return given[0][0] if given else None
 
     power = agreed("power", lambda device: device.power)
+    devices = max(each.placed.tensor for each in roles)
+    price = agreed("price_usd_per_hour", lambda device: device.price_usd_per_hour)
     idle = agreed("idle_factor", lambda device: device.idle_factor)
     return Machine(
         name,
@@ -513,8 +531,8 @@ def _machine(
         host.capacity if costs is None else len(roles),
         agreed("memory_mib", lambda device: device.memory_mib),
         tuple(sorted(idle.items())) if idle else (),
-        None if power is None else (power.idle_w, power.busy_w),
-        agreed("price_usd_per_hour", lambda device: device.price_usd_per_hour),
+        None if power is None else (devices * power.idle_w, devices * power.busy_w),
+        None if price is None else devices * price,
         agreed("runtime_mib", lambda device: device.runtime_mib) or 0.0,
         costs,
         agreed("read_mib_s", lambda device: device.read_mib_s),

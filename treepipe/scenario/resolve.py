@@ -8,7 +8,7 @@ the key.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -19,7 +19,7 @@ from treepipe.core.verification import DRAWN
 from treepipe.physics.timing import LinkTimes
 from treepipe.profiles.library import find_link, profile_name, resolve_link
 from treepipe.profiles.schema import AnyLink, HostProfile
-from treepipe.scenario.deployment import Deployment, Machine, Service, Wiring
+from treepipe.scenario.deployment import Deployment, Machine, Placed, Roles, Service, Wiring
 from treepipe.scenario.faults import ASSUMED_READ_MIB_S, START_MS, Faults
 from treepipe.scenario.memory import fitted, weights_mib
 from treepipe.scenario.placement import Placement, place
@@ -34,6 +34,9 @@ from treepipe.scenario.schedule_check import (
 from treepipe.scenario.schema import Replay
 from treepipe.scenario.unread import lacking_warnings, unread_warnings
 from treepipe.scenario.workload import draw_requests
+
+LOGIT_BYTES = 2
+"""Bytes of a logit between devices that share the output projection."""
 
 
 def resolve(scenario: Scenario, placement: Placement | None = None) -> Deployment:
@@ -56,7 +59,7 @@ def resolve(scenario: Scenario, placement: Placement | None = None) -> Deploymen
     deployment = Deployment(
         name=scenario.name,
         roles=roles,
-        wiring=_wiring(scenario, names),
+        wiring=_wiring(scenario, roles),
         service=_service(scenario, [len(each) for each in roles.pipelines], roles.reads_states),
         faults=_faults(scenario, names),
         seed=scenario.seed,
@@ -68,18 +71,18 @@ def resolve(scenario: Scenario, placement: Placement | None = None) -> Deploymen
         estimates=estimates,
         path=scenario.path,
     )
+    deployment = _with_all_reduces(deployment)
     _check_width(deployment)
     if not scenario.faults.inject:
         return deployment
     return _with_restart(deployment, scenario, placement.hosts)
 
 
-def _wiring(scenario: Scenario, names: set[str]) -> Wiring:
-    """Resolve the links. Args: ``names``: names of all roles."""
+def _wiring(scenario: Scenario, roles: Roles) -> Wiring:
     links = scenario.links
     return Wiring(
         default=_named_link(scenario, links.default, "links.default"),
-        pairs=_pair_links(scenario, {*names, *scenario.faults.spare_workers}),
+        pairs=_pair_links(scenario, roles),
         local=_named_link(scenario, links.local, "links.local"),
         central_transfers=scenario.schedule.parameters.central_transfers,
         key=scenario.key_file,
@@ -106,12 +109,9 @@ def _link_estimates(scenario: Scenario) -> dict[Estimated, float]:
     return found
 
 
-def _pair_links(scenario: Scenario, names: Collection[str]) -> dict[tuple[str, str], LinkTimes]:
-    """Resolve the links of the pairs that the scenario lists, by (sender, receiver).
-
-    Args:
-        names: names of all roles, and addresses of the spares.
-    """
+def _pair_links(scenario: Scenario, roles: Roles) -> dict[tuple[str, str], LinkTimes]:
+    """Resolve the links of the pairs that the scenario lists, by (sender, receiver)."""
+    names = {*roles.devices, *scenario.faults.spare_workers}
     links, path = dict[tuple[str, str], LinkTimes](), scenario.path
     for index, pair in enumerate(scenario.links.pairs):
         key = f"links.pairs.{index}"
@@ -120,9 +120,38 @@ def _pair_links(scenario: Scenario, names: Collection[str]) -> dict[tuple[str, s
                 raise UserError(
                     f"{path}: key {key}.ends names {end!r}; there are {', '.join(sorted(names))}"
                 )
+        if pair.ends[0] == pair.ends[1] not in roles.shared_footprints:
+            raise UserError(
+                f"{path}: key {key}.ends: both are {pair.ends[0]!r}, which has no link to itself "
+                f"(the devices of a stage with tensor > 1 have one)"
+            )
         times = _named_link(scenario, pair.link, key)
         links |= dict.fromkeys(pair.directions, times)
     return links
+
+
+def _with_all_reduces(deployment: Deployment) -> Deployment:
+    """Add what devices that share a stage's layers exchange to the times of its passes, and the
+    way of the others' logits to one of them where the stage takes tokens."""
+    roles, pipelines = deployment.roles, [[*each] for each in deployment.roles.pipelines]
+    for number, stages in enumerate(pipelines):
+        for at, stage in enumerate(stages):
+            if (part := roles.shared_footprints.get(stage.name)) is not None:
+                logits = LOGIT_BYTES * (stage.tensor - 1) * part.vocabulary
+                judges = roles.verifies(number, at + 1)
+                stages[at] = _with_exchanges(deployment, stage, logits if judges else 0)
+    whole = replace(roles, pipelines=tuple(map(tuple, pipelines)))
+    return replace(deployment, roles=whole) if roles.shared_footprints else deployment
+
+
+def _with_exchanges(deployment: Deployment, stage: Placed, logits: int) -> Placed:
+    """Args: ``logits``: bytes of the other devices' for a row; 0: the stage takes no tokens."""
+    layers, evaluate = len(stage.layers), stage.times.evaluate
+    link = deployment.inside(stage.name)
+    passes = stage.times.stage.plus(lambda rows: layers * deployment.all_reduces_ms(stage, rows))
+    if logits:
+        evaluate = evaluate.plus(lambda rows: link.mean_ms(rows * logits))
+    return replace(stage, times=replace(stage.times, stage=passes, evaluate=evaluate))
 
 
 def _check_width(deployment: Deployment) -> None:

@@ -38,7 +38,7 @@ class AskedRows(NamedTuple):
     most: int
 
 
-def asked_by_formula(deployment: Deployment, most: int) -> list[AskedRows]:
+def rows_of_formula(deployment: Deployment, most: int) -> list[AskedRows]:
     """Return the tables that a formula asks for 1 to ``most`` rows."""
     roles = deployment.roles
     stages = [stage for pipeline in roles.pipelines for stage in pipeline]

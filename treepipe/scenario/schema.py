@@ -102,7 +102,7 @@ class Pair(LinkKeys):
     """A link between two named ends, both ways."""
 
     ends: Annotated[tuple[str, str], ReadIf("connected")] = Field(
-        description="two roles, or a role and a spare's address"
+        description="two roles, or a role and a spare's address; a stage twice: its tensor devices"
     )
     profile: str | None = Field(
         None, description="a link profile, whose keys the others here replace"
@@ -118,14 +118,8 @@ class Pair(LinkKeys):
 
     @property
     def directions(self) -> tuple[tuple[str, str], ...]:
-        """(Sender, receiver) of both directions."""
-        return self.ends, self.ends[::-1]
-
-    @model_validator(mode="after")
-    def _two_ends(self) -> Pair:
-        if self.ends[0] == self.ends[1]:
-            raise ValueError(f"both ends are {self.ends[0]!r}; a role has no link to itself")
-        return self
+        """(Sender, receiver) of both directions; of a stage's devices it is the same."""
+        return tuple(dict.fromkeys((self.ends, self.ends[::-1])))
 
 
 class Links(Section):
@@ -312,6 +306,9 @@ class Stage(Section):
     worker: Away = Field(None, description=WORKER)
     layers: Annotated[int, Field(ge=1)] | None = Field(
         None, description="layers of each stage; default: an equal share of the rest"
+    )
+    tensor: Several = Field(
+        1, description="equal devices that share all its layers; one device's keys stand for each"
     )
     count: Several = Field(1, description="number of equal stages in a row")
 
@@ -520,11 +517,6 @@ class Workload(Section):
     rate_scale: Annotated[Factor, ReadIf("traced")] = Field(
         1.0, description="factor on the rate of a trace's requests; delays in sessions stay"
     )
-    window_s: Annotated[
-        Positive | tuple[Annotated[float, Field(ge=0)], Positive] | None, ReadIf("traced")
-    ] = Field(
-        None, description="of a trace only the first seconds, or [from, to] (before rate_scale)"
-    )
 
     @property
     def arriving(self) -> bool:
@@ -536,10 +528,6 @@ class Workload(Section):
         if self.trace is not None and self.arrivals is not None:
             raise ValueError(
                 "keys workload.trace and workload.arrivals both say when; leave one out"
-            )
-        if isinstance(self.window_s, tuple) and self.window_s[0] >= self.window_s[1]:
-            raise ValueError(
-                f"key workload.window_s = {[*self.window_s]} must go from less to more"
             )
         return self
 

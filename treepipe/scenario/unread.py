@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain, starmap
 from math import inf
 from typing import Any
 
@@ -115,13 +116,15 @@ class Key:
     def connected(self) -> bool:
         """Whether the ends of a pair exchange messages."""
         used, spares = set(self.deployment.roles.connections), self.scenario.faults.spare_workers
+        used |= {(stage, stage) for stage in self.deployment.roles.shared_footprints}
         return bool(used & set(self.table.directions) or {*spares} & {*self.table.ends})
 
     @property
     def apart(self) -> bool:
         """Whether any messages take the default link."""
         default, used = self.deployment.wiring.default, self.deployment.roles.connections
-        return any(self.deployment.link(*each) is default for each in used)
+        shared = map(self.deployment.inside, self.deployment.roles.shared_footprints)
+        return any(link is default for link in chain(shared, starmap(self.deployment.link, used)))
 
     @property
     def most_open(self) -> list[int]:

@@ -1,0 +1,126 @@
+"""The first question: layers, tensors, copies or one box, against sums by hand; its words."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.worlds.command_line import Terminal
+from treepipe.core.errors import UserError
+from treepipe.files.toml_file import toml_text
+from treepipe.planner.candidates import find_candidates
+from treepipe.planner.cluster import Cluster
+from treepipe.planner.split_question import Option, Splits, find_splits
+from treepipe.planner.splits import splits, tries_splits
+from treepipe.scenario.passage import Passage
+from treepipe.scenario.resolve import resolve
+
+BOXES: dict[str, Any] = {
+    "name": "two boxes",
+    "target": {"profile": "qwen-3.6-27b", "dtype": "int4"},
+    "links": {"default": "connectx-7-tcp+llama-cpp-rpc"},
+    "acceptance": {"source": "stated", "accepted": 0.7, "drafted": 1.0, "draft_tokens": 3},
+    "drafts": [{"source": "mtp"}],
+    "pipelines": [{"stages": [{"device": "gb10", "count": 2}]}],
+}
+
+
+def boxes(**changes: Any) -> Cluster:
+    return Cluster.of({**BOXES, **changes})
+
+
+def option(found: Splits, split: str, *, drafts: bool = False) -> Option:
+    (one,) = [e for e in found.options if str(e.split) == split and bool(e.draft) == drafts]
+    return one
+
+
+def test_every_split_of_four_boxes_and_of_unequal_ones() -> None:
+    four = boxes(pipelines=[{"stages": [{"device": "gb10"}], "count": 4}])
+    assert [str(each) for each in splits(four)] == [
+        "one box",
+        "tensors over 4",
+        "layers over 4",
+        "4 replicas",
+        "layers over 2, tensors over 2",
+        "2 replicas, tensors over 2",
+        "2 replicas, layers over 2",
+    ]
+    mixed = [{"device": "rtx-2070"}, {"device": "rtx-5060-ti"}]
+    assert [str(each) for each in splits(boxes(pipelines=[{"stages": mixed}]))] == [
+        "one box (rtx-2070)",
+        "one box (rtx-5060-ti)",
+        "layers over 2",
+        "2 replicas",
+    ]
+    whole = [{"device": {"stage_ms": {1: 20.0}}, "count": 2}]
+    with pytest.raises(UserError, match="tell nothing of other splits"):
+        splits(boxes(pipelines=[{"stages": whole}]))
+
+
+def test_rates_by_hand() -> None:
+    """One user waits for both stages and their hops; of eight on two copies each has four."""
+    found = find_splits(boxes(), 0)
+    alone, layers, copies = (
+        option(found, split) for split in ("one box", "layers over 2", "2 replicas")
+    )
+    passage = Passage(resolve(layers.scenario))
+    round_ms = sum(passage.stage_ms(1)) + sum(passage.hops_ms(1))
+    assert layers.rates[1].tokens_s == pytest.approx(1e3 / round_ms)
+    assert copies.rates[1].tokens_s == pytest.approx(alone.rates[1].tokens_s)
+    stage = resolve(alone.scenario).roles.pipelines[0][0].times
+    pass_ms = stage.stage(4) + stage.verify(4, 1)
+    assert copies.rates[8].tokens_s == pytest.approx(8e3 / pass_ms, rel=1e-6)
+    assert alone.parts["passes"] == pytest.approx(1.0)
+    assert option(found, "tensors over 2").parts["all-reduces"] > 0.5
+
+
+def test_several_groups_hide_hops() -> None:
+    """With two stages and a hop of 3 ms the best number of groups is tried, and has its rows."""
+    rate = option(find_splits(boxes(), 0), "layers over 2").rates[8]
+    assert rate.groups >= 2
+    assert rate.rows == -(-8 // rate.groups)
+
+
+def test_a_shared_draft_works_for_all_copies() -> None:
+    draft = {"device": "gb10", "model": {"profile": "llama-3.2-1b"}}
+    target = {"profile": "llama-3.1-8b", "dtype": "int8"}
+    known = {"target": target, "acceptance": {"source": "bernoulli", "beta": 0.6}}
+    made = {**known, "links": {"default": {"latency_ms": 0.0}}}
+    shared, own = (
+        option(find_splits(boxes(drafts=[each], **made), 0), "2 replicas", drafts=True)
+        for each in (draft, {**draft, "count": 2})
+    )
+    assert (shared.draft, own.draft) == ("shared", "own device")
+    assert shared.rates[8].tokens_s <= own.rates[8].tokens_s
+
+
+def test_what_does_not_fit_is_named_and_a_tie_has_its_measurement(terminal: Terminal) -> None:
+    """A 70B in 16 bits fits no single box of 128 GB."""
+    terminal.monkeypatch.setenv("COLUMNS", "160")
+    content = {**BOXES, "target": {"profile": "llama-3.3-70b", "dtype": "bfloat16"}}
+    del content["drafts"], content["acceptance"]
+    content["search"] = {"schedules": ["pp"]}
+    (terminal.folder / "c.toml").write_text(toml_text(content), "utf-8")
+    said = terminal.succeeds("plan", "c.toml", "--question", "split", "--json", "s.json")
+    found = json.loads((terminal.folder / "s.json").read_text())
+    assert "one box, no drafts: pipeline0.stage1 needs" in said
+    assert "does not fit" in said
+    refused = [each for each in found["splits"] if each["refusal"]]
+    assert {(each["replicas"], each["stages"], each["tensor"]) for each in refused} == {
+        (1, 1, 1),
+        (2, 1, 1),
+    }
+    assert found["question"] == "split"
+
+
+def test_a_file_that_says_nothing_of_its_search_tries_the_splits() -> None:
+    """Those that the closed form ranks near the best; the others are listed with its reason."""
+    candidates, refused = find_candidates(boxes(search={"splits": True, "schedules": ["pp"]}))
+    assert {each.settings["split"] for each in candidates} == {"one box", "layers over 2"}
+    reasons = {each.settings["split"]: each.reason for each in refused}
+    assert reasons["2 replicas"] == "one user has no use of copies"
+    assert reasons["tensors over 2"].endswith("of the speed of one box")
+    assert tries_splits(boxes())
+    assert not tries_splits(boxes(search={"keep": 3}))
