@@ -354,7 +354,7 @@ def _vllm_synthetic(entries: Sequence[Placed], model: str | None) -> CostTable:
     notes = [
         f"fitted to the median times of steps of {len(steps)} runs, which it misses by at most "
         f"{found.worst:.1%}",
-        "drafting takes one pass whatever its depth (drafts.one_pass)"
+        "drafting takes one pass whatever its depth, as a block draft's (drafts.source = 'block')"
         if found.one_pass
         else "drafting takes a pass per token",
         "what every step takes besides its passes (scheduling, sampling) is in stage_ms",

@@ -153,6 +153,21 @@ class WorkloadTrace:
     requests: tuple[Asked, ...]
     failed: int = 0
 
+    def window(self, first_s: float, end_s: float) -> WorkloadTrace:
+        """Return the requests from ``first_s`` until before ``end_s``, counted from there. A turn
+        whose predecessor is before the window is a session's first."""
+        places = [n for n, each in enumerate(self.requests) if first_s <= each.at_s < end_s]
+        new = {old: place for place, old in enumerate(places)}
+        kept = (self.requests[place] for place in places)
+        moved = [replace(each, at_s=each.at_s - first_s) for each in kept]
+        turns = (
+            replace(each, after=new[each.after])
+            if each.after in new
+            else replace(each, after=None, delay_s=None)
+            for each in moved
+        )
+        return replace(self, requests=tuple(turns))
+
     @property
     def summary(self) -> str:
         """The counts of a trace, in a sentence."""

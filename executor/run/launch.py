@@ -93,11 +93,6 @@ def prepare(scenario: Scenario) -> Launch:
     _check_vocabulary(scenario, target)
     if scenario.emulate:
         _check_machines(deployment)
-    elif any(draft.one_pass for draft in scenario.drafts):
-        raise UserError(
-            f"{scenario.path}: key drafts.one_pass needs emulate = true in a run: a real draft "
-            f"takes the time that it takes"
-        )
     roles = _roles(scenario, runs, target, sources)
     return Launch(runs, roles, target, models[0] if models else None)
 

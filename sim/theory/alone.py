@@ -55,7 +55,7 @@ def chain(
         ahead: the draft has fed itself the last token, too.
     """
     draft, rows = passage.draft.times.draft, gamma + 1
-    others = 0.0 if passage.draft.one_pass else (gamma - 1) * draft(1)
+    others = (gamma - 1) * draft(1)
     read, fed = passage.draft.times.read, gamma if ahead else gamma - 1
     unread = [passage.unread(accepted, fed) for accepted in range(rows)]
     drafts = [read(count) + others for count in unread]

@@ -98,5 +98,5 @@ def drafting_ms(passage: Passage, batch: int, depth: int, shares: Sequence[float
     rows = round(batch * unread)
     if draft.block:
         return draft.times.draft(rows + batch * draft.block)
-    others = 0.0 if draft.one_pass else (depth - 1) * draft.times.draft(batch)
+    others = (depth - 1) * draft.times.draft(batch)
     return draft.times.draft(rows) - draft.times.spared(rows, batch) + others

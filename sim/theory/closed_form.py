@@ -107,8 +107,6 @@ def _refusals(scenario: Scenario, deployment: Deployment) -> Iterator[tuple[str,
         yield "serving.admission", "it is for requests that are all served"
     if deployment.service.cache is not None:
         yield "serving.cache", "it is for requests that need not wait for room"
-    if deployment.roles.drafts[0].one_pass and not is_chain:
-        yield "drafts.one_pass", "it is for a draft of one pass per token; that of 'chain' is not"
     if deployment.roles.drafts[0].block:
         yield "drafts.source", "it is for a draft of one pass per token"
     if deployment.service.least_probabilities:

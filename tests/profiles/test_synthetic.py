@@ -58,7 +58,7 @@ def test_known_times_come_out(one_pass: bool, tmp_path: Path) -> None:
     (times,) = found.ms.values()
     assert times == pytest.approx({rows: verify(rows) for rows in (1, 2, 4, 8, 16, 32, 64)})
     assert found.draft_ms == pytest.approx({n: draft(n) for n in (1, 2, 4, 8)})
-    assert any("drafts.one_pass" in note for note in found.notes) == one_pass
+    assert any("as a block draft's" in note for note in found.notes) == one_pass
     assert any("+0.0%, the engine's own work" in note for note in found.notes)
 
 

@@ -11,6 +11,7 @@ from tests.worlds.command_line import SCENARIO, assert_refused
 from tests.worlds.traces import CSV, MOONCAKE, SESSIONS, VLLM
 from treepipe.core.errors import UserError
 from treepipe.profiles.workloads import WorkloadTrace, read_workload
+from treepipe.scenario.deployment import RequestSpec
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.workload import draw_requests, trace_warnings
 from treepipe.sim.predict import predict
@@ -127,17 +128,25 @@ def one_stage(folder: Path, *settings: str, name: str = "pp") -> Scenario:
     return Scenario.of(content, path).with_(**dict(json.loads(f"[{','.join(settings)}]")))
 
 
-def test_rates_and_warm_up(tmp_path: Path) -> None:
+def test_windows_and_rates(tmp_path: Path) -> None:
     read(tmp_path, MOONCAKE)
-    scenario = one_stage(tmp_path, '["workload.rate_scale", 2]')
-    expected = [(1100, 5, 0.0), (1024, 6, 250.0), (1300, 7, 750.0)]
+    scenario = one_stage(tmp_path, '["workload.window_s", [0.4, 9]]', '["workload.rate_scale", 2]')
+    expected = [(1024, 6, 50.0), (1300, 7, 550.0)]
     asked = draw_requests(scenario, 0)
     found = [(len(r.prompt), r.max_new_tokens, r.arrival_ms) for r in asked]
     assert found == [pytest.approx(each) for each in expected]
+    (first,) = draw_requests(one_stage(tmp_path, '["workload.window_s", 0.1]'), 0)
+    assert first == RequestSpec((0,) * 1100, 5, arrival_ms=0.0)
+    read(tmp_path, SESSIONS)
+    later = one_stage(tmp_path, '["workload.window_s", [0.2, 9]]')
+    assert draw_requests(later, 0)[0].arrival_ms == pytest.approx(50), "its first turn is before"
+    read(tmp_path, MOONCAKE)
     warm = one_stage(tmp_path, '["workload.warmup_requests", 2]')
     assert len(draw_requests(warm, 0)) == 3
     with pytest.raises(UserError, match="= 3 leaves nothing of the 3 requests"):
         draw_requests(one_stage(tmp_path, '["workload.warmup_requests", 3]'), 0)
+    with pytest.raises(UserError, match="has no request in it"):
+        draw_requests(one_stage(tmp_path, '["workload.window_s", [7, 9]]'), 0)
 
 
 def test_a_turn_waits_for_the_one_before_and_its_delay(tmp_path: Path) -> None:

@@ -103,8 +103,6 @@ REFUSED = [
     (stars("serving.queue=weighted_fair"), "serving.queue", "it is for 'fifo'"),
     (stars("serving.warm_up_ms=10"), "serving.warm_up_ms", "draft that runs no pass in vain"),
     (stars(UNEQUAL, "workload.concurrency=2"), "pipelines", "it is for equal targets"),
-    (stars("drafts.0.one_pass=true"), "drafts.one_pass", ""),
-    (("schedule.name=dsd", "drafts.0.one_pass=true"), "drafts.one_pass", ""),
     (("schedule.name=dsd", FALLING), "acceptance", ""),
     (("schedule.name=specpipe", FALLING), "acceptance", ""),
     (stars(FALLING), "acceptance", ""),

@@ -96,19 +96,6 @@ def test_a_chain_knows_that_catching_up_takes_longer(
     assert max(passes[1:]) == rows
 
 
-@pytest.mark.parametrize("beta", [0, 1])
-def test_a_chain_drafted_in_one_pass_takes_one(beta: int) -> None:
-    """However long it is: each round is shorter by the three further passes of 3 ms."""
-    given = f"acceptance.beta={beta}", "schedule.ends=draft"
-    found = []
-    for more in ((), ("drafts.0.one_pass=true",)):
-        written = Written("chain", GROWING_DRAFT, *given, *more)
-        assert_equal(written)
-        found.append(gaps(written.simulated()[0].requests[0]))
-    spared = [usual - lump for usual, lump in zip(*found, strict=True)]
-    assert spared == pytest.approx([9.0 if gap else 0.0 for gap in found[0]])
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["chain", "dsd", "specpipe"])
 @pytest.mark.parametrize(("beta", "runs"), [(0.5, 40), (0.9, 80)])

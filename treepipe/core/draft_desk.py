@@ -116,7 +116,6 @@ class DraftDesk:
         self._idle, self._least_log_prob = _Idleness(warm_up_ms), least_log_prob
         self.turns: list[Turn] = []
         self._turn: tuple[int | None, float, float] | None = None
-        self._drafting = False  # a pass was run in this turn
         self._fed = set[int]()  # sessions that have fed a segment in it
         self._sessions: dict[int, _Session] = {}
         self._passes: deque[Batch] = deque()
@@ -224,7 +223,7 @@ class DraftDesk:
     def _next(self, now_ms: float) -> Work | None:
         for passes in self._passes:
             if not self._listens(passes):
-                return self._draft_next(now_ms)
+                return Draft(self._passes.popleft())
         while len(self._queue):
             queued: tuple[float, Begin | Evaluate] = self._queue.pop()
             arrived_ms, work = queued
@@ -232,18 +231,12 @@ class DraftDesk:
                 self._end_turn(now_ms)
                 pipeline = work.flight.pipeline if isinstance(work, Evaluate) else None
                 self._turn = pipeline, arrived_ms, now_ms
-                self._drafting = False
                 self._fed.clear()
                 return work
         if self._passes:
-            return self._draft_next(now_ms)
+            return Draft(self._passes.popleft())
         self._end_turn(now_ms)
         return None
-
-    def _draft_next(self, now_ms: float) -> Draft:
-        passes = self._passes.popleft()
-        later, self._drafting = self._drafting, True
-        return Draft(passes, later)
 
     def _is_open(self, work: Begin | Evaluate) -> bool:
         if isinstance(work, Begin):

@@ -25,14 +25,9 @@ class Evaluate:
 
 @record
 class Draft:
-    """Draft passes to be run as one batch.
-
-    Attributes:
-        later: whether other passes ran before in the same turn.
-    """
+    """Draft passes to be run as one batch."""
 
     passes: tuple[tuple[int, DraftPass], ...]
-    later: bool = False
 
     @property
     def rows(self) -> int:

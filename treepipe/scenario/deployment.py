@@ -174,7 +174,6 @@ class Placed:
         name: name in metrics and traces ("draft0", "pipeline0.stage1").
         times: the device's times for each kind of work.
         layers: the target's layers that it holds (empty for a draft).
-        one_pass: a draft proposes a whole turn in one pass, its first.
         block: places of a block draft's block; 0: it is none.
         tensor: equal devices that share each of its layers.
         compute: what its worker computes with in a run.
@@ -186,14 +185,11 @@ class Placed:
     layers: range = range(0)
     compute: Compute = ONE_CORE
     worker: str | None = None
-    one_pass: bool = False
     block: int = 0
     tensor: int = 1
 
     def draft_ms(self, work: Draft, parts: Sequence[tuple[int, int]] | None) -> float:
         """Return the time of draft passes. Args: ``parts``: their rows and contexts; None: any."""
-        if self.one_pass and work.later:
-            return 0.0
         times, rows, asked, drawn = self.times, work.rows, work.asked, 0.0
         if times.draw is not None:
             drawn = sum([order.asked * times.draw(order.top_k) for _, order in work.passes])

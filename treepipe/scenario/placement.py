@@ -251,7 +251,6 @@ class _Placing:
             self._in_place(times, "drafts", role, draft),
             compute=_compute(device, draft.model),
             worker=draft.worker,
-            one_pass=draft.one_pass,
             block=keys.block if isinstance(keys, BlockKeys) else 0,
         )
         footprint = self._draft_footprint(draft, device, key)

@@ -273,13 +273,6 @@ class DraftSection(SourceSection):
         description="the draft proposes no less probable candidate (a simulation needs a recorded "
         "pool)",
     )
-    one_pass: Annotated[bool, _sources(lambda each: not each.drafts_blocks), ReadIf("drafted")] = (
-        Field(
-            False,
-            description="as of a block draft: only a turn's first pass takes time (a run needs "
-            "emulate = true)",
-        )
-    )
     device: AnyDevice = Field(Device(), description="a device profile's name, its keys, or both")
     host: Home = Field(None, description=HOST)
     worker: Away = Field(None, description=WORKER)
@@ -517,6 +510,11 @@ class Workload(Section):
     rate_scale: Annotated[Factor, ReadIf("traced")] = Field(
         1.0, description="factor on the rate of a trace's requests; delays in sessions stay"
     )
+    window_s: Annotated[
+        Positive | tuple[Annotated[float, Field(ge=0)], Positive] | None, ReadIf("traced")
+    ] = Field(
+        None, description="of a trace only the first seconds, or [from, to] (before rate_scale)"
+    )
 
     @property
     def arriving(self) -> bool:
@@ -528,6 +526,10 @@ class Workload(Section):
         if self.trace is not None and self.arrivals is not None:
             raise ValueError(
                 "keys workload.trace and workload.arrivals both say when; leave one out"
+            )
+        if isinstance(self.window_s, tuple) and self.window_s[0] >= self.window_s[1]:
+            raise ValueError(
+                f"key workload.window_s = {[*self.window_s]} must go from less to more"
             )
         return self
 

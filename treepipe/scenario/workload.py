@@ -77,13 +77,17 @@ def _check_tokens(tokens: int, path: Path) -> None:
     if tokens > MOST_TOKENS:
         raise UserError(
             f"{path}: key workload: the requests of a run have {tokens:,} tokens (requests, "
-            f"prompt_tokens, new_tokens); there may be {MOST_TOKENS:,}"
+            f"prompt_tokens, new_tokens, window_s); there may be {MOST_TOKENS:,}"
         )
 
 
 def _traced(workload: Workload, file: str, path: Path) -> WorkloadTrace:
     """Return the part of the trace that the workload asks for."""
-    trace = read_workload(path.parent / file, "key workload.trace")
+    trace, window = read_workload(path.parent / file, "key workload.trace"), workload.window_s
+    if window is not None:
+        trace = trace.window(*(window if isinstance(window, tuple) else (0.0, window)))
+        if not trace.requests:
+            raise UserError(f"{path}: key workload.window_s: {file} has no request in it")
     requests = trace.requests
     if "requests" in workload.model_fields_set:
         if workload.requests > len(requests):

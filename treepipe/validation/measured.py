@@ -93,11 +93,12 @@ def _check(scenario: Scenario, trace: WorkloadTrace, file: Path) -> None:
         raise UserError(
             f"{scenario.path}: key acceptance.source = 'replay': is of a run, not of a file"
         )
-    if scenario.workload.rate_scale != 1.0:
-        raise UserError(
-            f"{scenario.path}: key workload.rate_scale: has no effect with --measured, whose "
-            f"requests are all of the file's"
-        )
+    for key, default in (("rate_scale", 1.0), ("window_s", None)):
+        if getattr(scenario.workload, key) != default:
+            raise UserError(
+                f"{scenario.path}: key workload.{key}: has no effect with --measured, whose "
+                f"requests are all of the file's"
+            )
 
 
 def _acceptance(scenario: Scenario, file: Path) -> tuple[Scenario, Imported | None, list[str]]:
