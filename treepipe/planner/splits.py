@@ -67,7 +67,7 @@ def splits(cluster: Cluster) -> list[Split]:
     sizes = [(r, s, len(devices) // (r * s)) for r, s in pairs if len(devices) > 1]
     return single + [
         Split(r, s, t, _dealt(devices, s, t))
-        for r, s, t in sorted(sizes, key=lambda each: sum(n > 1 for n in each))
+        for r, s, t in sorted(sizes, key=lambda e: (sum(n > 1 for n in e), e[0], e[2]))
         if all(device == devices[n - n % t] for n, device in enumerate(devices))
     ]
 
