@@ -54,7 +54,7 @@ SHORT = FULL = Settings()
 
 
 class Cell(NamedTuple):
-    """A cell: models by size, the first draft first; tokens of a chain with the target's own one
+    """A cell: models by size, the first draft first; tokens of a chain with the target's one
     (the results' ``lookahead``); new tokens of a sample."""
 
     strategy: str
@@ -151,7 +151,7 @@ def scenario(
 def predict_cells(terms: Terms, settings: Settings, say: Progress) -> dict[Cell, Interval]:
     """Predict ms per token, with the 70B model over all that its pass may take.
 
-    Of three models ahead of each other the first two are a pair of their own. In turns the first
+    Of three models ahead of each other the first two are a pair by themselves. In turns the first
     one makes K - 1 tokens, and the second verifies them and drafts by itself what is missing.
     """
     with TemporaryDirectory() as folder:
@@ -168,19 +168,25 @@ def predict_cells(terms: Terms, settings: Settings, say: Progress) -> dict[Cell,
             elif cell.strategy == "async-chain":
                 draft_ms = pair_ms
             else:
-                kept = sum(right**n for n in range(1, cell.k - 1))
-                draft_ms = first + second * (1 - kept / (cell.k - 1))
+                confirmed = sum(right**n for n in range(1, cell.k - 1))
+                draft_ms = first + second * (1 - confirmed / (cell.k - 1))
             for fold in (1.0, 1 / FOLD, FOLD)[: 3 if target == "70b" else 1]:
                 target_ms = terms.target_ms(target, fold)
                 points[f"{cell.label}:{fold}"] = scenario(cell, draft_ms, target_ms, *made)
-        found = made_of.simulated(points, say, "cells")
+        outcomes = made_of.simulated(points, say, "cells")
     values = {}
     for cell in CELLS:
         besides_ms = start_ms(PLAIN["70b"]) if "70b" in cell.models else terms.start_ms
-        own = [
-            each.metrics[METRIC] for key, each in found.items() if key.startswith(f"{cell.label}:")
+        cases = [
+            each.metrics[METRIC]
+            for key, each in outcomes.items()
+            if key.startswith(f"{cell.label}:")
         ]
-        ends = own[0].mean, min(v.low or v.mean for v in own), max(v.high or v.mean for v in own)
+        ends = (
+            cases[0].mean,
+            min(v.low or v.mean for v in cases),
+            max(v.high or v.mean for v in cases),
+        )
         mean, low, high = (ms + (besides_ms - ms) / cell.length for ms in ends)
         values[cell] = Interval(mean, low, high)
     return values
