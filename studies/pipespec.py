@@ -177,17 +177,10 @@ def predict_cells(terms: Terms, settings: Settings, say: Progress) -> dict[Cell,
     values = {}
     for cell in CELLS:
         besides_ms = start_ms(PLAIN["70b"]) if "70b" in cell.models else terms.start_ms
-        cases = [
-            each.metrics[METRIC]
-            for key, each in outcomes.items()
-            if key.startswith(f"{cell.label}:")
-        ]
-        ends = (
-            cases[0].mean,
-            min(v.low or v.mean for v in cases),
-            max(v.high or v.mean for v in cases),
-        )
-        mean, low, high = (ms + (besides_ms - ms) / cell.length for ms in ends)
+        all_ms = [outcomes[key] for key in points if key.startswith(f"{cell.label}:")]
+        ms = [each.metrics[METRIC] for each in all_ms]
+        ends = ms[0].mean, min(v.low or v.mean for v in ms), max(v.high or v.mean for v in ms)
+        mean, low, high = (end + (besides_ms - end) / cell.length for end in ends)
         values[cell] = Interval(mean, low, high)
     return values
 
