@@ -216,8 +216,8 @@ def test_pipeinfer_keeps_the_hand_made_timelines(
     the new root and gamma more per look, and commits 1 and 2 tokens in turns. If nothing is, a
     verdict is seen at the first look behind it, a + k gamma a after the root left. A pass that is
     not cancelled lies before the next root where it had begun, a nanosecond before the word. Two
-    stages of 5 ms and a draft of 3 then answer exactly when it looks, 15 ms later, and a result that
-    is there at a look counts; if they take longer, however little, the next look is 6 ms later."""
+    stages of 5 ms and a draft of 3 then answer exactly when it looks, 15 ms later, and what is
+    there at a look counts; if they take longer, however little, the next look is 6 ms later."""
     commits = pipeinfer(stages_ms, draft_ms, gamma, beta, dict(more))
     middle = len(commits) // 4
     (first_ms, first), (last_ms, last) = (
