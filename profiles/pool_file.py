@@ -82,9 +82,14 @@ class Made:
             dict(content.get("draft_keys", {})),
             str(content.get("recorded_on", "")),
         )
-        for key, value in {**made.sampling, **made.draft}.items():
-            if isinstance(value, bool) or not isinstance(value, str | int | float):
-                raise ValueError(f"keys sampling and draft_keys: {key} = {value!r} is no setting")
+        for settings in (made.sampling, made.draft):
+            for key, value in settings.items():
+                parts = value if isinstance(value, list) else [value]
+                if not all(type(part) in (str, int, float) for part in parts):
+                    raise ValueError(
+                        f"keys sampling and draft_keys: {key} = {value!r} is no setting"
+                    )
+                settings[key] = tuple(value) if parts is value else value
         return made
 
 

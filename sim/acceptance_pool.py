@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from treepipe.core.errors import UserError
 from treepipe.core.verification import DRAWN
 from treepipe.profiles.hit_ratio import at_depth, depths_of
 from treepipe.scenario.making import (
@@ -86,6 +87,11 @@ def _guess_warnings(scenario: Scenario) -> list[str]:
 
 def _fitting_warnings(scenario: Scenario) -> list[str]:
     acceptance = scenario.acceptance
+    if scenario.schedule.parameters.lookup and not isinstance(acceptance, Replay):
+        raise UserError(
+            f"{scenario.path}: key schedule.lookup: only a recorded run has the tokens that prompt "
+            f"lookup looks for (acceptance.source = 'replay')"
+        )
     if isinstance(acceptance, PoolSection) and scenario.schedule.system.drafts:
         pool = acceptance_pool(scenario)[0]
         found = [] if pool.made is None else making_warnings(scenario, pool.made)

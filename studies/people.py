@@ -28,6 +28,7 @@ from treepipe.scenario.scale import Estimated, multiplied
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.points import Outcome, Point, simulate_points
 from treepipe.studies.plots import published_figure
+from treepipe.studies.reproduction import relative_error
 from treepipe.studies.study import Entry, StudyResult
 
 NAME = "clusters"
@@ -281,7 +282,7 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     entries = {key: _entry(key, cell, rates[key]) for key, cell in known.items()}
     given = {key: each for key, each in entries.items() if each.published is not None}
     result = StudyResult(NAME, [*entries.values()])
-    errors = {key: _error(each) for key, each in given.items()}
+    errors = {key: relative_error(each) or 0.0 for key, each in given.items()}
     inside = sum(_within(each) for each in given.values())
     worst = max(errors, key=lambda key: abs(errors[key]))
     result.findings = [
@@ -310,12 +311,6 @@ def _taught(known: Mapping[str, Cell]) -> dict[str, Cell]:
     return {cell["id"]: cell for cell in known.values() if "taught" in cell}
 
 
-def _error(entry: Entry) -> float:
-    assert entry.predicted is not None
-    assert entry.published is not None
-    return entry.predicted / entry.published - 1
-
-
 def _within(entry: Entry) -> bool:
     assert entry.published is not None
     return (entry.low or 0.0) <= entry.published <= (entry.high or 0.0)
@@ -328,7 +323,6 @@ def _sheet(title: str, name: str, entries: Mapping[str, Entry], known: Mapping[s
         cell = known[key]
         count = cell.get("tensor") or cell.get("count") or len(cell["devices"])
         devices = f"{count} {cell['devices'][0]}"
-        error = None if entry.published is None else _error(entry)
-        figures = entry.predicted, entry.low, entry.high, entry.published, error
+        figures = entry.predicted, entry.low, entry.high, entry.published, relative_error(entry)
         sheet.add(key, devices, cell["model"], *figures)
     return sheet

@@ -1,4 +1,4 @@
-"""A request alone in a pipeline, round after round of one segment: pp, chain, dsd.
+"""A request alone in a pipeline: pp, chain, dsd, round after round of one segment; pipeinfer.
 
 Each schedule has its outcomes of a decision; all metrics follow from them in the same way, as
 expected values of requests of finite length.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
 from treepipe.scenario.passage import Passage
 from treepipe.sim.theory.tokens import (
@@ -95,6 +96,31 @@ def chain_ahead(passage: Passage, beta: float, gamma: int, prompt_tokens: int) -
         )
     warnings += passage.bent_reading(gamma, gamma)
     return Decoding(rows, plain_chain.first_ms, outcomes, tuple(warnings))
+
+
+def continuous_ms(passage: Passage, beta: float, gamma: int) -> tuple[float, float, float]:
+    """Return the mean time of a token of PipeInfer's draft that goes on, and the times if all is
+    right and if nothing is.
+
+    The root leaves alone, with the draft's pass over it, and micro-batches of ``gamma`` passes, or
+    of a stage's time if that is longer, follow. Behind each ``gamma`` passes the draft looks for
+    verdicts; a round of g right tokens ends at the look that sees the batch of the g-th one, whose
+    verdict holds the first wrong one. (By hand from its code's rules; no paper has it.)
+    """
+    pass_ms = passage.draft.times.draft(1)
+    look_ms = gamma * pass_ms
+    batch_ms = max(look_ms, *passage.stage_ms(gamma))
+
+    def looks(way_ms: float) -> float:
+        return look_ms * max(0, ceil(way_ms / look_ms - 1e-9)) if look_ms else way_ms
+
+    root_ms = pass_ms + looks(passage.lap_ms(1) + passage.decide_ms(1) - pass_ms)
+    way_ms = pass_ms + looks(passage.lap_ms(gamma) + passage.decide_ms(gamma))
+    whole_ms = batch_ms / gamma
+    if beta == 1:
+        return whole_ms, whole_ms, root_ms
+    round_ms = (1 - beta) * root_ms + beta * (way_ms + batch_ms / (1 - beta**gamma))
+    return round_ms * (1 - beta), whole_ms, root_ms
 
 
 def request_metrics(

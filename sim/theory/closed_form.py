@@ -14,6 +14,7 @@ from typing import Any
 from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
 from treepipe.profiles.hit_ratio import at_depth, depths_of
+from treepipe.results.metrics import METRIC
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.passage import Passage, chunks_of
 from treepipe.scenario.resolve import deploy
@@ -225,6 +226,21 @@ def _shared(scenario: Scenario, deployment: Deployment, pool: Blocks | None) -> 
     )
 
 
+def _continuous(scenario: Scenario, deployment: Deployment, pool: Blocks | None) -> ClosedForm:
+    assert pool is not None  # it drafts
+    section, beta = scenario.schedule.parameters, pool.hit_ratio(1)
+    mean, least, most = alone.continuous_ms(Passage(deployment), beta, section.gamma)
+    bent = {
+        f"lets the draft go on; with schedule.restart = 'every' it takes {least:.4g} to {most:.4g} "
+        f"ms": section.restart == "every",
+        "takes a chain of first candidates, of which a tree has more": section.top_k > 1,
+        "knows no schedule.cutoff": any(section.cutoff),
+        "is the steady state: it leaves out prefill and requests' ends": True,
+    }
+    warnings = tuple(f"the closed form {sentence}" for sentence, is_bent in bent.items() if is_bent)
+    return ClosedForm(_form(scenario).source, {METRIC: mean}, {"acceptance": beta}, warnings)
+
+
 def _stepped(scenario: Scenario, deployment: Deployment, pool: Blocks | None) -> ClosedForm:
     assert pool is not None  # it drafts
     section, passage = scenario.schedule.parameters, Passage(deployment)
@@ -304,6 +320,7 @@ FORMS: Mapping[str, Form] = {
     "plain": Form("PipeDec, section 2.2", _alone),
     "chain": Form("Leviathan et al. 2023, eq. 1, over a pipeline", _alone, alone.chain),
     "chain_ahead": Form("DSD, section 3", _alone, alone.chain_ahead),
+    "continuous": Form("PipeInfer's code, a chain", _continuous),
     "star": Form("StarSD, eq. 3-12", _shared, targets=True),
     "pipedec": Form("PipeDec, section 2.3", _stepped),
     "specpipe": Form("SpecPipe, eq. 1-2", _stepped),

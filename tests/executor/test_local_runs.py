@@ -21,11 +21,13 @@ from tests.worlds.examples import THOROUGH
 from tests.worlds.local_workers import LocalRun, LocalStation
 from treepipe.core.cache_room import PAGE
 from treepipe.core.messages import Flight
+from treepipe.core.protocol import Drafted, DraftPass
 from treepipe.core.stage_desk import StageDesk
 from treepipe.core.system import Ends
 from treepipe.core.verification import Adaptive, Sampling, target_distribution
 from treepipe.executor.measure.acceptance import WholeModel
 from treepipe.executor.models.checkpoint import Checkpoint
+from treepipe.executor.models.draft_source import Passes
 from treepipe.executor.models.verifier import new_rule
 from treepipe.executor.run import launch
 from treepipe.executor.run.draft_worker import DraftWorker
@@ -178,6 +180,29 @@ def test_the_workers_of_shipped_scenarios_decode_the_targets_text(path: Path) ->
     few = "workload.requests=1", "workload.new_tokens=6", "runs=1"
     made = launch.prepare(Scenario.load(path, few))
     LocalRun(made.roles).assert_greedy(made.target.directory)
+
+
+def test_prompt_lookup_leads_a_draft_whose_passes_check_it() -> None:
+    """Three levels: a look-up, the bundled draft, the bundled target. The look-up spares passes."""
+    passes = dict[int, int]()
+    for lookup in (0, 4):
+        keys = "workload.new_tokens=24", "runs=1", f"schedule.lookup={lookup}"
+        made = launch.prepare(Scenario.load(ROOT / "studies/scenarios/pipespec.toml", keys))
+        drafted = list[DraftPass]()
+
+        def noted(draft: DraftWorker, drafted: list[DraftPass] = drafted) -> None:
+            run = draft._source.draft_batch
+
+            def batch(orders: Passes) -> list[Drafted]:
+                drafted.extend(order for _, order in orders)
+                return run(orders)
+
+            draft._source.draft_batch = batch  # type: ignore[method-assign]
+
+        LocalRun(made.roles, noted).assert_greedy(made.target.directory)
+        passes[lookup] = len(drafted)
+        assert max(len(order.tokens) for order in drafted) == 1 + lookup
+    assert passes[4] < passes[0]
 
 
 # --- sampling: every continuation of a prompt has a known probability ----------------------------

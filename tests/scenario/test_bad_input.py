@@ -28,7 +28,7 @@ seed=two seed=nan seed=99999999999999999999999999 runs=1.5 name=3 emulate=yes em
 emulate=2 schedule.tree_size=0 schedule.width=0 schedule.gamma=0 schedule.batch=0
 schedule.branching=[2,0] schedule.branching=[] schedule.score_aware=1 acceptance.beta=1.5
 workload.concurrency=0 sampling.temperature=-1 sampling.temperature=inf sampling.top_p=0
-sampling.top_p=1.1 sampling.top_k=-2 sampling.tau_max=2 sampling.contrast_weight=-1
+sampling.top_p=1.1 sampling.top_k=-2 sampling.tau_max=2 sampling.weights=[1,-1,1]
 serving.weights=[0] serving.weights=[inf] serving.admission=0 serving.batch=0 serving.batch=all
 serving.warm_up_ms=0 serving.cache=swapped serving.cache_tokens=0
 serving.queue=lifo target.hidden_size=0 drafts.0.device.stage_ms.0=3
@@ -91,7 +91,7 @@ TWICE = "links.pairs=[{ends=['draft0','pipeline0.stage1']},{ends=[%s]}]"
 THERE, BACK = "'draft0','pipeline0.stage1'", "'pipeline0.stage1','draft0'"
 FAULT = "faults=[{worker='draft0',%s}]"
 HITS = "acceptance={source='hit_ratio',table={%s}}"
-SIGNALS = "sampling={contrast_weight=0,matches_weight=0,agreement_weight=0}"
+SIGNALS = "sampling.weights=[0,0,0]"
 ADAPTIVE = ("schedule={name='chain'}", "sampling.rule=adaptive")
 LENGTHS = "workload.new_tokens={distribution=%s}"
 ARRIVE = "workload.arrivals={%s}"
@@ -158,6 +158,8 @@ REFUSED: list[tuple[str, ...]] = [
     ("schedule={name='specinfer',branching=[1000,1000,1000,1000]}", "1,001,001,001,001 nodes"),
     ("schedule.name=specpipe", "drafts.0.count=2", "'specpipe' uses one draft server, there are 2"),
     # Sampling, acceptance and serving.
+    ("drafts.0.one_pass=true", "schedule={name='pipespec',lookup=2}", "alone, one row for each"),
+    ("schedule={name='pipespec',lookup=2}", "lookup looks for (acceptance.source = 'replay')"),
     (SIGNALS, "are all 0; one of the signals must count"),
     ("sampling.rule=rejection", "'rejection' needs drawn trees, but 'flowspec' takes the most"),
     (

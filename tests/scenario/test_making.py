@@ -10,11 +10,12 @@ import pytest
 from tests.worlds.command_line import SCENARIO
 from tests.worlds.demo import demo
 from treepipe.core.errors import UserError
+from treepipe.profiles import pool_file
 from treepipe.profiles.pool_file import SCHEMA
 from treepipe.results.metrics import run_metrics
 from treepipe.scenario.making import provenance
 from treepipe.scenario.scenario import Scenario
-from treepipe.scenario.schema import DraftSection, SamplingSection
+from treepipe.scenario.schema import DraftSection, SamplingSection, SourceSection
 from treepipe.sim.acceptance_pool import acceptance_warnings
 from treepipe.sim.predict import predict
 from treepipe.sim.theory.closed_form import closed_form
@@ -150,3 +151,12 @@ def test_one_share_says_nothing_of_siblings(acceptance: dict[str, object], warne
     assert same == warned
     assert any("states one share" in each for each in branched.warnings) == warned
     assert not any("states one share" in each for each in alone.warnings)
+
+
+def test_a_list_of_settings_comes_back_from_a_pools_file() -> None:
+    sampling = SamplingSection(rule="adaptive", weights=(1.0, 2.0, 0.0))
+    made = provenance(sampling, SourceSection(), "")
+    written = {"sampling": made.sampling, "draft_keys": made.draft}
+    assert pool_file.Made.from_content(json.loads(json.dumps(written))) == made
+    with pytest.raises(ValueError, match="is no setting"):
+        pool_file.Made.from_content({"sampling": {"weights": [1.0, True, 0.0]}})

@@ -53,6 +53,7 @@ OTHER: dict[str, Any] = {
     "receives_first": False,
     "feedback": "broadcast",
     "drafts_first": True,
+    "lookup": 2,
 }
 """Not the default."""
 READ_BY_ALL = ("prefill_chunk", "ends")
@@ -123,7 +124,7 @@ def test_a_key_that_is_read_has_an_effect_somewhere() -> None:
         "flowspec_free": "score_aware expand_size cancels",
         **dict.fromkeys(("pipedec", "specpipe"), layered + "parallel_prefill"),
         "pipeinfer": "gamma top_k restart cutoff ahead cancels",
-        "pipespec": "gamma draft_ahead ahead",
+        "pipespec": "gamma draft_ahead ahead lookup",
         "spd": "anchors",
         "engine_pp": "receives_first feedback drafts_first",
     }

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from treepipe.results.recording import Answer, RecordedRequest, Recording
 from treepipe.results.trace import Trace
+from treepipe.scenario.resolve import deploy
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.predict import predict
+from treepipe.sim.replay import ReplaySource
+from treepipe.sim.world import simulate
 
 
 def stages(count: int, stage_ms: float) -> list[dict[str, Any]]:
@@ -110,6 +115,42 @@ def test_pipespec_keeps_the_hand_made_timelines(
     assert (times[-2] - times[2]) / tokens == pytest.approx(ms_per_token, abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("text", "agrees", "keys", "ms_per_token"),
+    [
+        ([1, 2, 3] * 200, True, {}, 55 / 44),
+        ([1, 2, 3] * 200, False, {}, 55.0),
+        (range(600), True, {}, 5.0),
+        ([1, 2, 3] * 200, True, {"gamma": 9, "draft_ahead": False}, (15 + 51) / 12),
+    ],
+)
+def test_prompt_lookup_is_a_third_level_of_pipespec(
+    text: Sequence[int], agrees: bool, keys: dict[str, Any], ms_per_token: float
+) -> None:
+    """A pass of the draft takes 5 ms and reads 3 tokens of a look-up, so it makes 4 where all are
+    right and 1 where nothing has occurred before; one of the target takes 51 ms, and its result
+    waits for the draft's eleventh pass. In turns three passes make 12 tokens: the one that the
+    target has said already, and 11, more than the 8 wanted; behind them it says one more."""
+    said = [token if agrees else token + 1000 for token in text]
+    answers = [Answer(1 + n, (), (token,), (-0.1,)) for n, token in enumerate(said)]
+    recording = Recording({1: RecordedRequest(1, tuple(text), answers)})
+    scenario = Scenario.of(
+        {
+            "name": "by hand",
+            "target": {"layers": 8},
+            "drafts": [{"device": {"draft_ms": {1: 5.0, 4: 5.0}}}],
+            "pipelines": [{"stages": stages(1, 51.0)}],
+            "links": {"default": {"latency_ms": 0.0}},
+            "schedule": {"name": "pipespec", "lookup": 3, **keys},
+            "acceptance": {"source": "replay", "file": "by hand.json"},
+            "workload": {"prompt_tokens": 1, "new_tokens": 500 if agrees else 20},
+        }
+    )
+    deployment, source = deploy(scenario), ReplaySource(recording)
+    times, counts = zip(*simulate(deployment, source).requests[0].emitted, strict=True)
+    assert (times[-2] - times[3]) / sum(counts[4:-1]) == pytest.approx(ms_per_token, abs=1e-6)
+
+
 def pipeinfer(
     stages_ms: tuple[int, float], draft_ms: float, gamma: int, beta: int, more: dict[str, Any]
 ) -> list[tuple[float, int]]:
@@ -140,6 +181,8 @@ def pipeinfer(
         ((2, 5.0), 4.0, 2, 0, {}, 12.0),
         ((2, 5.0), 3.0, 2, 0, {}, 15.0),
         ((2, 5.0), 4.0, 2, 0, {"cancels": False, "ends": "draft", "late": True}, 20.0),
+        ((2, 5.0), 3.0, 2, 0, {"cancels": False, "ends": "draft", "late": True}, 15.0),
+        ((2, 5.000001), 3.0, 2, 0, {"cancels": False, "ends": "draft", "late": True}, 21.0),
         ((2, 5.0), 4.0, 2, 1, {"restart": "miss"}, 4.0),
         ((2, 5.0), 3.0, 2, 1, {"restart": "miss"}, 3.0),
         ((4, 10.0), 6.0, 2, 1, {"restart": "miss"}, 6.0),
@@ -172,7 +215,9 @@ def test_pipeinfer_keeps_the_hand_made_timelines(
     right, a draft that goes on bounds it, or a stage per micro-batch; the code's takes a pass over
     the new root and gamma more per look, and commits 1 and 2 tokens in turns. If nothing is, a
     verdict is seen at the first look behind it, a + k gamma a after the root left. A pass that is
-    not cancelled lies before the next root where it had begun, a nanosecond before the word."""
+    not cancelled lies before the next root where it had begun, a nanosecond before the word. Two
+    stages of 5 ms and a draft of 3 then answer exactly when it looks, 15 ms later, and what is
+    there at a look counts; if they take longer, however little, the next look is 6 ms later."""
     commits = pipeinfer(stages_ms, draft_ms, gamma, beta, dict(more))
     middle = len(commits) // 4
     (first_ms, first), (last_ms, last) = (

@@ -18,7 +18,9 @@ from tests.worlds.theory_scenarios import (
 )
 from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
+from treepipe.results.metrics import METRIC, run_metrics
 from treepipe.scenario.scenario import Scenario
+from treepipe.sim.predict import predict
 from treepipe.sim.theory.closed_form import FORMS, closed_form
 
 POISSON = 'workload.arrivals={process="poisson",rate_per_s=0.1}'
@@ -67,6 +69,63 @@ def test_a_record_that_names_no_known_form_is_refused(
     monkeypatch.setattr("treepipe.scenario.schema.systems", lambda: table)
     with pytest.raises(UserError, match=r"key schedule\.name: no closed form applies: "):
         closed_form(scenario)
+
+
+def going_on(
+    stages: tuple[int, float], draft_ms: float, gamma: int, beta: float, restart: str = "miss"
+) -> Scenario:
+    """PipeInfer without link times, and long enough for a steady state."""
+    return Scenario.of(
+        {
+            "name": "going on",
+            "target": {"layers": 8},
+            "drafts": [{"device": {"draft_ms": {1: draft_ms}}}],
+            "pipelines": [
+                {"stages": [{"count": stages[0], "device": {"stage_ms": {1: stages[1]}}}]}
+            ],
+            "links": {"default": {"latency_ms": 0.0}},
+            "schedule": {"name": "pipeinfer", "gamma": gamma, "restart": restart},
+            "acceptance": {"source": "bernoulli", "beta": beta},
+            "workload": {"prompt_tokens": 1, "new_tokens": 1500},
+        }
+    )
+
+
+LOOKS = [
+    ((2, 5.0), 4.0, 2, 4.0, 12.0),
+    ((2, 5.0), 3.0, 2, 3.0, 15.0),
+    ((4, 10.0), 6.0, 2, 6.0, 42.0),
+    ((4, 10.0), 3.0, 4, 3.0, 51.0),
+    ((4, 10.0), 3.0, 2, 5.0, 45.0),  # the stages bound it
+]
+
+
+@pytest.mark.parametrize(("stages", "draft_ms", "gamma", "whole", "nothing"), LOOKS)
+def test_pipeinfer_by_hand_if_all_or_nothing_is_right(
+    stages: tuple[int, float], draft_ms: float, gamma: int, whole: float, nothing: float
+) -> None:
+    for beta, ms in {1: whole, 0: nothing}.items():
+        found = closed_form(going_on(stages, draft_ms, gamma, beta)).metrics[METRIC]
+        assert found == pytest.approx(ms)
+
+
+@pytest.mark.parametrize(("stages", "draft_ms", "gamma"), [each[:3] for each in LOOKS[:2]])
+@pytest.mark.parametrize("beta", [0.5, 0.9])
+def test_pipeinfer_as_simulated(
+    stages: tuple[int, float], draft_ms: float, gamma: int, beta: float
+) -> None:
+    """And a draft that begins anew behind every verdict is within the bounds that are told."""
+    least, every = (
+        run_metrics(predict(going_on(stages, draft_ms, gamma, beta, restart))[0])[METRIC]
+        for restart in ("miss", "every")
+    )
+    form = closed_form(going_on(stages, draft_ms, gamma, beta, "every"))
+    assert form.metrics[METRIC] == pytest.approx(least, rel=0.03)
+    least, most = (
+        closed_form(going_on(stages, draft_ms, gamma, share)).metrics[METRIC] for share in (1, 0)
+    )
+    assert least < every < most
+    assert any(f"it takes {least:.4g} to {most:.4g} ms" in each for each in form.warnings)
 
 
 def stars(*settings: str) -> tuple[str, ...]:

@@ -102,6 +102,11 @@ class Parameters:
         return False
 
     @property
+    def lookup(self) -> int:
+        """Number of tokens of prompt lookup that a draft pass verifies."""
+        return 0
+
+    @property
     def feedback(self) -> Feedback:
         return "broadcast"
 

@@ -25,6 +25,8 @@ from treepipe.scenario.stated import Stated
 
 READS = {"relaxed_best": "exact", "block": "rejection"}
 """Rules that have no pool of their own, and the rule whose pool a simulation takes instead."""
+INLINE = str.maketrans("()", "[]", " ")
+"""Python's tuples as TOML's lists."""
 ANY = SourceSection()
 """A draft about which the scenario says nothing."""
 
@@ -199,7 +201,7 @@ def _how_to_record(scenario: Scenario, draft: SourceSection) -> str:
     given |= {f"drafts.{key}": value for key, value in made.draft.items()}
     fields = {"sampling": SamplingSection.model_fields, "drafts": SourceSection.model_fields}
     options = [
-        f"--set {key}={value}"
+        f"--set {key}={str(value).translate(INLINE)}"
         for key, value in given.items()
         for table, _, name in [key.partition(".")]
         if fields[table][name].default != value

@@ -105,11 +105,22 @@ def _check_in_turn(scenario: Scenario) -> None:
     )
 
 
+def _check_lookup(scenario: Scenario) -> None:
+    """Refuse prompt lookup in front of a draft whose pass does not check a chain of tokens."""
+    for each in scenario.drafts if scenario.schedule.parameters.lookup else ():
+        if each.one_pass or each.drafter.drafts_blocks or each.drafter.reads_states:
+            raise UserError(
+                f"{scenario.path}: key schedule.lookup is for drafts that read tokens alone, one "
+                f"row for each, not for source {each.source!r}{' in one pass' * each.one_pass}"
+            )
+
+
 def check_schedule(scenario: Scenario) -> None:
     """Raise ``UserError`` for parameters that contradict each other or the cluster."""
     section, system, path = scenario.schedule, scenario.schedule.system, scenario.path
     _check_least(scenario)
     _check_in_turn(scenario)
+    _check_lookup(scenario)
     _check_sizes(scenario, path)
     if system.in_lock_step:
         _check_lock_step(scenario, f"{path}: key schedule")

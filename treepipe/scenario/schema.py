@@ -625,7 +625,7 @@ class ServingSection(Section):
         return made
 
 
-Weight: TypeAlias = Annotated[float, Field(ge=0, le=1e6), Beside("rule", ("adaptive",))]
+Weight: TypeAlias = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class SamplingSection(Section):
@@ -649,24 +649,14 @@ class SamplingSection(Section):
     tau_max: Annotated[float, Field(ge=0, le=1), Beside("rule", ("adaptive",))] = Field(
         0.5, description="most relaxation"
     )
-    contrast_weight: Weight = Field(
-        1.0, description="weight of DSD's first signal in the geometric mean"
+    weights: Annotated[tuple[Weight, Weight, Weight], Beside("rule", ("adaptive",))] = Field(
+        (1.0, 1.0, 1.0), description="of DSD's three signals in the geometric mean; 0: none"
     )
-    matches_weight: Weight = Field(1.0, description="of the second signal; 0: it does not count")
-    agreement_weight: Weight = Field(1.0, description="of the third signal")
-
-    @property
-    def weights(self) -> tuple[float, float, float]:
-        """Weight of each signal of rule ``adaptive``, in the order of the keys."""
-        return self.contrast_weight, self.matches_weight, self.agreement_weight
 
     @model_validator(mode="after")
     def _any_signal_counts(self) -> SamplingSection:
         if not any(self.weights):
-            raise ValueError(
-                "keys sampling.contrast_weight, sampling.matches_weight and "
-                "sampling.agreement_weight are all 0; one of the signals must count"
-            )
+            raise ValueError("key sampling.weights: they are all 0; one of the signals must count")
         return self
 
     @property

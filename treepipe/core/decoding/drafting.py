@@ -351,6 +351,8 @@ class ChainDraft:
         self.used, self.ended = 0, False
         self._slots = 0  # number of them in the draft's scratch part
         self._read = False
+        self._guesses: Sequence[int] = ()  # of the pass under way, behind the last of them
+        self._wrong = 0  # scratch nodes behind those
 
     @property
     def ahead(self) -> int:
@@ -358,21 +360,37 @@ class ChainDraft:
         return len(self.tokens) - self.used
 
     def absorb(self, event: Drafted) -> None:
-        token, log_prob = int(event.tokens[0][0]), float(event.log_probs[0][0])
-        self.ended = log_prob == -inf
-        if not self.ended:
-            self.tokens.append((token, log_prob))
+        """Take the token behind the last one, and one more behind each guess that it confirms."""
+        guesses, self._guesses = self._guesses, ()
+        self._wrong = len(guesses)
+        for row in range(len(guesses) + 1):
+            token, log_prob = int(event.tokens[row][0]), float(event.log_probs[row][0])
+            self.ended = log_prob == -inf
+            if not self.ended:
+                self.tokens.append((token, log_prob))
+            if self.ended or not self._wrong or token != guesses[row]:
+                return
+            self._slots, self._wrong = self._slots + 1, self._wrong - 1
 
-    def next_pass(self, ticket: int, pending: PendingPass) -> DraftPass:
-        """Return the pass for one token more; the first one reads the committed tokens."""
+    def next_pass(
+        self, ticket: int, pending: PendingPass, guesses: Sequence[int] = ()
+    ) -> DraftPass:
+        """Return the pass for one token more; the first one reads the committed tokens.
+
+        Args:
+            guesses: tokens behind the last one that the pass also reads, in turn; the first one
+                does not.
+        """
         if not self._read:
             self._read = True
             unread, held = pending.unread, pending.held()
             return DraftPass.over_committed(ticket, unread, 1, held, drawn=self._drawn)
         committed = min(self.used, self._slots)
-        keep = tuple(range(self._slots)) if committed else None
+        keep = tuple(range(self._slots)) if committed or self._wrong else None
         self.tokens, self.used = self.tokens[committed:], self.used - committed
         self._slots -= committed
-        token, parent = self.tokens[self._slots][0], self._slots - 1 if self._slots else NO_PARENT
+        first, self._guesses, self._wrong = self._slots, guesses, 0
+        tokens = self.tokens[first][0], *guesses
+        parents = tuple(n - 1 if n else NO_PARENT for n in range(first, first + len(tokens)))
         self._slots += 1
-        return DraftPass(ticket, (), (token,), (parent,), False, 1, keep, committed, self._drawn)
+        return DraftPass(ticket, (), tokens, parents, False, 1, keep, committed, self._drawn)

@@ -7,6 +7,8 @@ window and its own next guess were right. If they are, the next window is ready 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from treepipe.core.decoding.drafting import ChainDraft
 from treepipe.core.decoding.keys import AheadKeys, chain_grid
 from treepipe.core.decoding.tree_decoding import TreeDecoding
@@ -62,8 +64,12 @@ class ChainAhead(TreeDecoding):
         """Draft a token more, unless a pass is under way."""
         if self._pending.under_way:
             return []
-        order = self._draft.next_pass(self._request.ticket(), self._pending)
+        order = self._draft.next_pass(self._request.ticket(), self._pending, self._guesses())
         return [self._pending.ask(order)]
+
+    def _guesses(self) -> Sequence[int]:
+        """Guesses of the tokens behind the last one that is drafted."""
+        return ()
 
     def _window(self, tokens: int) -> Command:
         """Feed the next tokens that are drafted, at most so many."""

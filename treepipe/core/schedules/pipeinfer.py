@@ -218,5 +218,6 @@ SYSTEMS = (
         segment_tokens=_segment_tokens,
         scratch_tokens=_scratch_tokens,
         grid=_grid,
+        closed_form="continuous",
     ),
 )

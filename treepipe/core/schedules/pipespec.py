@@ -5,7 +5,8 @@ that is drafted, at most ``ahead`` tokens at once, as soon as the draft is ``gam
 ahead. Then the draft compares the tokens that both have, and begins anew below the target's
 where they differ. It is never told a token that it has not come to: behind a chain that is accepted
 whole it guesses the target's own token, and at a wrong guess the next pass verifies the root alone.
-With ``draft_ahead`` = false the two take turns.
+With ``draft_ahead`` = false the two take turns. With ``lookup`` there are three levels: prompt
+lookup, which takes no time, is ahead of the draft, whose passes verify its tokens.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from treepipe.core.registry import key
 from treepipe.core.schedules.dsd import ChainAhead
 from treepipe.core.system import Block, Load, ScheduleContext, System
 
+SUFFIX = 3
+"""Most tokens that prompt lookup looks for (as the draft source ``ngram``)."""
+
 
 @dataclass(frozen=True)
 class PipeSpecKeys(ChainKeys):
@@ -29,6 +33,7 @@ class PipeSpecKeys(ChainKeys):
     ahead: int = key(
         99, "nodes in flight below the root, at most (but for one micro-batch)", least=1
     )
+    lookup: int = key(0, "tokens of prompt lookup that a pass of the draft verifies", least=0)
 
     def lengths(self) -> dict[str, int]:
         return {"ahead": self.most}
@@ -49,6 +54,7 @@ class ChainWithoutEnd(ChainAhead):
     def __init__(self, context: ScheduleContext, keys: PipeSpecKeys) -> None:
         super().__init__(context, keys.prefill_chunk, keys.gamma)
         self._keys = keys
+        self._lookup = 0 if context.independent_levels else keys.lookup
         self._window_tokens = 0
         self._untold = self._strayed = False  # the draft has not come to the root, or past it
 
@@ -85,6 +91,17 @@ class ChainWithoutEnd(ChainAhead):
             draft.used += not self._strayed
         return self._go_on()
 
+    def _guesses(self) -> Sequence[int]:
+        """Look up what followed the last tokens of the draft's text before, by the longest suffix
+        of at most ``SUFFIX`` tokens."""
+        text = self._flying.text[: -1 if self._untold else None]
+        text = [*text, *(token for token, _ in self._draft.tokens[self._draft.used :])]
+        for length in range(min(SUFFIX, len(text) - 1) * bool(self._lookup), 0, -1):
+            for end in range(len(text) - 1, length - 1, -1):
+                if text[end - length : end] == text[-length:]:
+                    return text[end : end + self._lookup]
+        return ()
+
     def _go_on(self) -> list[Command]:
         """Feed what is drafted if no chain is under way and enough is; draft a token more."""
         commands, flying, draft, keys = list[Command](), self._flying, self._draft, self._keys
@@ -107,7 +124,7 @@ def _segment_tokens(parameters: PipeSpecKeys, stages: int) -> int:
 
 def _scratch_tokens(parameters: PipeSpecKeys, stages: int) -> int:
     """Count the tokens under way and those drafted behind them, twice as they are accepted late."""
-    return 4 * parameters.most + 4
+    return 4 * parameters.most + 4 + 2 * parameters.lookup
 
 
 def _grid(load: Load) -> Sequence[Block]:
