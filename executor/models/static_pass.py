@@ -177,6 +177,7 @@ class StaticPasses:
         self._buckets = dict[tuple[int, int], Buffers]()
         _ALL.add(self)
 
+    @torch.inference_mode(mode=False)  # words compact caches outside of it
     def reserve(self, caches: int, capacity: int) -> list[int]:
         """Make room for so many further caches; return the first slots of all free places."""
         free, start = self._free.setdefault(capacity, []), self._store.shape[3]
