@@ -213,11 +213,11 @@ def _bench(request: DeviceRequest) -> Bench:
 
 
 def half_of(model: str) -> str:
-    """Return the type of 16 bits that a model's own file names, or float16."""
+    """Return the type of 16 bits that a model's file names, or float16."""
     path = Path(model) / "config.json" if Path(model).is_dir() else Path(model)
     content = read_json(path) if path.suffix == ".json" and path.exists() else {}
-    own = content.get("dtype", content.get("torch_dtype"))
-    return "bfloat16" if own == "bfloat16" else "float16"
+    named = content.get("dtype", content.get("torch_dtype"))
+    return "bfloat16" if named == "bfloat16" else "float16"
 
 
 @contextlib.contextmanager

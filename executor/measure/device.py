@@ -203,11 +203,11 @@ class DeviceSession:
         self.results.graphs = self._graphs()
 
     def _graphs(self) -> str:
-        """Describe graphs, and the eager times of the block beside its own."""
+        """Describe graphs, and the eager times of the block beside its."""
         if not self.bench.graphs or self._block is None:
             return ""
         why = FAMILIES[self.subject.target.checkpoint.architecture].uncaptured(self.bench.device)
-        told = f"passes in buckets, {graphs_bytes() / 2**20:.0f} MiB of graphs and buffers"
+        graphs = f"passes in buckets, {graphs_bytes() / 2**20:.0f} MiB of graphs and buffers"
         eager, block = self.results.table("eager"), self.results.table("block")
         both = [
             f"{rows} after {context} {each.median:.3g} ms (not {block[context][rows].median:.3g})"
@@ -215,7 +215,7 @@ class DeviceSession:
             for rows, each in row.items()
         ]
         beside = f"; eagerly the block's rows take: {', '.join(both)}" if both else ""
-        return (told if why is None else f"passes are eager: {why}") + beside
+        return (graphs if why is None else f"passes are eager: {why}") + beside
 
     def _probes(self) -> Iterator[Probe[WorkPoint]]:
         subject, bench = self.subject, self.bench

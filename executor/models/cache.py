@@ -104,7 +104,7 @@ class TreeCache:
         Raises:
             ValueError: an entry stands before its parent.
         """
-        size, nodes = self.length + self._rows, len(self.parents)
+        size, parents, nodes = self.length + self._rows, self.parents, len(self.parents)
         first, last, places = np.arange(size), np.full(size, size), np.arange(size)
         # The index NO_PARENT is the last one, which stands for the text above the tree.
         below, depths, behind = (
@@ -112,17 +112,21 @@ class TreeCache:
             [-1] * (nodes + 1),
             [self.committed] * (nodes + 1),
         )
-        for node in reversed(range(nodes)):
-            if self.parents[node] >= node:
+        starts = list[int]()
+        for node in range(nodes - 1, -1, -1):
+            below[parents[node]] += below[node]
+        for node, above in enumerate(parents):
+            if above >= node:
                 raise ValueError("a node of a tree stands before its parent")
-            below[self.parents[node]] += below[node]
-        for node, above in enumerate(self.parents):
-            place, depths[node] = behind[above], depths[above] + 1
-            behind[above], behind[node] = place + below[node], place + 1
-            first[self.committed + node] = place
-        tree = slice(self.committed, self.committed + nodes)
-        last[tree] = first[tree] + below[:-1]
-        places[tree] = self.committed + np.array(depths[:-1], dtype=int)
+            start = behind[above]
+            starts.append(start)
+            behind[above], behind[node] = start + below[node], start + 1
+            depths[node] = depths[above] + 1
+        if nodes:
+            tree = slice(self.committed, self.committed + nodes)
+            first[tree], last[tree], places[tree] = starts, below[:-1], depths[:-1]
+            last[tree] += first[tree]
+            places[tree] += self.committed
         return first, last, places
 
     def update(

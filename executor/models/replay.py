@@ -17,7 +17,7 @@ WARM_UP = 3
 """Passes before a capture, in which libraries choose kernels and take their work space."""
 
 
-class Replay(Protocol):
+class PassReplay(Protocol):
     """A pass over what its static buffers hold.
 
     Attributes:
@@ -43,7 +43,7 @@ class Twin:
 
 class CudaGraph:
     """A captured pass. Graphs of a process share the memory of their intermediate results, since
-    they run one after another; a result's own memory stays."""
+    they run one after another; a result's memory stays."""
 
     _pool: Any = None
 

@@ -20,7 +20,7 @@ import torch
 
 from treepipe.executor.models.cache import TreeCache
 from treepipe.executor.models.computing import shares_memory
-from treepipe.executor.models.replay import Replay, replay_on
+from treepipe.executor.models.replay import PassReplay, replay_on
 
 MOST_ROWS = 256
 """Rows of the largest bucket. A pass over more is bound by its arithmetic, and runs eagerly."""
@@ -70,7 +70,7 @@ class Buffers:
     def __init__(self, rows: int, context: int, width: int, store: torch.Tensor) -> None:
         """Make them for passes into ``store`` [2, layers, heads, slots, size]."""
         self._store, self.rows = store, rows
-        self.replay: Replay | None = None
+        self.replay: PassReplay | None = None
         self._split = 8 * 4 * (rows + context)
         self.size_bytes = self._split + rows * width * store.element_size()
         self._given = torch.zeros(self.size_bytes, dtype=torch.uint8, device=store.device)
@@ -108,8 +108,8 @@ class Buffers:
             size = len(opens)
             slots, new = np.arange(cache.start, cache.start + size), slice(size - count, size)
             self._by_row[:2, row : row + count] = slots[new], entry + opens[new]
-            own = self._by_entry[:, entry : entry + size]
-            own[:] = slots, entry + opens, entry + closes, places
+            columns = self._by_entry[:, entry : entry + size]
+            columns[:] = slots, entry + opens, entry + closes, places
             row, entry = row + count, entry + size
         self._by_row[2, :row] = positions
         # Padded rows attend to what the first row does, so that they are numbers; padded entries
@@ -177,6 +177,7 @@ class StaticPasses:
         self._buckets = dict[tuple[int, int], Buffers]()
         _ALL.add(self)
 
+    @torch.inference_mode(mode=False)  # words compact caches outside of it
     def reserve(self, caches: int, capacity: int) -> list[int]:
         """Make room for so many further caches; return the first slots of all free places."""
         free, start = self._free.setdefault(capacity, []), self._store.shape[3]

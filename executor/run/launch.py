@@ -161,7 +161,7 @@ def _graph_warnings(
 ) -> Iterator[str]:
     """Yield why roles whose devices have ``graphs`` compute eagerly."""
     drafts = [each.model if each.whole else None for each in sources]
-    stages = [(each, target.directory) for held in deployment.roles.pipelines for each in held]
+    stages = [(each, target.directory) for line in deployment.roles.pipelines for each in line]
     for placed, model in [*zip(deployment.roles.drafts, drafts, strict=True), *stages]:
         if placed.compute.graphs and model is not None:
             family = FAMILIES[Checkpoint.open(model).architecture]

@@ -153,8 +153,9 @@ class Station:
             rows = min(MOST_WARM, service.bounds.segment_tokens * service.pass_requests)
             warm_up(rows)
             if self.settings.placed.compute.kind == "cuda":  # a CPU has nothing to capture
-                served = pipelines if pipeline is None else (pipeline,)
-                capture(sum(map(deployment.most_open, served)), rows)
+                opened = [*map(deployment.most_open, pipelines)]
+                drafting = -(-sum(opened) // len(deployment.roles.drafts))
+                capture(drafting if pipeline is None else opened[pipeline], rows)
 
     # --- work ------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.worlds.command_line import Terminal
+from treepipe.executor.measure import in_place
 from treepipe.executor.models.static_pass import Buffers
 from treepipe.testing.random_model import CONFIGS
 from treepipe.validation import selftest as tried
@@ -18,7 +19,8 @@ pytestmark = pytest.mark.processes
 def test_a_processor_passes(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its short form; errors of predictions are figures, not faults."""
     whole = tried.selftest
-    monkeypatch.setattr(tried, "selftest", lambda device, say: whole(device, say, 4.0))
+    monkeypatch.setattr(tried, "selftest", lambda device, say: whole(device, say, 2.0))
+    monkeypatch.setattr(in_place, "NEW_TOKENS", 6)
     terminal.succeeds("calibrate", "selftest", "--device", "cpu", "--out", "mine.json")
     content = json.loads((terminal.folder / "mine.json").read_text())
     assert (content["schema"], content["passed"], content["failed"]) == (tried.SCHEMA, True, [])

@@ -1,7 +1,7 @@
 """``treepipe calibrate selftest``: whether a device computes rightly, what its passes and messages
 cost, and how well runs on it are predicted; tables, and a JSON file that an owner can send.
 
-A part that fails on a device that nobody tried is told in the result, and the others go on.
+A part that fails on a device that nobody tried stands in the result, and the others go on.
 """
 
 from __future__ import annotations
@@ -165,12 +165,12 @@ def _states(
     hidden = torch.randn(size, generator=random, dtype=torch.float64).to(device, dtype)
     for session in (0, 1):
         model.open(session)
-    found = [model.forward(0, hidden[:5], range(5), None)]
-    found.append(model.forward(0, hidden[5:11], [5, 6, 6, 7, 7, 7], [NO_PARENT, 0, 0, 1, 1, 2]))
+    states = [model.forward(0, hidden[:5], range(5), None)]
+    states.append(model.forward(0, hidden[5:11], [5, 6, 6, 7, 7, 7], [NO_PARENT, 0, 0, 1, 1, 2]))
     model.cache(0).prune((0, 1, 3, 4), 2)
     nodes = Part(0, hidden[11:13], [8, 8], [1, 0])
-    found += model.forward_batch([nodes, Part(1, hidden[13:], range(11), None)])
-    return torch.cat(found).double().cpu()
+    states += model.forward_batch([nodes, Part(1, hidden[13:], range(11), None)])
+    return torch.cat(states).double().cpu()
 
 
 def _median_ms(work: Callable[[], object]) -> float:
