@@ -158,7 +158,6 @@ REFUSED: list[tuple[str, ...]] = [
     ("schedule={name='specinfer',branching=[1000,1000,1000,1000]}", "1,001,001,001,001 nodes"),
     ("schedule.name=specpipe", "drafts.0.count=2", "'specpipe' uses one draft server, there are 2"),
     # Sampling, acceptance and serving.
-    ("drafts.0.one_pass=true", "schedule={name='pipespec',lookup=2}", "alone, one row for each"),
     ("schedule={name='pipespec',lookup=2}", "lookup looks for (acceptance.source = 'replay')"),
     (SIGNALS, "are all 0; one of the signals must count"),
     ("sampling.rule=rejection", "'rejection' needs drawn trees, but 'flowspec' takes the most"),

@@ -108,10 +108,10 @@ def _check_in_turn(scenario: Scenario) -> None:
 def _check_lookup(scenario: Scenario) -> None:
     """Refuse prompt lookup in front of a draft whose pass does not check a chain of tokens."""
     for each in scenario.drafts if scenario.schedule.parameters.lookup else ():
-        if each.one_pass or each.drafter.drafts_blocks or each.drafter.reads_states:
+        if each.drafter.drafts_blocks or each.drafter.reads_states:
             raise UserError(
                 f"{scenario.path}: key schedule.lookup is for drafts that read tokens alone, one "
-                f"row for each, not for source {each.source!r}{' in one pass' * each.one_pass}"
+                f"row for each, not for source {each.source!r}"
             )
 
 
