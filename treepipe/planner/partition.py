@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from treepipe.core.errors import UserError
 from treepipe.core.layers import PartitionRule, StageCost, deal
 from treepipe.planner.cluster import Cluster
+from treepipe.planner.splits import tries_splits
 from treepipe.profiles.library import resolve_device, shape_of
 from treepipe.profiles.schema import Device, Hardware
 from treepipe.profiles.service import ServedModel, ServiceTimes
@@ -83,8 +84,11 @@ def uneven_partitions(
 
 
 def partitions(cluster: Cluster, scenario: Scenario) -> Iterator[tuple[PartitionRule, Scenario]]:
-    """Yield the scenario with the layers that each of the search's rules deals out."""
+    """Yield the scenario with the layers that each of the search's rules deals out; where splits
+    are tried and the file names no rule, "balanced" alone."""
     rules = cluster.search.partitions
+    if tries_splits(cluster) and "partitions" not in cluster.search.model_fields_set:
+        rules = ("balanced",)
     try:
         uneven = [rule for rule in rules if rule != "even"]
         dealt = uneven_partitions(
