@@ -301,7 +301,7 @@ def calibrate(
     Traceback (most recent call last):
         ...
     treepipe.core.errors.UserError: calibrate('device'): no option 'spead'; there are device, \
-draft, dtype, force, model, out, seconds, settings
+draft, dtype, eager, force, model, out, seconds, settings
     """
     need_executor("treepipe.calibrate")
     from treepipe.executor.measure.calibrate import CALIBRATIONS

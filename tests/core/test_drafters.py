@@ -92,7 +92,7 @@ def test_nobody_else_knows_a_draft_source_by_name() -> None:
     }
     # Bundled heads' folders are called so, what tells a head's shape, and kinds in files of others.
     core, scenario = "treepipe/core/drafter.py", "treepipe/scenario/placement.py"
-    files = {"profiles/model_config.py", "profiles/quantization.py"}
+    files = {"profiles/model_config.py", "profiles/quantization.py", "profiles/service.py"}
     assert knowing == {core, scenario, "executor/models/eagle3_head.py", *files}
 
 

@@ -268,11 +268,10 @@ def test_the_signals_weights_reach_the_rule() -> None:
     """p and q differ, and their best tokens are the same: only the signal that counts is low."""
     p, q = np.array([0.6, 0.4, 0.0]), np.array([0.9, 0.1, 0.0])
     contrast = (0.6 / 0.9) ** 0.9 * (0.4 / 0.1) ** 0.1
-    for alone, tau in (("contrast", contrast), ("matches", 0.55), ("agreement", 0.7)):
-        others = {f"{name}_weight": 0.0 for name in ("contrast", "matches", "agreement")}
-        weights = {**others, f"{alone}_weight": 1.0}
+    for place, tau in enumerate((contrast, 0.55, 0.7)):
+        weights = tuple(float(number == place) for number in range(3))
         rule = new_rule(
-            SamplingSection(rule="adaptive", tau_max=1.0, **weights), np.random.default_rng(0)
+            SamplingSection(rule="adaptive", tau_max=1.0, weights=weights), np.random.default_rng(0)
         )
         assert isinstance(rule, Adaptive)
-        assert rule._tau(p, q) == pytest.approx(tau), alone
+        assert rule._tau(p, q) == pytest.approx(tau)

@@ -10,10 +10,10 @@ from scipy import stats
 
 from tests.worlds.written_studies import say
 from treepipe.planner.cluster import Cluster
+from treepipe.planner.drawn import RUNS, drawn_factors
 from treepipe.planner.halving import SearchResult
 from treepipe.planner.plan import search
 from treepipe.planner.report import plan_content, verdict
-from treepipe.planner.uncertain import RUNS, drawn_factors
 from treepipe.scenario.scale import Estimated
 from treepipe.sim.points import Point, simulate_points
 

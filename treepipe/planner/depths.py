@@ -14,7 +14,7 @@ import numpy as np
 
 from treepipe.core.errors import UserError
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.uncertain import Floats, drawn_factors, in_case
+from treepipe.planner.drawn import Floats, drawn_factors, in_case
 from treepipe.profiles.hit_ratio import round_tokens
 from treepipe.results.statistics import Interval
 from treepipe.scenario.passage import Passage

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, Protocol, cast
 
 from treepipe.files.reading import named
 from treepipe.planner.cluster import Cluster
@@ -16,11 +16,8 @@ from treepipe.report.page import Chapter, Report, background
 from treepipe.results import units
 from treepipe.results.sheet import Sheet, columns, figures
 from treepipe.scenario.making import taken_as_exact
-
-if TYPE_CHECKING:
-    from treepipe.planner.split_question import Splits
-
-    Answered: TypeAlias = Depths | Splits
+from treepipe.scenario.scale import Estimated
+from treepipe.scenario.scenario import Scenario
 
 DEPTH = "How many tokens to draft, by the number of streams?"
 WORTH = "Does speculation pay here, and up to which load?"
@@ -30,6 +27,21 @@ QUESTIONS = {
     "worth": "treepipe.planner.questions:worth_answer",
 }
 """The function that answers each question, by its import path."""
+
+
+class Answered(Protocol):
+    """What a formula found for a scenario, and in the ``cases`` of its uncertain ``inputs``."""
+
+    @property
+    def scenario(self) -> Scenario: ...
+    @property
+    def inputs(self) -> Mapping[Estimated, float]: ...
+    @property
+    def cases(self) -> Sequence[object]: ...
+    @property
+    def warnings(self) -> Sequence[str]: ...
+
+    def as_dict(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)

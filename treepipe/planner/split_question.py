@@ -14,11 +14,11 @@ from treepipe.core.drafter import BlockKeys
 from treepipe.core.errors import UserError
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.depths import cases_of, middle
+from treepipe.planner.drawn import drawn_factors, in_case
 from treepipe.planner.layouts import PLACED, laid_out
 from treepipe.planner.partition import partitions
 from treepipe.planner.questions import QuestionAnswer, exact_first, left_out
 from treepipe.planner.splits import Split, implied_placements, splits
-from treepipe.planner.uncertain import drawn_factors, in_case
 from treepipe.profiles.hit_ratio import round_tokens
 from treepipe.results.sheet import Sheet, columns, figures
 from treepipe.scenario.deployment import Deployment

@@ -1,30 +1,24 @@
 """Uncertainty of inputs, propagated to an answer: the best plans simulated in drawn cases.
 
-An input that is an estimate states a relative uncertainty u: its true value is within a factor of 1
-+ u of the stated one, with a confidence of 95 %. Each case multiplies every such input by a factor
-from the corresponding lognormal distribution (drawn by a Latin hypercube, so that few cases cover
-the range). Plans are compared within a case, on the first runs' own texts, so that common errors
-cancel.
+Plans are compared within a case, on the first runs' own texts, so that common errors cancel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import exp, log, log1p, sqrt
-from statistics import NormalDist
+from math import exp, log, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from treepipe.core.errors import UserError
 from treepipe.planner.cluster import Cluster
+from treepipe.planner.drawn import QUANTILE, Floats, drawn_factors, in_case
 from treepipe.progress import Progress
 from treepipe.results.metric import Metric
-from treepipe.results.statistics import CONFIDENCE, Interval
-from treepipe.scenario.scale import Estimated, multiplied
-from treepipe.scenario.scenario import Scenario
+from treepipe.results.statistics import Interval
+from treepipe.scenario.scale import Estimated
 from treepipe.scenario.schema import ScheduleName
 from treepipe.sim.points import Point, simulate_points
 
@@ -32,13 +26,9 @@ if TYPE_CHECKING:
     from treepipe.planner.candidates import Candidate
     from treepipe.planner.gaps import Simulated
 
-RUNS = 2
-"""Runs of each plan in each case."""
 FEWEST_CASES = 20
 """Fewest cases whose spread gives a range, and whose share is given in per cent: of 20 cases 95 %
 are 19."""
-QUANTILE = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,39 +136,3 @@ def _like(plans: Mapping[ScheduleName, Candidate]) -> dict[ScheduleName, Schedul
         equal = [each.schedule for each in plan.same if plans.get(each.schedule) is each]
         found |= dict.fromkeys(equal, name)
     return found
-
-
-def drawn_factors(
-    inputs: Mapping[Estimated, float], cases: int, seed: int
-) -> list[dict[Estimated, float]]:
-    """Draw the factor of every input for each case, from a Latin hypercube (McKay, Beckman and
-    Conover, *Technometrics* 1979)."""
-    rng = np.random.default_rng(seed)
-    strata = rng.permuted(np.tile(np.arange(cases), (len(inputs), 1)), axis=1)
-    shares = ((strata + rng.random(strata.shape)) / cases).T
-    normal = NormalDist()
-    spreads = [log1p(share) / QUANTILE for share in inputs.values()]
-    return [
-        {
-            of: exp(spread * normal.inv_cdf(at))
-            for of, spread, at in zip(inputs, spreads, row, strict=True)
-        }
-        for row in shares.tolist()
-    ]
-
-
-def in_case(
-    scenario: Scenario, own: Collection[Estimated], factors: Mapping[Estimated, float]
-) -> Scenario:
-    """Multiply those inputs that the plan's scenario uses (``own``) by their factors, on top of the
-    scenario's own factors. As stated it is the scenario of a search's first rung, if that has as
-    many runs, whose outcome is remembered."""
-    table = {"device": "devices", "link": "links", "acceptance": "misses", "rows": "rows"}
-    mine = {
-        f"{table[of.kind]}.{of.name}".rstrip("."): factor
-        for of, factor in factors.items()
-        if of in own and factor != 1
-    }
-    if not mine:
-        return scenario.with_(runs=RUNS)
-    return scenario.with_(scale=multiplied(scenario.scale, mine), runs=RUNS)

@@ -1,7 +1,7 @@
 """What-if factors on inputs (the table ``[scale]``), and which inputs are estimates.
 
 Invariant: every factor names something that the scenario has, and 1 changes nothing.
-``planner/uncertain.py`` and ``planner/sensitivity.py`` multiply such factors to vary inputs.
+``planner/drawn.py`` and ``planner/sensitivity.py`` multiply such factors to vary inputs.
 """
 
 from __future__ import annotations
