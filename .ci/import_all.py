@@ -53,6 +53,9 @@ class _Named(type):
 
 
 class _Empty(metaclass=_Named):
+    def __init__(self, *_, **__):
+        pass
+
     def __init_subclass__(cls, **_):
         pass
 
