@@ -556,7 +556,7 @@ MUTANTS = (
         SEEDED,
         "dsd",
         ("drafted", "lossless"),
-        f"{CORE}.schedules.dsd:ChainAhead._returned",
+        f"{CORE}.schedules.dsd:ChainAhead._go_behind",
         " and draft.tokens[guess][0] == walk.next_token",
         "",
     ),

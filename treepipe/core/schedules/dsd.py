@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from treepipe.core.decoding.drafting import ChainDraft
+from treepipe.core.decoding.in_flight import Walk
 from treepipe.core.decoding.keys import AheadKeys, chain_grid
 from treepipe.core.decoding.tree_decoding import TreeDecoding
 from treepipe.core.protocol import Command, Drafted, Returned
@@ -30,22 +31,27 @@ class ChainAhead(TreeDecoding):
         return self._go_on()
 
     def _returned(self, event: Returned) -> list[Command]:
-        flying, draft = self._flying, self._draft
+        flying = self._flying
         walk, window = flying.judged(event), len(flying.tree) - 1
         commands = flying.commit(walk)
         flying.record_round()
         if self.done:
             return commands
-        whole = len(walk.accepted) == window + 1
-        guess, withdrawn = draft.used + window, list[Command]()
-        if whole and len(draft.tokens) > guess and draft.tokens[guess][0] == walk.next_token:
-            draft.used = guess + 1
-        else:
-            draft.restart()
-            withdrawn = self._pending.withdraw()
+        withdrawn = self._go_behind(walk, window)
         word = flying.drop_round(walk, lock_step=False)
         flying.open_round(walk.next_token)
         return [word, *commands, *withdrawn, *self._go_on()]
+
+    def _go_behind(self, walk: Walk, window: int) -> list[Command]:
+        """Keep what is drafted behind a window's last token if that was right, and the draft's
+        guess of the next one; else begin anew, and return what withdraws the pass under way."""
+        draft = self._draft
+        guess, whole = draft.used + window, len(walk.accepted) > window
+        if whole and len(draft.tokens) > guess and draft.tokens[guess][0] == walk.next_token:
+            draft.used = guess + 1
+            return []
+        draft.restart()
+        return self._pending.withdraw()
 
     def _drafted(self, event: Drafted) -> list[Command]:
         self._draft.absorb(event)

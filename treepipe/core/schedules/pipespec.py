@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from treepipe.core.decoding.in_flight import Walk
 from treepipe.core.decoding.keys import ChainKeys
-from treepipe.core.protocol import Command, Drafted, Returned
+from treepipe.core.protocol import Command, Drafted
 from treepipe.core.registry import key
 from treepipe.core.schedules.dsd import ChainAhead
 from treepipe.core.system import Block, Load, ScheduleContext, System
@@ -63,24 +64,18 @@ class ChainWithoutEnd(ChainAhead):
         """Number of tokens that the draft has behind the root's place."""
         return self._draft.ahead - self._untold
 
-    def _returned(self, event: Returned) -> list[Command]:
-        flying, draft = self._flying, self._draft
-        walk, window = flying.judged(event), len(flying.tree) - 1
-        commands = flying.commit(walk)
-        flying.record_round()
-        if self.done:
-            return commands
-        guess, withdrawn, whole = draft.used + window, list[Command](), len(walk.accepted) > window
+    def _go_behind(self, walk: Walk, window: int) -> list[Command]:
+        """Keep the draft's chain also where it has not come to the target's token."""
+        draft = self._draft
+        guess, whole = draft.used + window, len(walk.accepted) > window
         self._untold, untold = whole and len(draft.tokens) <= guess, self._untold
         right = self._untold or (whole and draft.tokens[guess][0] == walk.next_token)
         if untold or not right:
             draft.restart()
-            withdrawn, self._untold, self._strayed = self._pending.withdraw(), False, False
-        else:
-            draft.used = guess + (not self._untold)
-        word = flying.drop_round(walk, lock_step=False)
-        flying.open_round(walk.next_token)
-        return [word, *commands, *withdrawn, *self._go_on()]
+            self._untold = self._strayed = False
+            return self._pending.withdraw()
+        draft.used = guess + (not self._untold)
+        return []
 
     def _drafted(self, event: Drafted) -> list[Command]:
         draft = self._draft
@@ -94,9 +89,11 @@ class ChainWithoutEnd(ChainAhead):
     def _guesses(self) -> Sequence[int]:
         """Look up what followed the last tokens of the draft's text before, by the longest suffix
         of at most ``SUFFIX`` tokens."""
+        if not self._lookup:
+            return ()
         text = self._flying.text[: -1 if self._untold else None]
         text = [*text, *(token for token, _ in self._draft.tokens[self._draft.used :])]
-        for length in range(min(SUFFIX, len(text) - 1) * bool(self._lookup), 0, -1):
+        for length in range(min(SUFFIX, len(text) - 1), 0, -1):
             for end in range(len(text) - 1, length - 1, -1):
                 if text[end - length : end] == text[-length:]:
                     return text[end : end + self._lookup]
