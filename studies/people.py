@@ -38,6 +38,8 @@ KNOWN = 0.07
 QUANTILE = NormalDist().inv_cdf(0.975)
 ACCEPTANCE = 0.3
 """Uncertainty of the share of misses: acceptance of other texts than were counted."""
+STATED_RUNS = 16
+"""Runs of a cell as stated: their mean is the prediction. A case has 2."""
 ENOUGH = {"memory_mib": 1e6}
 """What was measured did fit."""
 Cell: TypeAlias = Mapping[str, Any]
@@ -210,7 +212,8 @@ def predict_cells(
     """Predict cells: each as stated, and in cases of its uncertain inputs."""
     factors = _factors(made, known, say)
     scenarios = {key: made.scenario(cell, factors[key]) for key, cell in known.items()}
-    stated = simulate_points([Point(key, each) for key, each in scenarios.items()], say, "cells")
+    many = [Point(key, each.with_(runs=STATED_RUNS)) for key, each in scenarios.items()]
+    stated = simulate_points(many, say, "cells")
     points, doubts = list[Point](), dict[str, dict[Estimated, float]]()
     slower = dict[tuple[str, int], float]()
     for key, outcome in stated.items():
