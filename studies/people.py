@@ -223,7 +223,7 @@ def predict_cells(
             if of.kind != "model"
         }
         if "verify_ms" in known[key]:  # a written table, to which no profile's factor applies
-            doubts[key] = {Estimated("device"): KNOWN} | doubts[key]
+            doubts[key] = {Estimated("device"): known[key].get("known", KNOWN)} | doubts[key]
         for case, drawn in enumerate(_drawn(doubts[key], settings.cases)):
             slower[key, case] = drawn.pop("devices.", 1.0)
             scale = multiplied(scenarios[key].scale, {k.rstrip("."): f for k, f in drawn.items()})
