@@ -314,6 +314,9 @@ class HostProfile(Section):
     origin: MeasuredOrigin
     send_ms: TokenTable = Field({1: 0.0}, description="bytes -> ms of a message's sender")
     receive_ms: TokenTable = Field({1: 0.0}, description="bytes -> ms of a message's receiver")
+    look_ms: Milliseconds = Field(
+        0.0, description="further, of the first of messages read together"
+    )
     wake_ms: Milliseconds = Field(0.0, description="until a sleeping role goes on")
     desk_ms: TokenTable = Field({1: 0.0}, description="rows -> ms of the draft's decisions")
     gauge_ms: Positive | None = Field(

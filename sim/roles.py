@@ -124,11 +124,12 @@ class Role:
 
     def _unpack(self) -> Work:
         """Unpack all received messages."""
-        costs = self._place.costs
+        costs, first = self._place.costs, True
         while self._unread:
             assert costs is not None  # only roles with costs unpack
             message, size = self._unread.popleft()
-            yield costs.receive(size)
+            yield costs.receive(size) + (costs.look if first else 0.0)
+            first = False
             self._spent("receive", message.session, 0)
             self.deliver(message)
 

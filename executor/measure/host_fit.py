@@ -6,13 +6,16 @@ alone is the sum of these, each divided by the factor of that number of roles. E
 pieces (same role and rows) should then take equally long, so least squares find the factors. All
 other terms are trimmed means. The level of passes over all rows is fitted to their total time,
 which includes moments in which other programs had the processor.
+
+A role's small work (polls that find nothing, and a stage's rules) belongs to what follows it: to a
+wait, to a message, or to a pass. The first of messages that are read together takes longer.
 """
 
 from __future__ import annotations
 
 import itertools
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log2
@@ -35,6 +38,9 @@ _KindFit: TypeAlias = tuple[dict[int, float], dict[int, float], dict[int, list[f
 """Factors by rows, factors by place, and the single ratios by rows."""
 AT_REST: frozenset[Kind] = frozenset({"wait", "wake"})
 """Kinds of spans that need no processor."""
+EVENTS: Mapping[Kind, str] = {"wake": "wait", "compute": "stage", "draft": "draft"}
+"""What the spans tell that a role's small work belongs to, beside messages: a wait that ends, a
+stage's pass, a draft pass."""
 LEAST = 5
 """Fewest equal pieces for which a median is computed."""
 EDGE_MS = 0.02
@@ -55,7 +61,8 @@ class Piece:
         of: kind of work and role; pieces with the same value share a table.
         rows: rows, or bytes of a message.
         shared_ms: milliseconds of the piece by the number of busy roles, from 1 on.
-        place: number of a draft pass since the role last waited, from 1 to ``WARM``.
+        place: number of a draft pass since the role last waited, from 1 to ``WARM``; of a received
+            message 1 if it is the first of those read together, else 2.
     """
 
     of: str
@@ -75,6 +82,7 @@ class FittedHost:
     Attributes:
         factors: kind of work ("stage", "draft", "evaluate") -> rows -> factor on the table.
         messages: "send" and "receive": bytes -> ms.
+        look: further, of the first of messages that are read together.
         spread: key -> knots -> interquartile range over the median.
         pieces: number of pieces that the fit rests on.
     """
@@ -82,6 +90,7 @@ class FittedHost:
     factors: Mapping[str, Mapping[int, float]]
     cold: Mapping[int, float]
     messages: Mapping[str, Mapping[int, float]]
+    look: float
     desk: Mapping[int, float]
     together: Mapping[int, float]
     wake: float
@@ -102,7 +111,7 @@ class Observed:
     messages: list[Piece] = field(default_factory=list)
     decisions: list[Piece] = field(default_factory=list)
     between: list[Piece] = field(default_factory=list)
-    arrived: int = 0
+    events: Counter[str] = field(default_factory=Counter)
     wakes: list[float] = field(default_factory=list)
     gauges: list[float] = field(default_factory=list)
     tables: dict[str, TimeTable] = field(default_factory=dict)
@@ -143,11 +152,12 @@ class Observed:
             ]
             self.messages += _messages("send", spans, sent, company)
             self.messages += _messages("receive", spans, heard, company)
-            self.arrived += len(came)
+            self.events["receive"] += len(came)
+            self.events += Counter(EVENTS[s.kind] for s in spans if s.kind in EVENTS)
             drafts = placed in deployment.roles.drafts
             self.between += [
-                Piece("between", 1, company.of(span.start_ms, span.end_ms))
-                for span in _between(spans, heard, drafts)
+                Piece(event, 1, company.of(span.start_ms, span.end_ms))
+                for event, span in _between(spans, heard, drafts)
             ]
             if drafts:
                 self.decisions += _decisions(spans, heard, company)
@@ -156,27 +166,40 @@ class Observed:
         """Fit all terms except those of kinds of work with too few pieces."""
         together = _together(self.passes)
         divisor = np.array([together[k] for k in sorted(together)])
-        fits = {kind: self._fit_kind(kind, divisor) for kind in ("stage", "draft", "evaluate")}
+        small = defaultdict[str, float](float)
+        for piece in self.between:
+            small[piece.of] += _alone(piece, divisor) / max(1, self.events[piece.of])
+        kinds = ("stage", "draft", "evaluate")
+        fits = {kind: self._fit_kind(kind, divisor, small[kind]) for kind in kinds}
         residuals = [
             float(value)
             for _, _, binned in fits.values()
             for each in binned.values()
             for value in np.log(np.array(each) / np.median(each))
         ]
-        looks = sum(_alone(piece, divisor) for piece in self.between) / max(1, self.arrived)
         messages = {
-            what: {size: ms + more for size, ms in _line(pieces, divisor).items()}
-            for what, more in (("send", 0.0), ("receive", looks))
+            what: _line(pieces, divisor)
+            for what in ("send", "receive")
             if (pieces := [piece for piece in self.messages if piece.of == what])
         }
+        received = [piece for piece in self.messages if piece.of == "receive"]
+        first, later = (
+            [p for p in received if (p.place == 1) == is_first] for is_first in (True, False)
+        )
+        look = 0.0
+        if len(later) >= LEAST and first:
+            line = messages["receive"] = _line(later, divisor)
+            usual = TimeTable(line)
+            look = max(0.0, _mean([_alone(piece, divisor) - usual(piece.rows) for piece in first]))
         desk = _binned((piece.rows, _alone(piece, divisor)) for piece in self.decisions)
         return FittedHost(
             {kind: factors for kind, (factors, _, _) in fits.items()},
             fits["draft"][1],
             messages,
+            look,
             {rows: _mean(each) for rows, each in desk.items()},
             together,
-            _mean(self.wakes) if self.wakes else 0.0,
+            (_mean(self.wakes) if self.wakes else 0.0) + small["wait"],
             harmonic_mean(self.gauges) if self.gauges else None,
             float(stats.iqr(residuals)) / 1.349 if residuals else 0.0,
             {
@@ -186,10 +209,13 @@ class Observed:
             len(self.passes) + len(self.messages) + len(self.decisions),
         )
 
-    def _fit_kind(self, kind: str, divisor: Floats) -> _KindFit:
+    def _fit_kind(self, kind: str, divisor: Floats, small_ms: float) -> _KindFit:
         pieces = [p for p in self.passes if p.of.split()[0] == kind]
         timed = [(piece, ms) for piece in pieces if (ms := self.tables[piece.of](piece.rows))]
-        own = [(piece.rows, piece.place, _alone(piece, divisor) / ms) for piece, ms in timed]
+        own = [
+            (piece.rows, piece.place, (_alone(piece, divisor) + small_ms) / ms)
+            for piece, ms in timed
+        ]
         warm = _seen_warm(own) if kind == "draft" else own
         further = _cold(warm) if kind == "draft" else {}
         binned = _binned((rows, ratio / further.get(place, 1)) for rows, place, ratio in warm)
@@ -352,19 +378,30 @@ def _messages(
     what: Kind, spans: Sequence[Span], sizes: Moments[int], company: Concurrency
 ) -> Iterator[Piece]:
     """Yield the packing or unpacking of single messages, given their bytes."""
+    place = 1
     for span in spans:
-        if span.kind == what and len(found := sizes.within(span.start_ms, span.end_ms)) == 1:
-            yield Piece(what, found[0], company.of(span.start_ms, span.end_ms))
+        begun = span.start_ms + (EDGE_MS if what == "receive" else 0.0)
+        if span.kind == what and len(sized := sizes.within(begun, span.end_ms)) == 1:
+            yield Piece(what, sized[0], company.of(span.start_ms, span.end_ms), place)
+            place = 2
+        elif span.kind not in ("receive", "desk", "control"):
+            place = 1
 
 
-def _between(spans: Sequence[Span], heard: Moments[int], drafts: bool) -> Iterator[Span]:
-    """Yield work on messages besides unpacking: polls without a message, and a stage's rules."""
+def _between(
+    spans: Sequence[Span], heard: Moments[int], drafts: bool
+) -> Iterator[tuple[str, Span]]:
+    """Yield polls without a message, and a stage's rules, each with the event that follows it."""
+    small: list[Span] = []
     for span in spans:
-        if span.kind == "receive":
-            if not heard.within(span.start_ms, span.end_ms):
-                yield span
-        elif span.kind in ("desk", "control") and not drafts:
-            yield span
+        reads = span.kind == "receive" and heard.within(span.start_ms + EDGE_MS, span.end_ms)
+        if (span.kind == "receive" and not reads) or (
+            span.kind in ("desk", "control") and not drafts
+        ):
+            small.append(span)
+        elif event := "receive" if reads else EVENTS.get(span.kind):
+            yield from ((event, each) for each in small)
+            small = []
 
 
 def _decisions(spans: Sequence[Span], heard: Moments[int], company: Concurrency) -> Iterator[Piece]:

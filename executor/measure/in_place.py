@@ -141,6 +141,7 @@ class HostSession:
         return HostProfile(
             origin=origin,
             **{f"{what}_ms": _rounded(table) for what, table in found.messages.items()},
+            look_ms=round(found.look, 4),
             wake_ms=round(found.wake, 4),
             gauge_ms=None if found.gauge is None else round(found.gauge, 4),
             desk_ms=_rounded(found.desk) or {1: 0.0},

@@ -10,7 +10,14 @@ import pytest
 
 from tests.worlds.theory_scenarios import Written
 from treepipe.core.messages import HEADER_BYTES
-from treepipe.executor.measure.host_fit import Concurrency, FittedHost, Observed, Piece
+from treepipe.executor.measure.host_fit import (
+    Concurrency,
+    FittedHost,
+    Moments,
+    Observed,
+    Piece,
+    _between,
+)
 from treepipe.executor.measure.in_place import RUNS
 from treepipe.physics.timing import Factor, TimeTable
 from treepipe.results.trace import Kind, Span, Trace
@@ -144,6 +151,42 @@ def test_messages_by_their_bytes(fit: FittedHost) -> None:
         for size, found in fit.messages[what].items():
             expected = base + slope * (size - HEADER_BYTES) / ROW
             assert found == pytest.approx(expected, rel=0.06), (what, size)
+
+
+def test_the_first_of_messages_read_together_takes_longer() -> None:
+    """0.5 ms, where those behind it take 0.1 and 0.2 by their bytes; without any behind it the
+    line has all of it."""
+    first = [Piece("receive", 150, np.array([0.5]), 1)] * 9
+    later = [Piece("receive", size, np.array([size / 1000]), 2) for size in (100, 200)] * 5
+    fit = Observed(messages=[*first, *later]).fit()
+    assert fit.messages["receive"] == {100: pytest.approx(0.1), 200: pytest.approx(0.2)}
+    assert fit.look == pytest.approx(0.35)
+    alone = Observed(messages=first).fit()
+    assert (alone.look, alone.messages["receive"]) == (0.0, {150: pytest.approx(0.5)})
+
+
+def test_small_work_belongs_to_what_follows_it() -> None:
+    """By hand: two polls and a rule before a wait, one rule before a pass, one before a message. Of
+    a draft server only polls are small work; its rules have a term of their own."""
+    spans = [
+        Span("s", kind, start, end, 0, rows)
+        for kind, start, end, rows in (
+            ("desk", 0.0, 0.1, 0),
+            ("receive", 0.1, 0.2, 0),
+            ("receive", 0.2, 0.3, 0),
+            ("wait", 0.3, 5.0, 0),
+            ("wake", 5.0, 5.2, 0),
+            ("desk", 5.2, 5.25, 0),
+            ("receive", 5.25, 5.35, 0),
+            ("desk", 5.35, 5.45, 0),
+            ("mask", 5.45, 5.5, 0),
+            ("compute", 5.5, 9.0, 4),
+        )
+    ]
+    heard = Moments([(5.34, 100)])
+    small = [(event, round(span.length_ms, 6)) for event, span in _between(spans, heard, False)]
+    assert small == [*[("wait", 0.1)] * 3, ("receive", 0.05), ("stage", 0.1)]
+    assert [event for event, _ in _between(spans, heard, True)] == ["wait", "wait"]
 
 
 def test_a_role_without_a_processor_is_not_at_work() -> None:

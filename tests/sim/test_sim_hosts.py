@@ -70,6 +70,7 @@ def token_ms(folder: Path, profile: str, *settings: str) -> float:
         ("", 0.0),
         ("wake_ms = 0.5", 3 * 0.5),  # both stages and the draft sleep meanwhile
         ("send_ms = { 1 = 0.25 }", 3 * 0.25),  # from each of the three
+        ("look_ms = 0.2", 3 * 0.2),  # each of the three reads one message
         ("desk_ms = { 1 = 2.0 }", 2.0),
         ("stage_factor = { 1 = 1.5 }", 2 * 10.0),
         ("draft_factor = { 1 = 3.0 }", 0.0),
@@ -105,6 +106,23 @@ def test_a_report_costs_its_receiver_the_bytes_that_it_has(tmp_path: Path) -> No
     trace = simulated(tmp_path, by_size, *eagle3, "acceptance.beta=1", schedule="spd")
     heard = [s.length_ms for s in trace.spans if (s.device, s.kind) == ("draft0", "receive")]
     assert 2.0 in [pytest.approx(each) for each in heard]
+
+
+def test_messages_that_are_read_together_cost_one_look(tmp_path: Path) -> None:
+    """A stage that computes for 20 ms reads what came meanwhile in one go: the first of these
+    messages takes 0.5 ms, all others 0.1."""
+    both = "receive_ms = { 1 = 0.1 }\nlook_ms = 0.4"
+    trees = ("schedule.name='naive_pp'", "schedule.tree_size=8", "schedule.segment_tokens=1")
+    trace = simulated(tmp_path, both, *trees)
+    before: dict[str, str] = {}
+    for span in trace.spans:
+        if span.kind == "receive":
+            goes_on = before.get(span.device) == "receive"
+            assert span.length_ms == pytest.approx(0.1 if goes_on else 0.5)
+        if "->" not in span.device:
+            before[span.device] = span.kind
+    lengths = [span.length_ms for span in trace.spans if span.kind == "receive"]
+    assert {0.1, 0.5} == {round(each, 6) for each in lengths}, "both happen"
 
 
 def work(machine: Machine, asks: list[tuple[str, float, float]]) -> list[tuple[str, float, float]]:

@@ -569,6 +569,7 @@ class HostTimes:
         together: factor on all work by the number of the host's processors at work.
         variation: coefficient of variation of a piece of work's time.
         cold: further factor on a draft server's 1st, 2nd, ... pass behind a wait.
+        look: further time of the first of all messages that a role unpacks one after another.
         gauge: time of the workers' fixed piece of work when these costs were measured.
         processors: number of roles that can work at once; others wait for their turn.
         turn: longest time for which a role has a processor while another one is ready.
@@ -583,6 +584,7 @@ class HostTimes:
     together: Factor
     variation: float
     cold: Factor
+    look: float = 0.0
     gauge: float | None = None
     processors: float = inf
     turn: float = inf

@@ -559,6 +559,7 @@ def host_times(profile: HostProfile) -> HostTimes:
         Factor(profile.together),
         profile.variation,
         Factor(profile.draft_cold),
+        profile.look_ms,
         profile.gauge_ms,
         profile.processors or inf,
         profile.turn_ms or inf,

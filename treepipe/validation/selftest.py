@@ -123,7 +123,7 @@ class SelfTest:
         path.write_text(toml_text(content), encoding="utf-8")
         request = RunRequest(scenario=str(path), seconds=self.seconds, out=host)
         calibrate_run(request, self.say)
-        costs = load_host(host).model_dump(include={"wake_ms", "send_ms", "receive_ms"})
+        costs = load_host(host).model_dump(include={"wake_ms", "look_ms", "send_ms", "receive_ms"})
         self.content["host"] = costs
         base = Scenario.load(path).with_(hosts={"box": {"profile": f"./{host.name}"}})
         cases = [Case(name, base.with_(**{"schedule.name": name})) for name in SCHEDULES]
