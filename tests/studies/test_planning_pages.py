@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.worlds.command_line import Terminal
-from treepipe.studies.workshop.planning_pages import ANSWERED, ROWS, answered, commands, shortened
+from treepipe.studies.workshop.planning_pages import (
+    ANSWERED,
+    answered,
+    commands,
+    write_given,
+)
 
 pytestmark = pytest.mark.long
 
@@ -60,11 +65,17 @@ def test_a_page_gets_what_its_command_prints() -> None:
     assert commands(made) == [["plan", "a.toml", "--quiet"]]
 
 
-def test_long_tables_are_cut_and_say_so() -> None:
-    rows = [f"│ {rank:2} │ plan │\n│    │ more │" for rank in range(1, ROWS + 4)]
-    lines = ["title", "│    │ plan │", *"\n".join(rows).splitlines(), "└────┴──────┘", "best: it"]
-    kept = list(shortened("\n".join(lines)))
-    assert kept == [*lines[: 2 + 2 * ROWS], "│ …", *lines[-2:]]
-    reasons = [f"refused: {number}\nof it" for number in range(ROWS + 2)]
-    kept = list(shortened("\n".join([*reasons, "best plan as a scenario: b.toml"])))
-    assert kept[-3:] == ["of it", "refused: …", "best plan as a scenario: b.toml"]
+README = ROOT / "README.md"
+SHOWN = [README]
+"""Pages whose answers take seconds, so that they are compared here; docs/planning is dated."""
+
+
+@pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.stem)
+def test_a_page_shows_what_its_commands_print(page: Path, terminal: Terminal) -> None:
+    """A newcomer's page has its reader write a file, asks, and shows the answer."""
+    text = page.read_text(encoding="utf-8")
+    assert commands(text)
+    Path("studies").symlink_to(ROOT / "studies")
+    write_given(text, terminal.folder)
+    assert answered(text, lambda each: terminal.succeeds(*each)) == text, "planning_pages README.md"
+    assert len(text.splitlines()) <= 90

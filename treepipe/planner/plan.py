@@ -13,29 +13,20 @@ from treepipe.planner.capacity import Capacity, capacities
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import Ranked as Ranked
 from treepipe.planner.halving import SearchInterrupted, SearchResult, rank
-from treepipe.planner.report import (
-    all_taken_as_exact,
-    binding,
-    equal_plans,
-    plan_content,
-    plan_warnings,
-    ranking_table,
-    verdict,
-)
+from treepipe.planner.report import plan_content, plan_screen
 from treepipe.planner.robustness import StressCase, stress_cases
 from treepipe.planner.sensitivity import BreakEven, Sensitivity, sensitivities
 from treepipe.planner.uncertain import in_cases
 from treepipe.progress import Progress, silent
-from treepipe.results.result import data_frame
-from treepipe.results.sheet import notebook
-from treepipe.results.units import taken_as_exact
+from treepipe.results.result import Tabular
+from treepipe.results.screen import Screen
 from treepipe.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Plan(SearchResult):
+class Plan(Tabular, SearchResult):
     """The result of a search, with its analyses.
 
     >>> from treepipe import plan
@@ -159,18 +150,9 @@ class Plan(SearchResult):
         """Return the content of the file ``treepipe.plan/1``."""
         return plan_content(self)
 
-    def to_pandas(self) -> Any:
-        """Return a ``pandas.DataFrame`` of the ranking; ``UserError`` without pandas."""
-        return data_frame(self.rows)
-
-    def __repr__(self) -> str:
-        return "\n".join(verdict(self))
-
-    def _repr_html_(self) -> str:
-
-        first = taken_as_exact(all_taken_as_exact(self))
-        said = [*equal_plans(self), *verdict(self), *binding(self), *plan_warnings(self)]
-        return notebook([ranking_table(self, short=True)], said, first)
+    @property
+    def screen(self) -> Screen:
+        return plan_screen(self)
 
 
 def search(cluster: Cluster, say: Progress) -> Plan:
