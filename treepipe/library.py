@@ -77,15 +77,8 @@ def run(
 
     >>> from treepipe import Scenario, run
     >>> import torch  # what runs need
-    >>> result = run(Scenario.of({
-    ...     "name": "real",
-    ...     "emulate": False,
-    ...     "target": {"checkpoint": "reference"},
-    ...     "drafts": [{"source": "ngram"}],
-    ...     "pipelines": [{"stages": [{"device": "emulated-20ms"}]}],
-    ...     "schedule": {"name": "pp"},
-    ...     "workload": {"prompts": "reference:heldout", "requests": 1, "new_tokens": 3},
-    ... }))
+    >>> short = {"workload.requests": 1, "workload.new_tokens": 3}
+    >>> result = run(Scenario.load("studies/scenarios/pp.toml").with_(**short), runs=1)
     >>> result.source, result.sessions[0].new_tokens
     ('execution', 3)
     """
@@ -158,14 +151,8 @@ def validate(
 
     >>> from treepipe import Scenario, validate
     >>> import torch  # what runs need
-    >>> found = validate(Scenario.of({
-    ...     "name": "held against a run",
-    ...     "target": {"checkpoint": "reference"},
-    ...     "drafts": [{"source": "ngram"}],
-    ...     "pipelines": [{"stages": [{"device": {"stage_ms": {1: 10.0, 64: 11.0}}}]}],
-    ...     "schedule": {"name": "pp"},
-    ...     "workload": {"prompts": "reference:heldout", "requests": 1, "new_tokens": 4},
-    ... }))
+    >>> short = {"workload.requests": 1, "workload.new_tokens": 4}
+    >>> found = validate(Scenario.load("studies/scenarios/pp.toml").with_(**short))
     >>> found.lossless, found.metrics["time_between_tokens_ms"].unit
     (True, 'ms')
     """

@@ -55,6 +55,7 @@ def check(options: CheckOptions) -> None:
     shows the laws."""
     need("check", ("hypothesis",), "treepipe check")
     from treepipe import testing
+    from treepipe.results.result import write_json
     from treepipe.results.show import console, print_sheet
 
     if options.listed or options == CheckOptions():
@@ -74,7 +75,9 @@ def check(options: CheckOptions) -> None:
         outcomes.append(outcome)
         if not options.silent:
             typer.echo(f"{outcome.law.name:14} {_verdict(outcome)}")
-    _write(options, outcomes)
+    if options.json is not None:
+        laws = [each.to_json() for each in outcomes]
+        write_json({"subject": options.subject, "seed": options.seed, "laws": laws}, options.json)
     broken = [each.law.name for each in outcomes if each.verdict == "broken"]
     if broken:
         raise RunError(f"{options.subject}: broken: {', '.join(broken)}")
@@ -87,14 +90,6 @@ def _verdict(outcome: LawOutcome) -> str:
     if outcome.verdict != "broken" or outcome.tried.broken is None:
         return f"{outcome.verdict} ({cases}, trial {outcome.tried.trial.name})"
     return f"BROKEN ({cases})\n{outcome.tried.broken.text()}"
-
-
-def _write(options: CheckOptions, outcomes: list[LawOutcome]) -> None:
-    from treepipe.results.result import write_json
-
-    if options.json is not None:
-        laws = [each.to_json() for each in outcomes]
-        write_json({"subject": options.subject, "seed": options.seed, "laws": laws}, options.json)
 
 
 def law_sheet(laws: Mapping[str, Law], title: str) -> Sheet:

@@ -360,10 +360,9 @@ def _by_formula(scenario: Scenario) -> list[str]:
     """Say what the papers' formulas tell, where they describe the scenario."""
     from treepipe.sim.theory.closed_form import closed_form
 
-    if scenario.schedule.system.closed_form is None:
-        return []
     with suppress(UserError):
-        return [f"{closed_form(scenario).sentence}."]
+        if scenario.schedule.system.closed_form is not None:
+            return [f"{closed_form(scenario).sentence}."]
     return []
 
 

@@ -30,11 +30,7 @@ Action: TypeAlias = Callable[[], object]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No table and no progress.")]
 HowMuch = Annotated[
     bool | None,
-    typer.Option(
-        "--quiet/--verbose",
-        show_default=False,
-        help="No table and no progress; or all tables and warnings instead of a screen.",
-    ),
+    typer.Option("--quiet/--verbose", show_default=False, help="Show nothing; or all figures."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite what is there.")]
 

@@ -64,17 +64,13 @@ def _tried(result: SearchResult) -> list[str]:
 
 def _front(result: SearchResult) -> Chapter:
     """Show the plans that no other one beats, if there is a choice."""
-    table = front_table(result.front)
+    table, goal = front_table(result.front), in_words(result.goal.name)
     if table is None:
         return Chapter("Pareto front")
-    goal, on = result.goal.name, ", ".join(str(n + 1) for n in result.front.members)
-    description = f"every plan by {in_words(goal)} and each other goal; on the front: {on}"
-    return Chapter(
-        "Pareto front",
-        [f"no other plan beats these in every goal (places in the ranking): {on}"],
-        [table],
-        [Picture(result.front_figure(), description)],
-    )
+    on = ", ".join(str(n + 1) for n in result.front.members)
+    says = f"no other plan beats these in every goal (places in the ranking): {on}"
+    picture = Picture(result.front_figure(), f"every plan by {goal} and each other goal; {says}")
+    return Chapter("Pareto front", [says], [table], [picture])
 
 
 def _timeline(result: SearchResult) -> Chapter:

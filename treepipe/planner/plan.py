@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from treepipe.core.errors import UserError
 from treepipe.files.outputs import REPORT, REPORT_PAGE, check_outputs
-from treepipe.planner.analysis import ANALYSES, Finding
 from treepipe.planner.capacity import Capacity, capacities
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import Ranked as Ranked
@@ -31,14 +30,8 @@ class Plan(Tabular, SearchResult):
 
     >>> from treepipe import plan
     >>> from treepipe.planner.cluster import Cluster
-    >>> found = plan(Cluster.of({
-    ...     "name": "two stages",
-    ...     "runs": 2,
-    ...     "target": {"layers": 4},
-    ...     "pipelines": [{"stages": [{"device": {"stage_ms": {1: 20.0}}, "count": 2}]}],
-    ...     "workload": {"new_tokens": 4},
-    ...     "search": {"schedules": ["pp"]},
-    ... }))
+    >>> few = {"runs": 2, "workload.new_tokens": 4, "search.schedules": ["pp"]}
+    >>> found = plan(Cluster.load("studies/clusters/five-emulated.toml").with_(**few))
     >>> found.rows[0]["name"], found.metrics["time_between_tokens_ms"].mean > 40
     ('pp', True)
     """
@@ -74,23 +67,6 @@ class Plan(Tabular, SearchResult):
             for each in self.ranking
             if goal in each.outcome.metrics
         ]
-
-    def examine(self, name: str, *given: str, say: Progress = silent) -> Finding:
-        """Run an analysis by its name.
-
-        The methods below return the results as lists and values.
-
-        Args:
-            given: values of the analysis's option of ``treepipe plan``.
-
-        Raises:
-            UserError: the analysis does not exist or is not possible.
-        """
-        if name not in ANALYSES:
-            raise UserError(f"examine({name!r}): there are {', '.join(ANALYSES)}")
-        finding = ANALYSES[name].finding
-        finding.check(self.cluster, given)
-        return finding.run(self, say, given)
 
     def sensitivity(self, *keys: str, say: Progress = silent) -> list[Sensitivity]:
         """Compute the effect of 10 % less and more of each input on the best plan's goal, and the

@@ -28,8 +28,8 @@ from treepipe.profiles.library import is_path
 from treepipe.results.metrics import METRIC, PRICES, in_words, metric
 from treepipe.results.screen import Screen
 from treepipe.results.sheet import Sheet, figures, words
-from treepipe.results.statistics import CONFIDENCE, FEWEST, Interval
-from treepipe.results.units import DIGITS, in_brackets, number, speed
+from treepipe.results.statistics import CONFIDENCE, FEWEST
+from treepipe.results.units import DIGITS, SHARE, ends, in_brackets, number, speed
 from treepipe.scenario.making import share_warnings, taken_as_exact
 
 SCHEMA = "treepipe.plan/1"
@@ -128,7 +128,7 @@ def best_table(result: SearchResult) -> Sheet:
         wide = None if cases is None else cases.widened(names[0], value)
         wins = "" if cases is None else _share(max(best_in[name] for name in names), cases)
         first = " = ".join(names), split, number(value.mean), shown_gap[0], _worse(rank, each)
-        sheet.add(*first, wins, shown_gap[1], "" if wide is None else _ends(wide))
+        sheet.add(*first, wins, shown_gap[1], "" if wide is None else ends(wide, SHARE))
     return sheet.filled
 
 
@@ -276,11 +276,11 @@ def by_inputs(result: SearchResult) -> list[str]:
         for name in sorted(others, key=lambda n: -others[n])
     ]
     inputs = ", ".join(f"{of} ±{share:.0%}" for of, share in cases.inputs.items())
-    ends = f"{_ends(wide)} {result.goal.unit}"
+    spread = f"{ends(wide, SHARE)} {result.goal.unit}"
     if wide.low is None:
-        ends = f"{cases.count} cases give no range (search.cases: {FEWEST_CASES} or more)"
+        spread = f"{cases.count} cases give no range (search.cases: {FEWEST_CASES} or more)"
     return [
-        f"With its inputs' uncertainty: {ends}; {', '.join(winners)} of {cases.count} cases that "
+        f"With its inputs' uncertainty: {spread}; {', '.join(winners)} of {cases.count} cases that "
         f"the inputs allow ({inputs})."
     ]
 
@@ -337,15 +337,9 @@ def ranking_table(result: SearchResult) -> Sheet:
     for rank, each in enumerate(result.ranking):
         value = result.value(each)
         missed = "; ".join(map(str, each.misses))
-        cells = _named(each), number(value.mean), _ends(value), *_gap(each)
+        cells = _named(each), number(value.mean), ends(value, SHARE), *_gap(each)
         sheet.add(str(rank + 1), *cells, missed or _worse(rank, each))
     return sheet.filled
-
-
-def _ends(interval: Interval) -> str:
-    if interval.low is None or interval.high is None:
-        return interval.fixed
-    return f"{number(interval.low)} … {number(interval.high)}"
 
 
 def _named(ranked: Ranked) -> str:

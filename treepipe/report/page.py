@@ -51,7 +51,6 @@ class Chapter:
 
     Attributes:
         verbatim: text with line breaks kept, a command or a file.
-        prose: whether the sentences form a paragraph rather than a list.
     """
 
     heading: str
@@ -59,7 +58,6 @@ class Chapter:
     tables: Sequence[Sheet] = ()
     pictures: Sequence[Picture] = ()
     verbatim: str = ""
-    prose: bool = False
 
     @property
     def empty(self) -> bool:
@@ -95,7 +93,7 @@ def report_html(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    first = Chapter("Answer", [report.answer], prose=True)
+    first = Chapter("Answer", [report.answer])
     from treepipe.results import plots  # it loads matplotlib, which only a page needs
 
     chapters = [each for each in (first, *report.chapters) if not each.empty]

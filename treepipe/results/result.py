@@ -351,7 +351,6 @@ def write_json(content: Mapping[str, Any], target: str, option: str = "--json") 
 
 # --- as tables and sentences ----------------------------------------------------------------------
 
-HALF = "p50_time_between_tokens_ms"
 NOT_LOSSLESS = "not lossless: the rule may change the target's text"
 
 
@@ -390,10 +389,12 @@ def _in_words(result: Result) -> str:
 
 def _half(result: Result) -> list[str]:
     """Say why half of the tokens take no time, where that may surprise."""
-    if (half := result.metrics.get(HALF)) is None or half.mean:
+    if (half := result.metrics.get("p50_time_between_tokens_ms")) is None or half.mean:
         return []
-    name = HALF.removesuffix("_ms")
-    return [f"{name} is 0: most tokens come together with the one before, from one verification"]
+    return [
+        "p50_time_between_tokens is 0: most tokens come together with the one before, from one "
+        "verification"
+    ]
 
 
 def basis(result: Result) -> str:

@@ -17,9 +17,9 @@ from treepipe.results.sheet import Sheet
 
 LINES, COLUMNS = 23, 80
 """Most lines of a screen that is as wide as this or wider; a terminal's prompt takes one more."""
-ROWS, FEW, NOTES, WARNINGS = 8, 7, 5, 3
-"""Most rows of a screen's table; rows that are kept before sentences are cut to a line; and most
-notes and warnings."""
+ROWS, FEW, NOTES, WARNINGS, LONGEST = 8, 7, 5, 3, 6
+"""Most rows of a screen's table; rows that stay where sentences are cut to a line; most notes and
+warnings, and lines of the answer."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Screen:
             cut = [line for text in self.notes[:NOTES] for line in _cut(text, width, most)]
             cut += [line for text in warned for line in _cut(text, width, least)]
             cut += [line for text in rest for line in _cut(text, width, 1)]
-            found = [*wrap(visible(self.answer), width), *table, *cut]
+            found = [*_cut(self.answer, width, LONGEST), *table, *cut]
             if len(found) <= LINES:
                 gap = [""] * (bool(table) and len(found) + 2 <= LINES)
                 return [*found[: -len(table + cut)], *gap, *table, *gap, *cut] if gap else found
@@ -128,4 +128,5 @@ def _paragraphs(sentences: Sequence[str]) -> str:
 
 def _cut(text: str, width: int, most: int) -> list[str]:
     """Break a sentence into ``most`` lines, and mark what is left out."""
-    return wrap(visible(text), width, max_lines=most, placeholder=" …", subsequent_indent="  ")
+    indent = "  " if most < LONGEST else ""
+    return wrap(visible(text), width, max_lines=most, placeholder=" …", subsequent_indent=indent)

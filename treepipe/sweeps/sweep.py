@@ -134,15 +134,9 @@ class _Whole(Section):
 class Sweep:
     """A sweep file: ``base`` is the content of its scenario.
 
-    >>> sweep = Sweep.of({
-    ...     "name": "sizes",
-    ...     "target": {"layers": 8},
-    ...     "pipelines": [{"stages": [{"device": "emulated-20ms", "count": 4}]}],
-    ...     "schedule": {"name": "pp"},
-    ...     "sweep": {"grid": {"workload.new_tokens": [8, 16], "seed": [0, 1, 2]}},
-    ... })
-    >>> len(sweep), sweep.changes(4)
-    (6, {'workload.new_tokens': 16, 'seed': 1})
+    >>> sweep = Sweep.load("studies/sweeps/flowspec-links.toml")
+    >>> len(sweep), [*sweep.changes(0)][:2]
+    (200, ['schedule.tree_size', 'schedule.segment_tokens'])
     """
 
     path: Path

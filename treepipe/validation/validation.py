@@ -251,16 +251,15 @@ def validation_screen(content: Mapping[str, Any]) -> Screen:
     explained = [explain(each) for each in entries]
     cells = {each["scenario"]: each["metrics"][METRIC] for each in entries}
     table = _errors_sheet("time between tokens", cells)
-    tables = [each for e in entries for each in (metrics_sheet(e), utilization_sheet(e))]
+    named = [(_errors_sheet(f"{e['scenario']}: metrics", e["metrics"]), e) for e in entries]
+    tables = [each for sheet, e in named for each in (sheet, utilization_sheet(e))]
     together = [] if r is None else [f"Predicted and measured: Pearson's r = {r:.4f}."]
     notes = [f"{each}." for each in explained[0][1:4]] if len(entries) == 1 else together
     if len(entries) > 1:
         tables += [table, summary_sheet(total)]
-    elif entries:
-        table = tables[0]
     return Screen(
         _in_words(entries, total),
-        table,
+        tables[0] if len(entries) == 1 else table,
         notes,
         [warning for each in entries for warning in each["warnings"]],
         tables=[each for each in tables if each.rows],
@@ -343,11 +342,6 @@ def _work(scenario: Mapping[str, Any]) -> list[str]:
         for kind in other
         for times in [scenario["work"][kind]]
     ]
-
-
-def metrics_sheet(scenario: Mapping[str, Any]) -> Sheet:
-    """Show every metric: predicted, measured, error and its parts."""
-    return _errors_sheet(f"{scenario['scenario']}: metrics", scenario["metrics"])
 
 
 def _errors_sheet(title: str, cells: Mapping[str, Mapping[str, Any]]) -> Sheet:
