@@ -71,12 +71,14 @@ def test_plan_prints_one_row_per_system_what_binds_and_what_it_hangs_on(terminal
 
 
 def test_sections_that_are_asked_for_come_below_and_are_short(terminal: Terminal) -> None:
-    only = ("--set", 'search.schedules=["pp", "chain"]')
-    shown = terminal.succeeds(*PLAN, *only, "--sensitivity", "--robust")
-    first, *below = re.split(r"\n(?=\S[^\n]*\(2 paired runs\)\.)", shown.replace("\n(2", " (2"))
-    assert len(first.splitlines()) <= 24
-    assert len(below) == 2
-    assert all(len(each.splitlines()) <= 24 for each in below)
+    only = ("--runs", 2, "--jobs", 1, "--out", "best.toml", "--set", 'search.schedules=["pp"]')
+    shown = terminal.succeeds("plan", CLUSTER, *SHORT, *only, "--sensitivity", "--robust")
+    parts = re.split(r"^(?=pp: .*\(2 paired runs\)\.$)", shown, flags=re.M)
+    assert len(parts) == 3
+    assert all(4 <= len(each.splitlines()) <= 24 for each in parts)
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "\ntimes of all stages   -" in parts[1]
+    assert parts[2].endswith("\nbest plan as a scenario: best.toml\n")
 
 
 @pytest.mark.parametrize("question", ["worth", "depth", "split"])

@@ -97,7 +97,7 @@ def plan_screen(result: SearchResult) -> Screen:
     best, front = result.winner, front_table(result.front)
     says = headline(result) if result.feasible else f"no plan keeps the limits: {best.missed}"
     refused = [f"refused: {each}" for each in refusals(result)]
-    every = f"all {len(result.ranking)} plans{' by all goals' * (front is not None)}"
+    every = [f"all {len(result.ranking)} plans by all goals"] * (front is not None)
     return Screen(
         says,
         best_table(result),
@@ -106,7 +106,7 @@ def plan_screen(result: SearchResult) -> Screen:
         all_taken_as_exact(result),
         [ranking_table(result), *([] if front is None else [front])],
         [*verdict(result), *binding(result), *best.path.sentences[:1], *prices(result), *refused],
-        [every, *[f"{len(result.refused)} refused"] * bool(result.refused)],
+        [*every, *[f"{len(result.refused)} refused"] * bool(result.refused)],
     )
 
 
