@@ -204,8 +204,7 @@ class OfRuns(Output, Drawn, Changes, OfScenario):
             workers = shares(result.traces)
             content["where_time_goes"] = {"unit": "1", "workers": workers}
             tables.append(shares_table(workers))
-        notes = [*screen.notes, *notes]
-        screen = replace(screen, notes=notes, tables=tables, sentences=sentences)
+        screen = replace(screen, notes=[*screen.notes, *notes], tables=tables, sentences=sentences)
         return [*drawn, *self.results(content, self.show(screen))]
 
 

@@ -1,8 +1,7 @@
 """What a reader sees of an answer, whatever the question: first the answer in a sentence, then a
 table, what binds, what would change it, and warnings.
 
-A command, ``repr``, a notebook, a page and a file take it from one ``Screen``. Nothing is computed
-here, and nothing is left out unnamed: the last line counts what a screen has no room for.
+Commands, ``repr``, notebooks, pages and files take it from one ``Screen``, which computes nothing.
 """
 
 from __future__ import annotations
