@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.worlds.command_line import ROOT, Terminal
+from treepipe.studies.workshop.planning_pages import answered, commands, write_given
 
 BOXES = """
 name = "two boxes"
@@ -102,3 +103,14 @@ def test_a_sweep_names_the_fastest_scenario_and_its_settings(terminal: Terminal)
     ms = [float(each) for each in re.findall(r"^ +([\d.]+)  ", shown, re.M)]
     assert ms == sorted(ms)
     assert f"the least time between tokens, {ms[0]:g} ms" in " ".join(shown.split())
+
+
+def test_the_first_page_shows_what_its_commands_print(terminal: Terminal) -> None:
+    """A newcomer writes a file, asks, and sees the answer; made by ``planning_pages README.md``."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [each[0] for each in commands(text)] == ["plan"]
+    Path("studies").symlink_to(ROOT / "studies")
+    write_given(text, terminal.folder)
+    assert Path("boxes.toml").read_text().startswith("# boxes.toml\nname = ")
+    assert answered(text, lambda each: terminal.succeeds(*each)) == text
+    assert len(text.splitlines()) <= 90

@@ -9,12 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.worlds.command_line import Terminal
-from treepipe.studies.workshop.planning_pages import (
-    ANSWERED,
-    answered,
-    commands,
-    write_given,
-)
+from treepipe.studies.workshop.planning_pages import ANSWERED, answered, commands
 
 pytestmark = pytest.mark.long
 
@@ -63,19 +58,3 @@ def test_a_page_gets_what_its_command_prints() -> None:
     made = answered(page, " and ".join)
     assert made == page.replace("old", "plan and a.toml and --quiet")
     assert commands(made) == [["plan", "a.toml", "--quiet"]]
-
-
-README = ROOT / "README.md"
-SHOWN = [README]
-"""Pages whose answers take seconds, so that they are compared here; docs/planning is dated."""
-
-
-@pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.stem)
-def test_a_page_shows_what_its_commands_print(page: Path, terminal: Terminal) -> None:
-    """A newcomer's page has its reader write a file, asks, and shows the answer."""
-    text = page.read_text(encoding="utf-8")
-    assert commands(text)
-    Path("studies").symlink_to(ROOT / "studies")
-    write_given(text, terminal.folder)
-    assert answered(text, lambda each: terminal.succeeds(*each)) == text, "planning_pages README.md"
-    assert len(text.splitlines()) <= 90
