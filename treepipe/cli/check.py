@@ -76,8 +76,8 @@ def check(options: CheckOptions) -> None:
         if not options.silent:
             typer.echo(f"{outcome.law.name:14} {_verdict(outcome)}")
     if options.json is not None:
-        laws = [each.to_json() for each in outcomes]
-        write_json({"subject": options.subject, "seed": options.seed, "laws": laws}, options.json)
+        tried = [each.to_json() for each in outcomes]
+        write_json({"subject": options.subject, "seed": options.seed, "laws": tried}, options.json)
     broken = [each.law.name for each in outcomes if each.verdict == "broken"]
     if broken:
         raise RunError(f"{options.subject}: broken: {', '.join(broken)}")

@@ -114,7 +114,6 @@ def best_table(result: SearchResult) -> Sheet:
     """Show the best plan of each schedule and split, with both intervals and the share of cases it
     wins; those with equal figures share a row."""
     goal, cases, seen = result.goal, result.cases, set[tuple[str, str]]()
-    best_in = {} if cases is None else cases.best_in(goal)
     heads = [*words("plan", "split"), *figures(goal.unit, "gap"), *words("worse")]
     more = figures("best in", "gap, 95%", f"{goal.unit} with inputs, 95%")
     sheet = Sheet("the best plan of each schedule", [*heads, *more])
@@ -123,12 +122,14 @@ def best_table(result: SearchResult) -> Sheet:
         names = [*dict.fromkeys(name for kind, name in plans.items() if kind not in seen)]
         if not names:
             continue
+        value, split, (gap, spread) = result.value(each), _kind(each.candidate)[1], _gap(each)
+        first = " = ".join(names), split, number(value.mean), gap, _worse(rank, each)
+        wins = wide = ""
+        if cases is not None and names[0] not in {name for name, _ in seen}:  # of its best plan
+            wins = _share(max(map(cases.best_in(goal).__getitem__, names)), cases)
+            wide = ends(cases.widened(names[0], value), SHARE)
         seen |= {*plans}
-        value, shown_gap, split = result.value(each), _gap(each), _kind(each.candidate)[1]
-        wide = None if cases is None else cases.widened(names[0], value)
-        wins = "" if cases is None else _share(max(best_in[name] for name in names), cases)
-        first = " = ".join(names), split, number(value.mean), shown_gap[0], _worse(rank, each)
-        sheet.add(*first, wins, shown_gap[1], "" if wide is None else ends(wide, SHARE))
+        sheet.add(*first, wins, spread, wide)
     return sheet.filled
 
 
@@ -153,7 +154,7 @@ def hangs_on(result: SearchResult) -> list[str]:
     """Name the two inputs that move the best plan's figure most over the cases: the slopes of its
     logarithm, by least squares, at the ends of each input's 95 % range."""
     cases, winner = result.cases, result.winner.candidate.schedule
-    if cases is None or cases.count <= len(cases.inputs) or cases.stated[winner] <= 0:
+    if cases is None or cases.count <= len(cases.inputs) or min(cases.values[winner]) <= 0:
         return []
     drawn = drawn_factors(cases.inputs, cases.count, result.cluster.seed)
     factors = np.log([[case[of] for of in cases.inputs] for case in drawn])
@@ -249,8 +250,7 @@ def verdict(result: SearchResult) -> list[str]:
         return [f"The nearest plan: {best.label}."]
     dealt = " | ".join(" ".join(map(str, counts)) for counts in best.layers)
     layers = "" if best.partition == "even" else f"; its layers per stage: {dealt}"
-    sentences = [CUT] if result.interrupted else []
-    sentences.append(f"Its plan: {best.label}{layers}.")
+    sentences = [*[CUT] * result.interrupted, f"Its plan: {best.label}{layers}."]
     others = [each for each in result.ranking if each.tied and each.gap is not result.winner.gap]
     if any(each.gap is None or not each.gap.fixed for each in others):
         more = "more may" if result.runs >= FEWEST else f"{FEWEST} or more may"
