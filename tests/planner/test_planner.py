@@ -186,7 +186,7 @@ def test_equal_plans_are_not_told_apart_and_worse_ones_are() -> None:
     assert content["ranking"][0]["same"][0]["layers"] == [[4, 4]]
     assert [each["plan"] for each in content["front"]] == [0]
     (_, named, *_), _ = ranking_table(ranked).texts
-    assert named.startswith("chain; the same on all texts: starsd ")
+    assert named.startswith("chain; the same on all texts: starsd, starsd ")
     sentences = verdict(ranked)
     assert not any("cannot tell" in each for each in sentences)
     assert [row[-1] for row in ranking_table(ranked).texts] == ["best", "yes"]
