@@ -19,16 +19,15 @@ from treepipe.files.reading import suggestion
 from treepipe.files.toml_file import read_toml
 from treepipe.progress import Progress
 from treepipe.results.result import write_json
+from treepipe.results.screen import Screen
 from treepipe.results.sheet import Sheet, words
-from treepipe.results.show import console, print_sheet
+from treepipe.results.show import console, print_screen, print_sheet
 from treepipe.results.statistics import Interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SCHEMA = "treepipe.study/1"
-WIDTH = 150
-"""Columns of the tables if the output is not a terminal."""
 LONG = 16
 """Number of rows above which a table is in its CSV file alone."""
 
@@ -183,18 +182,12 @@ def write_study(result: StudyResult, out: Path) -> None:
 
 
 def show_study(result: StudyResult, out: Path) -> None:
-    """Print the tables and findings."""
-    shown = console(WIDTH)
-    for sheet in result.tables:
-        print_sheet(shown, sheet)
-    for finding in result.findings:
-        shown.print(finding, highlight=False)
-    warned = {"Warnings": result.warned()} if result.warnings else {}
-    for heading, sentences in {**result.sections, **warned}.items():
-        shown.print(heading, style="bold")
-        for sentence in sentences:
-            shown.print(f"- {sentence}", highlight=False)
-    shown.print(f"tables, plots and figures: {out}/", highlight=False)
+    """Print the findings and tables."""
+    sections = [f"{name}: {each}" for name, own in result.sections.items() for each in own]
+    sentences, tables = [*result.findings[1:], *sections], result.tables
+    says, warned = next(iter(result.findings), result.study), result.warned()
+    print_screen(Screen(says, None, (), warned, (), tables, sentences), verbose=True)
+    console().print(f"tables, plots and figures: {out}/", highlight=False)
 
 
 def show_studies() -> None:
@@ -202,4 +195,4 @@ def show_studies() -> None:
     sheet = Sheet("", words("study", "question"))
     for study in STUDIES.values():
         sheet.add(study.name, study.summary)
-    print_sheet(console(WIDTH), sheet)
+    print_sheet(console(), sheet)

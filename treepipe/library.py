@@ -37,16 +37,7 @@ def simulate(
     Raises ``UserError``: something the scenario names is wrong.
 
     >>> from treepipe import Scenario, simulate
-    >>> scenario = Scenario.of({
-    ...     "name": "two stages",
-    ...     "target": {"layers": 4},
-    ...     "drafts": [{"device": {"draft_ms": {1: 3.0}}}],
-    ...     "pipelines": [{"stages": [{"device": {"stage_ms": {1: 20.0}}, "count": 2}]}],
-    ...     "schedule": {"name": "chain", "gamma": 3},
-    ...     "acceptance": {"source": "bernoulli", "beta": 0.7},
-    ...     "workload": {"new_tokens": 40},
-    ... })
-    >>> result = simulate(scenario, runs=8)
+    >>> result = simulate(Scenario.load("studies/scenarios/chain.toml"), runs=8)
     >>> result.metrics["time_between_tokens_ms"].unit, result.runs, result.lossless
     ('ms', 8, True)
     """
@@ -86,15 +77,8 @@ def run(
 
     >>> from treepipe import Scenario, run
     >>> import torch  # what runs need
-    >>> result = run(Scenario.of({
-    ...     "name": "real",
-    ...     "emulate": False,
-    ...     "target": {"checkpoint": "reference"},
-    ...     "drafts": [{"source": "ngram"}],
-    ...     "pipelines": [{"stages": [{"device": "emulated-20ms"}]}],
-    ...     "schedule": {"name": "pp"},
-    ...     "workload": {"prompts": "reference:heldout", "requests": 1, "new_tokens": 3},
-    ... }))
+    >>> short = {"workload.requests": 1, "workload.new_tokens": 3}
+    >>> result = run(Scenario.load("studies/scenarios/pp.toml").with_(**short), runs=1)
     >>> result.source, result.sessions[0].new_tokens
     ('execution', 3)
     """
@@ -139,15 +123,10 @@ def compare(
     Raises ``UserError``: something is wrong with one of them, or their runs cannot be paired.
 
     >>> from treepipe import Scenario, compare
-    >>> slow = Scenario.of({
-    ...     "name": "slow",
-    ...     "target": {"layers": 4},
-    ...     "pipelines": [{"stages": [{"device": {"stage_ms": {1: 20.0}}, "count": 2}]}],
-    ...     "schedule": {"name": "pp"},
-    ... })
-    >>> fast = slow.with_(name="fast", **{"pipelines.0.stages.0.device": {"stage_ms": {1: 10.0}}})
-    >>> round(compare(slow, fast).differences["time_between_tokens_ms"].difference.mean)
-    -20
+    >>> slow = Scenario.load("studies/scenarios/pp.toml")
+    >>> found = compare(slow, slow.with_(**{"scale.stages": 0.5}), runs=2)
+    >>> found.differences["time_between_tokens_ms"].difference.mean < 0
+    True
     """
     from treepipe.results.versus import Side, check_pairs, distinct_names, make_comparison
 
@@ -172,14 +151,8 @@ def validate(
 
     >>> from treepipe import Scenario, validate
     >>> import torch  # what runs need
-    >>> found = validate(Scenario.of({
-    ...     "name": "held against a run",
-    ...     "target": {"checkpoint": "reference"},
-    ...     "drafts": [{"source": "ngram"}],
-    ...     "pipelines": [{"stages": [{"device": {"stage_ms": {1: 10.0, 64: 11.0}}}]}],
-    ...     "schedule": {"name": "pp"},
-    ...     "workload": {"prompts": "reference:heldout", "requests": 1, "new_tokens": 4},
-    ... }))
+    >>> short = {"workload.requests": 1, "workload.new_tokens": 4}
+    >>> found = validate(Scenario.load("studies/scenarios/pp.toml").with_(**short))
     >>> found.lossless, found.metrics["time_between_tokens_ms"].unit
     (True, 'ms')
     """

@@ -1,9 +1,8 @@
-"""Runs the commands of the pages about planning, and writes their output behind them.
+"""Runs the commands of pages, and writes their output behind them.
 
-    python -m treepipe.studies.workshop.planning_pages docs/planning
+    python -m treepipe.studies.workshop.planning_pages docs/planning README.md
 
-A page's answers are exactly the output of its commands; only long tables and
-refusals are cut, with a mark.
+A page's answers are exactly the output of its commands.
 """
 
 from __future__ import annotations
@@ -12,13 +11,14 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 STUDIES = Path(__file__).parents[1]
-ROWS = 6
-"""Number of plans that a table keeps."""
+GIVEN = re.compile(r"```toml\n# (?P<name>[\w-]+\.toml)\n.*?```", re.S)
+"""Pattern of a file that a page has its reader write; its first line is its name."""
 ANSWERED = re.compile(r"(?<=```sh\n)(?P<commands>[^`]*)```\n\n```text\n(?P<answer>.*?)```\n", re.S)
 """Pattern of commands with their answer."""
 
@@ -42,15 +42,23 @@ def answered(text: str, printed: Callable[[list[str]], str]) -> str:
 
     def answer(block: re.Match[str]) -> str:
         asked = _of_block(block["commands"])
-        said = "\n".join(line for each in asked for line in shortened(printed(each)))
+        said = "\n".join(printed(each).rstrip("\n") for each in asked)
         return f"{block['commands']}```\n\n```text\n{said}\n```\n"
 
     return ANSWERED.sub(answer, text)
 
 
-def from_a_folder(arguments: list[str]) -> str:
-    """Return the output of ``treepipe`` in a temporary folder with a link to the studies."""
+def write_given(text: str, folder: Path) -> None:
+    """Write the files that a page has its reader write."""
+    for block in GIVEN.finditer(text):
+        (folder / block["name"]).write_text(block[0].strip("`").removeprefix("toml\n"), "utf-8")
+
+
+def from_a_folder(text: str, arguments: list[str]) -> str:
+    """Return the output of ``treepipe`` in a temporary folder with a page's files and a link to the
+    studies."""
     with TemporaryDirectory() as folder:
+        write_given(text, Path(folder))
         (Path(folder) / "studies").symlink_to(STUDIES.resolve())
         ran = subprocess.run(
             [sys.executable, "-m", "treepipe", *arguments],
@@ -62,26 +70,14 @@ def from_a_folder(arguments: list[str]) -> str:
     return ran.stdout
 
 
-def shortened(printed: str) -> Iterator[str]:
-    """Yield the lines except plans and refusals beyond the first few."""
-    refusals, leaving = 0, False
-    for line in printed.splitlines():
-        rank = re.match(r"│ +(\d+) +│", line)
-        refusals += line.startswith("refused: ")
-        begins = rank is not None or line.startswith(("└", "refused: ", "warning", "best plan"))
-        beyond = int(rank[1]) > ROWS if rank else line.startswith("refused: ") and refusals > ROWS
-        if beyond and not leaving:
-            yield "│ …" if rank else "refused: …"
-        leaving = beyond if begins else leaving
-        if not leaving:
-            yield line.rstrip()
-
-
 def main() -> None:
-    for page in sorted(Path(sys.argv[1]).glob("*.md")):
+    given = [Path(each) for each in sys.argv[1:]]
+    pages = [page for each in given for page in (sorted(each.glob("*.md")) or [each])]
+    for page in pages:
         text = page.read_text(encoding="utf-8")
         if commands(text):
-            page.write_text(answered(text, from_a_folder), encoding="utf-8")
+            made = answered(text, partial(from_a_folder, text))
+            page.write_text(made, encoding="utf-8")
 
 
 if __name__ == "__main__":

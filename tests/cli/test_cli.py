@@ -200,8 +200,9 @@ def test_work_on_a_pipe_tells_how_far_it_is(quiet: bool, monkeypatch: pytest.Mon
 def test_half_of_the_gaps_being_0_is_explained_and_stands_last(
     scenario: Path, terminal: Terminal
 ) -> None:
-    shown = terminal.succeeds("simulate", scenario, "--set", "workload.new_tokens=40")
-    lines = [line.split()[1] for line in shown.splitlines() if line.startswith("│")]
+    longer = ("--set", "workload.new_tokens=40", "--verbose")
+    shown = terminal.succeeds("simulate", scenario, *longer)
+    lines = [line.split()[0] for line in shown.splitlines()[2:]]
     assert lines.index("p50_time_between_tokens") > lines.index("throughput_tokens_s")
     assert lines.index("p50_time_between_tokens") > lines.index("draft_idle")
     assert "p50_time_between_tokens is 0: most tokens come together with the one before" in shown
@@ -209,6 +210,6 @@ def test_half_of_the_gaps_being_0_is_explained_and_stands_last(
 
 def test_a_title_names_the_schedule_that_runs(scenario: Path, terminal: Terminal) -> None:
     changed = ("--set", "schedule.name=pp", "--json", "-")
-    assert "small, schedule flowspec (simulation" in terminal.succeeds("simulate", scenario)
-    assert "small, schedule pp (simulation" in terminal.succeeds("simulate", scenario, *changed[:2])
+    assert "small, schedule flowspec: pred" in terminal.succeeds("simulate", scenario)
+    assert "small, schedule pp: predicted" in terminal.succeeds("simulate", scenario, *changed[:2])
     assert json.loads(terminal.succeeds("simulate", scenario, *changed))["schedule"] == "pp"

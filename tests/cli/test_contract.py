@@ -18,7 +18,7 @@ from treepipe.cli.validate import ValidateOptions
 
 SHOWN = "--json --quiet"
 CHANGED = "--set --seed --runs"
-DRAWN = "--trace --plot --where-time-goes"
+DRAWN = "--trace --plot"
 FIXED = {
     "demo": "--out --quiet",
     "simulate": f"SCENARIO.toml {SHOWN} {CHANGED} {DRAWN} --versus --versus-set",

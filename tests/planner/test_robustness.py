@@ -13,7 +13,7 @@ from treepipe.core.errors import UserError
 from treepipe.core.failover import noticed_after_ms
 from treepipe.planner.halving import SearchResult
 from treepipe.planner.report import write_best
-from treepipe.planner.robustness import StressCase, StressCases, stress_cases
+from treepipe.planner.robustness import StressCase, stress_cases
 from treepipe.planner.sensitivity import sensitivities
 from treepipe.results.estimates import observe
 from treepipe.scenario.scenario import Scenario
@@ -102,9 +102,6 @@ def test_a_plan_of_the_library_is_asked_the_same() -> None:
     each = found()
     plan, key = each, "links.default.latency_ms=1:9"
     assert plan.robustness() == stress_cases(each, say)
-    assert plan.examine("robust") == StressCases(plan.robustness())
-    with pytest.raises(UserError, match=r"examine\('robustly'\): there are sensitivity"):
-        plan.examine("robustly")
     assert plan.sensitivity() == sensitivities(each, say)
     assert [plan.break_even(key)] == [row.break_even for row in plan.sensitivity(key)]
     with pytest.raises(UserError, match="--capacity needs"):

@@ -114,7 +114,8 @@ def test_what_does_not_fit_is_named_and_a_tie_has_its_measurement(terminal: Term
     del content["drafts"], content["acceptance"]
     content["search"] = {"schedules": ["pp"]}
     (terminal.folder / "c.toml").write_text(toml_text(content), "utf-8")
-    said = terminal.succeeds("plan", "c.toml", "--question", "split", "--json", "s.json")
+    asked = ("plan", "c.toml", "--question", "split", "--json", "s.json")
+    said = terminal.succeeds(*asked, "--verbose")
     found = json.loads((terminal.folder / "s.json").read_text())
     assert "one box, no drafts: pipeline0.stage1 needs" in said
     assert "does not fit" in said

@@ -134,8 +134,10 @@ def test_the_table_says_it_and_other_figures_do_not_change(
     terminal: Terminal, scenario: Path
 ) -> None:
     told = terminal.succeeds("simulate", scenario, "--json", "r.json")
-    assert "critical path of a token: " in told
+    assert "Critical path of a token: " in terminal.succeeds("simulate", scenario, "--verbose")
     content = json.loads(Path("r.json").read_text())
+    share = content["critical_path"][content["binds"]]
+    assert f"Binds: {content['binds']}, {share:.0%} of a token's time" in told
     assert content["binds"] == next(iter(content["critical_path"]))
     stated = Scenario.load(scenario)
     plain = predict(stated)

@@ -130,7 +130,7 @@ def test_table_and_trace_show_both_by_names_of_their_own(
 ) -> None:
     Path("twin.toml").write_text(SCENARIO.replace("tree_size = 20", "tree_size = 8"))
     files = ["--json", "v.json", "--trace", "t.json"]
-    shown = terminal.succeeds("simulate", "small.toml", *options, *files)
+    shown = terminal.succeeds("simulate", "small.toml", *options, *files, "--verbose")
     schedule = "starsd" if name == "other" else "flowspec"
     both = f"A: small, schedule flowspec, B: {name}, schedule {schedule}"
     assert f"{both} (simulation, 2 runs)" in shown
@@ -166,7 +166,6 @@ def test_documented_comparisons_work(
         (["--runs", 1, "--versus-set", "workload.requests=5"], "key workload.requests is 2 in"),
         (["--versus-set", "schedule.tree_sise=3"], "did you mean 'tree_size'?"),
         (["--versus-set", "tree_size"], "setting 'tree_size': must look like key=value"),
-        (["--versus-set", "seed=4", "--where-time-goes"], "--where-time-goes shows one scenario"),
         (["--versus", "nowhere.toml"], "nowhere.toml: there is no such file"),
         (["--set", "workload.warmup_requests=2"], "leaves nothing of workload.requests = 2"),
         (["--set", "workload.warmup_requests=-1"], "key workload.warmup_requests = -1"),

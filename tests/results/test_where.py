@@ -24,7 +24,7 @@ def test_what_no_span_names_is_said_to_be_so() -> None:
 
 
 def test_the_simulator_names_what_a_profile_has(scenario: Path, terminal: Terminal) -> None:
-    asked = ["--where-time-goes", "--json", "r.json"]
+    asked = ["--verbose", "--json", "r.json"]
     assert "where time goes" in terminal.succeeds("simulate", scenario, *asked)
     workers = json.loads(Path("r.json").read_text())["where_time_goes"]["workers"]
     assert set(workers) == {"draft0", "pipeline0.stage1", "pipeline0.stage2"}

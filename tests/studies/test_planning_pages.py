@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.worlds.command_line import Terminal
-from treepipe.studies.workshop.planning_pages import ANSWERED, ROWS, answered, commands, shortened
+from treepipe.studies.workshop.planning_pages import ANSWERED, answered, commands
 
 pytestmark = pytest.mark.long
 
@@ -58,13 +58,3 @@ def test_a_page_gets_what_its_command_prints() -> None:
     made = answered(page, " and ".join)
     assert made == page.replace("old", "plan and a.toml and --quiet")
     assert commands(made) == [["plan", "a.toml", "--quiet"]]
-
-
-def test_long_tables_are_cut_and_say_so() -> None:
-    rows = [f"│ {rank:2} │ plan │\n│    │ more │" for rank in range(1, ROWS + 4)]
-    lines = ["title", "│    │ plan │", *"\n".join(rows).splitlines(), "└────┴──────┘", "best: it"]
-    kept = list(shortened("\n".join(lines)))
-    assert kept == [*lines[: 2 + 2 * ROWS], "│ …", *lines[-2:]]
-    reasons = [f"refused: {number}\nof it" for number in range(ROWS + 2)]
-    kept = list(shortened("\n".join([*reasons, "best plan as a scenario: b.toml"])))
-    assert kept[-3:] == ["of it", "refused: …", "best plan as a scenario: b.toml"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from treepipe.cli.options import Output, command
+from treepipe.cli.options import Output, Quiet, command
 from treepipe.core.errors import RunError, UserError
 from treepipe.extras import need
 from treepipe.files.outputs import check_outputs
@@ -42,6 +42,7 @@ class CheckOptions(Output):
     ] = None
     seed: Annotated[int, typer.Option(min=0, help="Of the cases.")] = 0
     listed: Annotated[bool, typer.Option("--list", help="Show the laws, and do no more.")] = False
+    quiet: Quiet = False
 
     @property
     def subject(self) -> str:
@@ -54,11 +55,12 @@ def check(options: CheckOptions) -> None:
     shows the laws."""
     need("check", ("hypothesis",), "treepipe check")
     from treepipe import testing
-    from treepipe.results.show import console
+    from treepipe.results.result import write_json
+    from treepipe.results.show import console, print_sheet
 
     if options.listed or options == CheckOptions():
         for laws, whose in ((testing.LAWS, "of systems"), (testing.TREE_LAWS, "of executors")):
-            console().print(law_sheet(laws, f"laws {whose}").rich())
+            print_sheet(console(), law_sheet(laws, f"laws {whose}"))
         return
     if (options.system is None) == (options.executor is None):
         raise UserError("treepipe check tries a system, by name or as FILE.py, or an --executor")
@@ -73,7 +75,9 @@ def check(options: CheckOptions) -> None:
         outcomes.append(outcome)
         if not options.silent:
             typer.echo(f"{outcome.law.name:14} {_verdict(outcome)}")
-    _write(options, outcomes)
+    if options.json is not None:
+        tried = [each.to_json() for each in outcomes]
+        write_json({"subject": options.subject, "seed": options.seed, "laws": tried}, options.json)
     broken = [each.law.name for each in outcomes if each.verdict == "broken"]
     if broken:
         raise RunError(f"{options.subject}: broken: {', '.join(broken)}")
@@ -86,14 +90,6 @@ def _verdict(outcome: LawOutcome) -> str:
     if outcome.verdict != "broken" or outcome.tried.broken is None:
         return f"{outcome.verdict} ({cases}, trial {outcome.tried.trial.name})"
     return f"BROKEN ({cases})\n{outcome.tried.broken.text()}"
-
-
-def _write(options: CheckOptions, outcomes: list[LawOutcome]) -> None:
-    from treepipe.results.result import write_json
-
-    if options.json is not None:
-        laws = [each.to_json() for each in outcomes]
-        write_json({"subject": options.subject, "seed": options.seed, "laws": laws}, options.json)
 
 
 def law_sheet(laws: Mapping[str, Law], title: str) -> Sheet:

@@ -52,7 +52,6 @@ from treepipe.interruption import Interruption
 if TYPE_CHECKING:
     from treepipe.results.result import Result
     from treepipe.scenario.scenario import Scenario
-    from treepipe.sweeps.sweep import SweepResult
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -174,13 +173,11 @@ class SimulateOptions(OfRuns):
 def simulate(options: SimulateOptions) -> None:
     """Predict a scenario, or the difference between two (--versus, --versus-set)."""
     from treepipe import library
-    from treepipe.results.show import ProgressBars, console, print_versus
+    from treepipe.results.show import ProgressBars
     from treepipe.scenario.scenario import Scenario
     from treepipe.scenario.workload import effort_warnings
 
     paired = options.versus is not None or bool(options.versus_settings)
-    if options.where_time_goes and paired:
-        raise UserError("--where-time-goes shows one scenario; leave out --versus")
     options.check(options.files, options.scenario, options.versus)
     a, b = Scenario.load(options.scenario, options.changes), None
     if paired:
@@ -194,12 +191,11 @@ def simulate(options: SimulateOptions) -> None:
         else:
             comparison = library.compare(a, b, changed=options.versus_settings or (), say=say)
     if b is None:
-        described = a.schedule.system.closed_form is not None and not options.silent
-        options.emit(*options.outputs(result), partial(_show_closed_form, a) if described else None)
+        options.emit(*options.outputs(result, [] if options.silent else _by_formula(a)))
     else:
         sides = {"A": comparison.a, "B": comparison.b}
         first = [(f"{label}: {side.scenario}", side.traces[0]) for label, side in sides.items()]
-        shown = options.results(comparison.to_json(), partial(print_versus, comparison, console()))
+        shown = options.results(comparison.to_json(), options.show(comparison.screen))
         options.emit(*options.drawn(first), *shown)
 
 
@@ -251,15 +247,13 @@ def keys(
 ) -> None:
     """Show the keys of a scenario: what each means, takes and defaults to, and who reads it."""
     from treepipe.results.sheet import Sheet, words
-    from treepipe.results.show import console
+    from treepipe.results.show import console, print_sheet
     from treepipe.scenario.keys import key_facts
 
     sheet = Sheet("", words("key", "meaning", "values", "default", "read"))
     for each in key_facts(path):
         sheet.add(each.path, each.meaning, each.values, each.default, each.read)
-    table = sheet.filled.rich()
-    table.columns[0].no_wrap = True
-    console().print(table)
+    print_sheet(console(), sheet)
 
 
 @app.command()
@@ -283,10 +277,6 @@ def demo(
             show_demo(rows, out)
         if not all(row.lossless for row in rows):
             raise RunError("a schedule's text differs from plain greedy decoding")
-
-
-REASONS = 3
-"""Most reasons of refusals that are printed; the files hold all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,8 +304,7 @@ class SweepOptions(Output, Distributed, Settings):
 @command(SweepOptions)
 def sweep(options: SweepOptions) -> None:
     """Simulate many scenarios, all combinations or Latin hypercubes, into Parquet files."""
-    from treepipe.results.result import write_json
-    from treepipe.results.show import ProgressBars, console
+    from treepipe.results.show import ProgressBars
     from treepipe.sim.engine import engine
     from treepipe.sweeps.sweep import Sweep, carry_out
 
@@ -324,23 +313,7 @@ def sweep(options: SweepOptions) -> None:
     loaded = Sweep.load(options.grid, options.changes)
     with engine(options.backend, options.jobs), ProgressBars(options.quiet) as say:
         swept = carry_out(loaded, options.out, say, force=options.force)
-    if options.json is not None:
-        write_json(swept.to_json(), options.json)
-    if not options.silent:
-        _show_sweep(swept, console())
-
-
-def _show_sweep(swept: SweepResult, console: Console) -> None:
-    there = swept.scenarios - swept.simulated
-    kept = f" ({there} were there already)" if there else ""
-    console.print(
-        f"{swept.scenarios} scenarios{kept}, {swept.rows} rows in {swept.out}", highlight=False
-    )
-    for reason, count in list(swept.reasons.items())[:REASONS]:
-        console.print(f"refused: {count} scenarios: {reason}", highlight=False)
-    if len(swept.reasons) > REASONS:
-        more = len(swept.reasons) - REASONS
-        console.print(f"refused: {more} more reasons in column 'error'", highlight=False)
+    options.emit(*options.results(swept.to_json(), options.show(swept.screen)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,6 +326,7 @@ class StudyOptions(Output):
     ] = None
     listed: Annotated[bool, typer.Option("--list", help="Show all, and do no more.")] = False
     full: Annotated[bool, typer.Option("--full", help="The whole job, not the short one.")] = False
+    quiet: Quiet = False
 
 
 @app.command()
@@ -382,13 +356,14 @@ def study(options: StudyOptions) -> None:
     )
 
 
-def _show_closed_form(scenario: Scenario) -> None:
-    """Print what the papers' formulas say, where they describe the scenario."""
-    from treepipe.results.show import console
+def _by_formula(scenario: Scenario) -> list[str]:
+    """Say what the papers' formulas tell, where they describe the scenario."""
     from treepipe.sim.theory.closed_form import closed_form
 
     with suppress(UserError):
-        console().print(closed_form(scenario).sentence, highlight=False)
+        if scenario.schedule.system.closed_form is not None:
+            return [f"{closed_form(scenario).sentence}."]
+    return []
 
 
 def _complain(sentence: str) -> None:

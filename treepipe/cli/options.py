@@ -10,7 +10,7 @@ import inspect
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_origin, get_type_hints
@@ -22,11 +22,16 @@ from treepipe.files.outputs import Failures, check_outputs
 
 if TYPE_CHECKING:
     from treepipe.results.result import Result
+    from treepipe.results.screen import Screen
     from treepipe.results.trace import Trace
 
 Action: TypeAlias = Callable[[], object]
 """What writes one file or prints tables, once all work is done."""
 Quiet = Annotated[bool, typer.Option("--quiet", help="No table and no progress.")]
+HowMuch = Annotated[
+    bool | None,
+    typer.Option("--quiet/--verbose", show_default=False, help="Show nothing; or all figures."),
+]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite what is there.")]
 
 
@@ -109,12 +114,18 @@ class Output:
         str | None,
         typer.Option("--json", metavar="FILE|-", help="Write the result; - is standard output."),
     ] = None
-    quiet: Quiet = False
+    quiet: HowMuch = None
 
     @property
     def silent(self) -> bool:
         """Whether no tables are printed to standard output."""
-        return self.quiet or self.json == "-"
+        return bool(self.quiet) or self.json == "-"
+
+    def show(self, screen: Screen) -> Action:
+        """Return what prints an answer."""
+        from treepipe.results.show import print_screen
+
+        return partial(print_screen, screen, verbose=self.quiet is False)
 
     def results(self, content: Mapping[str, Any], show: Action) -> list[Action]:
         """Write ``--json``, and show the result unless the command is silent."""
@@ -157,13 +168,6 @@ class Drawn:
         Path | None,
         typer.Option("--plot", metavar="FILE.png", help="Draw the first run's timeline here."),
     ] = None
-    where_time_goes: Annotated[
-        bool,
-        typer.Option(
-            "--where-time-goes",
-            help="Show where workers' time goes.",
-        ),
-    ] = False
 
     @property
     def files(self) -> dict[str, Path | str | None]:
@@ -188,19 +192,20 @@ class Drawn:
 class OfRuns(Output, Drawn, Changes, OfScenario):
     """Options of commands that simulate or run a scenario."""
 
-    def outputs(self, result: Result) -> list[Action]:
-        """Write and show a result, with the first run's pictures."""
-        from treepipe.results import show
+    def outputs(self, result: Result, notes: Sequence[str] = ()) -> list[Action]:
+        """Write and show a result, with further notes and with the first run's pictures; where
+        workers' time goes, too, if all of it is wanted."""
         from treepipe.results.where import shares, shares_table
 
         drawn = self.drawn([(result.scenario, run) for run in result.traces[:1]])
-        content, print_result = result.to_json(), partial(show.print_result, result, show.console())
-        if not self.where_time_goes:
-            return [*drawn, *self.results(content, print_result)]
-        found = shares(result.traces)
-        content["where_time_goes"] = {"unit": "1", "workers": found}
-        table = partial(show.print_sheet, show.console(), shares_table(found))
-        return [*drawn, *self.results(content, print_result), *([] if self.silent else [table])]
+        content, screen = result.to_json(), result.screen
+        tables, sentences = [*screen.tables], [*screen.sentences, *notes]
+        if self.quiet is False:
+            workers = shares(result.traces)
+            content["where_time_goes"] = {"unit": "1", "workers": workers}
+            tables.append(shares_table(workers))
+        screen = replace(screen, notes=[*screen.notes, *notes], tables=tables, sentences=sentences)
+        return [*drawn, *self.results(content, self.show(screen))]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,12 +98,11 @@ def plan(options: PlanOptions) -> None:
         default_out,
         is_written,
         plan_content,
-        show_finding,
-        show_plan,
+        plan_screen,
         write_best,
     )
     from treepipe.results.result import write_json
-    from treepipe.results.show import ProgressBars, console
+    from treepipe.results.show import ProgressBars
     from treepipe.sim.engine import engine
 
     _check(options)
@@ -119,7 +118,6 @@ def plan(options: PlanOptions) -> None:
         ANALYSES[name].finding.check(loaded, given)
     for sentence in search_warnings(loaded):
         typer.echo(f"treepipe: {visible(sentence)}", err=True)
-    shown = None if options.silent else console()
     done: dict[str, Finding] = {}
     with engine(jobs=options.jobs):
         try:
@@ -128,14 +126,14 @@ def plan(options: PlanOptions) -> None:
         except SearchInterrupted as cut:
             result = cut.found
         stopped = result.interrupted
-        if shown is not None:
-            show_plan(result, shown)
+        if not options.silent:
+            options.show(plan_screen(result))()
         try:
             for name, given in {} if stopped else options.analyses.items():
                 with ProgressBars(options.quiet) as say:  # closed before anything is printed
                     done[name] = ANALYSES[name].finding.run(result, say, given)
-                if shown is not None:
-                    show_finding(result, done[name], shown)
+                if (below := done[name].screen(result)) and not options.silent:
+                    options.show(below)()
         except KeyboardInterrupt:
             stopped = True
     options.emit(
@@ -146,8 +144,8 @@ def plan(options: PlanOptions) -> None:
         else partial(write_json, plan_content(result, done), options.json),
         None if options.plot is None else partial(_draw, result, done, options.plot),
     )
-    if shown is not None and result.feasible:
-        shown.print(f"best plan as a scenario: {out}", highlight=False)
+    if result.feasible and not options.silent:
+        typer.echo(f"best plan as a scenario: {visible(str(out))}")
     if stopped:
         raise KeyboardInterrupt
     check_feasible(result)
@@ -158,21 +156,13 @@ def _answer(options: PlanOptions, name: str) -> None:
     from treepipe.planner.cluster import Cluster
     from treepipe.planner.questions import question
     from treepipe.report.page import write_report
-    from treepipe.results.result import write_json
-    from treepipe.results.show import console, print_sheet
 
     options.check({"--report": options.report}, options.cluster)
     answer = question(name)(Cluster.load(options.cluster, options.changes))
-    if not options.silent:
-        for sentence in answer.sentences:
-            console().print(sentence, highlight=False)
-        print_sheet(console(), answer.table)
-        for each in answer.result.warnings:
-            console().print(f"Warning: {each}.", highlight=False)
     page = partial(answer.page, command_line())
     options.emit(
         None if options.report is None else partial(write_report, page, options.report),
-        None if options.json is None else partial(write_json, answer.content, options.json),
+        *options.results(answer.content, options.show(answer.screen)),
     )
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from rich.console import Console
-from rich.table import Table
 
 from treepipe.core.errors import UserError
 from treepipe.physics.timing import TimeTable
@@ -82,17 +81,14 @@ Curves: TypeAlias = dict[str, list[Curve]]
 
 def show_profiles(console: Console) -> None:
     """List all profiles by kind."""
-    table = Table(expand=True)
-    table.add_column("kind", no_wrap=True)
-    table.add_column("name", no_wrap=True)
-    table.add_column("origin", no_wrap=True, overflow="ellipsis", ratio=1)
+    sheet = Sheet("", words("kind", "name", "origin"))
     for kind, load in LOADERS.items():
         for name in profile_names(kind):
             origin = load(LIBRARY / kind / f"{name}.toml").origin
             mark = f"estimate, ± {origin.uncertainty:.0%}: " if origin.estimate else ""
-            table.add_row(kind, name, mark + origin.source)
-        table.add_section()
-    console.print(table)
+            sheet.add(kind, name, mark + origin.source)
+    for line in sheet.plain(console.width)[0]:
+        console.print(line, highlight=False)
 
 
 def show_profile(name: str, console: Console) -> None:

@@ -44,7 +44,7 @@ def validate(options: ValidateOptions) -> None:
     """Predict, execute, and explain how far off the prediction was."""
     from treepipe.scenario.scenario import Scenario
     from treepipe.validation.judgement import faults_of
-    from treepipe.validation.validation import validation
+    from treepipe.validation.validation import validation, validation_screen
 
     if options.measured is None:
         need_executor("treepipe validate")
@@ -59,7 +59,7 @@ def validate(options: ValidateOptions) -> None:
     content = validation(entries)
     options.emit(
         None if options.timelines is None else partial(_draw, rows, options.timelines),
-        *options.results(content, partial(_show, content)),
+        *options.results(content, options.show(validation_screen(content))),
         partial(check_faults, faults_of(rows)),
     )
 
@@ -113,21 +113,3 @@ def _draw(rows: Mapping[str, Row], folder: Path) -> None:
     with Failures() as failures:
         for name, row in rows.items():
             failures.attempt(write_timelines, row, folder / name.replace("/", "-"))
-
-
-def _show(content: Mapping[str, Any]) -> None:
-    from treepipe.results.show import console, print_sheet
-    from treepipe.validation import validation as words
-
-    shown = console()
-    for scenario in content["scenarios"]:
-        print_sheet(shown, words.metrics_sheet(scenario))
-        if scenario["utilization"]:
-            print_sheet(shown, words.utilization_sheet(scenario))
-        for sentence in words.explain(scenario):
-            shown.print(sentence, highlight=False)
-    if len(content["scenarios"]) > 1:
-        print_sheet(shown, words.summary_sheet(content["summary"]))
-        if (correlation := content["summary"]["pearson_r"]) is not None:
-            said = f"predicted and measured: Pearson's r = {correlation:.4f}"
-            shown.print(said, highlight=False)

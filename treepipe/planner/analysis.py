@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from treepipe.results.screen import Screen
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -88,8 +90,10 @@ class Finding:
         """Return the result's keys in the file ``treepipe.plan/1``."""
         raise NotImplementedError
 
-    def sentences(self) -> list[str]:
-        return []
+    def screen(self, result: SearchResult) -> Screen | None:
+        """What is shown of it, below the plan; None if there is no result."""
+        tables = self.tables(result)
+        return Screen(tables[0].title, tables[0], tables=tables) if tables else None
 
     def tables(self, result: SearchResult) -> list[Sheet]:
         return []

@@ -8,8 +8,8 @@ that beats it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import groupby
+from dataclasses import asdict, dataclass
+from itertools import combinations, groupby
 from math import ceil, comb
 from typing import TYPE_CHECKING, Any
 
@@ -203,47 +203,29 @@ def _number(panel: Any, front: Front, across: str, up: str) -> None:
     beside the rightmost of their marks."""
     from treepipe.results.plots import BLACK
 
-    few = len(front.values) <= LABELLED
-    points = panel.figure.dpi / 72
-    groups = list[_Numbers]()
-    for plan, values in enumerate(front.values):
-        if few or plan in front.members:
-            mark = values[across], values[up]
-            x, y = panel.transData.transform(mark) / points
-            own = _Numbers([plan + 1], mark, x, y)
-            while met := next((each for each in groups if own.meets(each)), None):
-                groups.remove(met)
-                own = own.with_those_of(met)
-            groups.append(own)
-    for each in groups:
+    few, points = len(front.values) <= LABELLED, panel.figure.dpi / 72
+    marks = {n: (each[across], each[up]) for n, each in enumerate(front.values, 1)}
+    places = {n: panel.transData.transform(mark) / points for n, mark in marks.items()}
+    groups = [[n] for n in marks if few or n - 1 in front.members]
+
+    def rightmost(plans: Sequence[int]) -> int:
+        return max(plans, key=lambda n: places[n][0])
+
+    def meet(pair: tuple[list[int], list[int]]) -> bool:
+        left, right = sorted(pair, key=lambda plans: places[rightmost(plans)][0])
+        x, y = places[rightmost(right)] - places[rightmost(left)]
+        return bool(x < 0.65 * SIZE * len(_listed(left)) and abs(y) < 1.3 * SIZE)
+
+    while pair := next(filter(meet, combinations(groups, 2)), None):
+        groups = [each for each in groups if each not in pair] + [sorted([*pair[0], *pair[1]])]
+    for plans in sorted(groups):
         panel.annotate(
-            _listed(each.plans),
-            each.mark,
+            _listed(plans),
+            marks[rightmost(plans)],
             xytext=BESIDE,
             textcoords="offset points",
             fontsize=SIZE,
             color=BLACK,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Numbers:
-    """A text of plans' numbers, with their mark and the text's position (points)."""
-
-    plans: Sequence[int]
-    mark: tuple[float, float]
-    x: float
-    y: float
-
-    def meets(self, other: _Numbers) -> bool:
-        """Return whether two texts at the same offset from their marks would overlap."""
-        left, right = sorted((self, other), key=lambda each: each.x)
-        wide = 0.65 * SIZE * len(_listed(left.plans))
-        return right.x - left.x < wide and abs(self.y - other.y) < 1.3 * SIZE
-
-    def with_those_of(self, other: _Numbers) -> _Numbers:
-        return replace(
-            max(self, other, key=lambda each: each.x), plans=sorted([*self.plans, *other.plans])
         )
 
 

@@ -7,16 +7,14 @@ from collections.abc import Mapping
 from treepipe.planner.analysis import ANALYSES, Finding, with_empty
 from treepipe.planner.halving import SearchResult
 from treepipe.planner.report import (
-    all_taken_as_exact,
+    best_table,
     binding,
-    cases_table,
     front_table,
-    in_two_sentences,
-    plan_warnings,
+    plan_screen,
     prices,
-    ranking_notes,
     ranking_table,
     refusals,
+    verdict,
 )
 from treepipe.report.page import Chapter, Picture, Report, background
 from treepipe.results.metrics import in_words, metric
@@ -28,68 +26,51 @@ def plan_report(
     result: SearchResult, done: Mapping[str, Finding] | None = None, command: str = ""
 ) -> Report:
     """Make the report of a search; ``command`` is the shell command that it quotes."""
-    cluster, of = result.cluster, ANALYSES
+    cluster, of, screen = result.cluster, ANALYSES, plan_screen(result)
     used = [each.candidate.scenario for each in result.ranking]
-    tables = [ranking_table(result), *([] if result.cases is None else [cases_table(result)])]
+    tables, path = [best_table(result), ranking_table(result)], result.winner.path
     chapters = [
-        Chapter("Plans", [*ranking_notes(result), *prices(result)], tables),
-        Chapter("What binds", binding(result)),
+        Chapter("Plans", [*verdict(result), *prices(result)], tables),
+        Chapter("What binds", [*binding(result), *path.sentences[:1]]),
         _front(result),
         *(
-            Chapter(of[name].heading, each.sentences(), each.tables(result), each.pictures(result))
+            Chapter(of[name].heading, (), each.tables(result), each.pictures(result))
             for name, each in with_empty(done or {}).items()
         ),
         _timeline(result),
-        Chapter("Refused plans", refusals(result)),
+        Chapter("What was tried", [*_tried(result), *refusals(result)]),
     ]
-    warnings = plan_warnings(result)
-    return Report(
-        f"Plan: {cluster.name}",
-        question(result),
-        in_two_sentences(result),
-        [*chapters, *background(cluster, warnings, command, used)],
-    )
+    background_of = background(cluster, [*screen.warnings, *screen.exact], command, used)
+    return Report(f"Plan: {cluster.name}", screen.answer, [*chapters, *background_of])
 
 
-def question(result: SearchResult) -> list[str]:
-    """Describe the task: the goal, the cluster, the search space, and the limits."""
-    cluster = result.cluster
-    search, goal = cluster.search, cluster.search.goal
-    side = "least" if metric(goal).less_is_better else "largest"
+def _tried(result: SearchResult) -> list[str]:
+    """Describe the search space, and the limits."""
+    search, requests = result.cluster.search, result.cluster.workload.requests
     limits = [
         f"{each.in_words} at {'most' if each.less_is_better else 'least'} {bound:g} {each.unit}"
         for each, bound in ((metric(n), b) for n, b in search.limits.of_metrics.items())
     ]
-    costs = {"price_usd": "USD", "price_usd_per_hour": "USD per hour"}
-    for name, unit in costs.items():
+    for name, unit in {"price_usd": "USD", "price_usd_per_hour": "USD per hour"}.items():
         if (price := getattr(search.limits, name)) is not None:
             limits.append(f"all devices together at most {price:g} {unit}")
     limits.append(f"at most {search.limits.memory_share:.0%} of each device's memory")
-    taken, requests = all_taken_as_exact(result), cluster.workload.requests
-    in_a_run = "1 request" if requests == 1 else f"{requests} requests"
     return [
-        f"Which schedule, with which parameters and which layers per stage, has the {side} "
-        f"{in_words(goal)} on the cluster {cluster.name!r}?",
         f"Tried: {', '.join(search.schedules)} ({result.rungs[0].candidates} plans simulated, "
-        f"{len(result.refused)} refused), {in_a_run} a run.",
+        f"{len(result.refused)} refused), {requests} request{'s' * (requests != 1)} a run.",
         f"Limits: {'; '.join(limits)}.",
-        *(f"Taken as exact: {each}." for each in taken),
     ]
 
 
 def _front(result: SearchResult) -> Chapter:
     """Show the plans that no other one beats, if there is a choice."""
-    table = front_table(result.front)
+    table, goal = front_table(result.front), in_words(result.goal.name)
     if table is None:
         return Chapter("Pareto front")
-    goal, on = result.goal.name, ", ".join(str(n + 1) for n in result.front.members)
-    description = f"every plan by {in_words(goal)} and each other goal; on the front: {on}"
-    return Chapter(
-        "Pareto front",
-        [f"no other plan beats these in every goal (places in the ranking): {on}"],
-        [table],
-        [Picture(result.front_figure(), description)],
-    )
+    on = ", ".join(str(n + 1) for n in result.front.members)
+    says = f"no other plan beats these in every goal (places in the ranking): {on}"
+    picture = Picture(result.front_figure(), f"every plan by {goal} and each other goal; {says}")
+    return Chapter("Pareto front", [says], [table], [picture])
 
 
 def _timeline(result: SearchResult) -> Chapter:

@@ -8,46 +8,30 @@ from typing import TYPE_CHECKING, Any
 
 from treepipe.core.errors import UserError
 from treepipe.files.outputs import REPORT, REPORT_PAGE, check_outputs
-from treepipe.planner.analysis import ANALYSES, Finding
 from treepipe.planner.capacity import Capacity, capacities
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import Ranked as Ranked
 from treepipe.planner.halving import SearchInterrupted, SearchResult, rank
-from treepipe.planner.report import (
-    all_taken_as_exact,
-    binding,
-    equal_plans,
-    plan_content,
-    plan_warnings,
-    ranking_table,
-    verdict,
-)
+from treepipe.planner.report import plan_content, plan_screen
 from treepipe.planner.robustness import StressCase, stress_cases
 from treepipe.planner.sensitivity import BreakEven, Sensitivity, sensitivities
 from treepipe.planner.uncertain import in_cases
 from treepipe.progress import Progress, silent
-from treepipe.results.result import data_frame
-from treepipe.results.sheet import notebook
-from treepipe.results.units import taken_as_exact
+from treepipe.results.result import Tabular
+from treepipe.results.screen import Screen
 from treepipe.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Plan(SearchResult):
+class Plan(Tabular, SearchResult):
     """The result of a search, with its analyses.
 
     >>> from treepipe import plan
     >>> from treepipe.planner.cluster import Cluster
-    >>> found = plan(Cluster.of({
-    ...     "name": "two stages",
-    ...     "runs": 2,
-    ...     "target": {"layers": 4},
-    ...     "pipelines": [{"stages": [{"device": {"stage_ms": {1: 20.0}}, "count": 2}]}],
-    ...     "workload": {"new_tokens": 4},
-    ...     "search": {"schedules": ["pp"]},
-    ... }))
+    >>> few = {"runs": 2, "workload.new_tokens": 4, "search.schedules": ["pp"]}
+    >>> found = plan(Cluster.load("studies/clusters/five-emulated.toml").with_(**few))
     >>> found.rows[0]["name"], found.metrics["time_between_tokens_ms"].mean > 40
     ('pp', True)
     """
@@ -83,23 +67,6 @@ class Plan(SearchResult):
             for each in self.ranking
             if goal in each.outcome.metrics
         ]
-
-    def examine(self, name: str, *given: str, say: Progress = silent) -> Finding:
-        """Run an analysis by its name.
-
-        The methods below return the results as lists and values.
-
-        Args:
-            given: values of the analysis's option of ``treepipe plan``.
-
-        Raises:
-            UserError: the analysis does not exist or is not possible.
-        """
-        if name not in ANALYSES:
-            raise UserError(f"examine({name!r}): there are {', '.join(ANALYSES)}")
-        finding = ANALYSES[name].finding
-        finding.check(self.cluster, given)
-        return finding.run(self, say, given)
 
     def sensitivity(self, *keys: str, say: Progress = silent) -> list[Sensitivity]:
         """Compute the effect of 10 % less and more of each input on the best plan's goal, and the
@@ -159,18 +126,9 @@ class Plan(SearchResult):
         """Return the content of the file ``treepipe.plan/1``."""
         return plan_content(self)
 
-    def to_pandas(self) -> Any:
-        """Return a ``pandas.DataFrame`` of the ranking; ``UserError`` without pandas."""
-        return data_frame(self.rows)
-
-    def __repr__(self) -> str:
-        return "\n".join(verdict(self))
-
-    def _repr_html_(self) -> str:
-
-        first = taken_as_exact(all_taken_as_exact(self))
-        said = [*equal_plans(self), *verdict(self), *binding(self), *plan_warnings(self)]
-        return notebook([ranking_table(self, short=True)], said, first)
+    @property
+    def screen(self) -> Screen:
+        return plan_screen(self)
 
 
 def search(cluster: Cluster, say: Progress) -> Plan:

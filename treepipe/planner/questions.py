@@ -14,6 +14,7 @@ from treepipe.planner.cluster import Cluster
 from treepipe.planner.depths import ENOUGH_CASES, GOOD_ENOUGH, MOST_STREAMS, SHOWN, Depths, times
 from treepipe.report.page import Chapter, Report, background
 from treepipe.results import units
+from treepipe.results.screen import Screen, Shown
 from treepipe.results.sheet import Sheet, columns, figures
 from treepipe.scenario.making import taken_as_exact
 from treepipe.scenario.scale import Estimated
@@ -27,6 +28,8 @@ QUESTIONS = {
     "worth": "treepipe.planner.questions:worth_answer",
 }
 """The function that answers each question, by its import path."""
+QUESTION_ROWS = 11
+"""Most rows of a question's table, which has nothing else to show."""
 
 
 class Answered(Protocol):
@@ -44,8 +47,8 @@ class Answered(Protocol):
     def as_dict(self) -> dict[str, Any]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class QuestionAnswer:
+@dataclass(frozen=True, slots=True, repr=False)
+class QuestionAnswer(Shown):
     """What a question finds.
 
     Attributes:
@@ -60,12 +63,20 @@ class QuestionAnswer:
     table: Sheet
 
     @property
+    def screen(self) -> Screen:
+        exact, warnings = taken_as_exact(self.result.scenario), self.result.warnings
+        answer, *notes = [each for each in self.sentences if each not in exact_first(self.result)]
+        says, tables = answer.removesuffix("."), [self.table]
+        return Screen(says, self.table, notes, warnings, exact, tables, notes, rows=QUESTION_ROWS)
+
+    @property
     def content(self) -> Mapping[str, Any]:
         """The file of ``--json``."""
         return {
             "schema": "treepipe.plan/1",
             "cluster": self.result.scenario.name,
             "question": self.name,
+            "answer": self.screen.answer,
             **self.result.as_dict(),
             "cases": len(self.result.cases),
             "warnings": list(self.result.warnings),
@@ -73,16 +84,10 @@ class QuestionAnswer:
 
     def page(self, command: str) -> Report:
         """Return the page that shows the answer."""
-        scenario = self.result.scenario
-        return Report(
-            f"{self.asks} ({scenario.name})",
-            [self.asks],
-            self.sentences,
-            [
-                Chapter("Table", tables=[self.table]),
-                *background(scenario, self.result.warnings, command),
-            ],
-        )
+        scenario, screen = self.result.scenario, self.screen
+        last = background(scenario, [*screen.warnings, *screen.exact], command)
+        first = Chapter("Table", screen.notes, [self.table])
+        return Report(f"{self.asks} ({scenario.name})", screen.answer, [first, *last])
 
 
 def question(name: str) -> Callable[[Cluster], QuestionAnswer]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from os.path import relpath
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+import numpy as np
 
 from treepipe.core.errors import RunError
 from treepipe.core.schedules import systems
@@ -19,24 +19,22 @@ from treepipe.files.toml_file import toml_text
 from treepipe.planner.analysis import Finding, with_empty
 from treepipe.planner.candidates import Candidate
 from treepipe.planner.cluster import published_price
+from treepipe.planner.drawn import drawn_factors
 from treepipe.planner.front import Front
 from treepipe.planner.gaps import shown, shown_factor, shown_interval
 from treepipe.planner.halving import Ranked, SearchResult
 from treepipe.planner.uncertain import FEWEST_CASES, Cases
 from treepipe.profiles.library import is_path
 from treepipe.results.metrics import METRIC, PRICES, in_words, metric
+from treepipe.results.screen import Screen
 from treepipe.results.sheet import Sheet, figures, words
-from treepipe.results.show import print_sheet, print_taken_as_exact
-from treepipe.results.statistics import CONFIDENCE, FEWEST, Interval
-from treepipe.results.units import number
+from treepipe.results.statistics import CONFIDENCE, FEWEST
+from treepipe.results.units import DIGITS, SHARE, ends, in_brackets, number, speed
 from treepipe.scenario.making import share_warnings, taken_as_exact
 
 SCHEMA = "treepipe.plan/1"
-NAMED = 4
-"""Number of indistinguishable plans that are named; further ones are counted."""
-CUT = "interrupted: the best so far, and its inputs' uncertainty was not looked at"
-DIGITS = 3
-"""Digits of a figure in a sentence; tables have more."""
+CUT = "Interrupted: the best so far, and its inputs' uncertainty was not looked at."
+NOT_LOOKED_AT = "Its inputs' uncertainty was not looked at (search.cases = 0)."
 
 
 def plan_content(result: SearchResult, done: Mapping[str, Finding] | None = None) -> dict[str, Any]:
@@ -45,6 +43,7 @@ def plan_content(result: SearchResult, done: Mapping[str, Finding] | None = None
     return {
         "schema": SCHEMA,
         "cluster": result.cluster.name,
+        "answer": plan_screen(result).answer,
         "goal": result.goal.name,
         "unit": result.goal.unit,
         "seed": result.cluster.seed,
@@ -93,24 +92,80 @@ def _entry(ranked: Ranked, goal: str) -> dict[str, Any]:
     }
 
 
-def show_plan(result: SearchResult, console: Console) -> None:
-    """Print what is taken as exact, the ranking, the refused plans, and the verdict."""
-    print_taken_as_exact(all_taken_as_exact(result), console)
-    print_sheet(console, ranking_table(result, short=True))
-    for sentence in equal_plans(result):
-        console.print(sentence, highlight=False)
-    of_inputs = by_inputs(result)  # printed last
-    found = [sentence for sentence in verdict(result) if sentence not in of_inputs]
-    for sentence in [*found, *prices(result), *binding(result)]:
-        console.print(sentence, highlight=False)
-    if (table := front_table(result.front)) is not None:
-        print_sheet(console, table)
-    for sentence in refusals(result):
-        console.print(f"refused: {sentence}", highlight=False)
-    for warning in plan_warnings(result):
-        console.print(f"warning, {warning}", highlight=False)
-    for sentence in of_inputs:
-        console.print(sentence, highlight=False)
+def plan_screen(result: SearchResult) -> Screen:
+    """Make the screen of a search."""
+    best, front = result.winner, front_table(result.front)
+    says = headline(result) if result.feasible else f"no plan keeps the limits: {best.missed}"
+    refused = [f"refused: {each}" for each in refusals(result)]
+    every = [f"all {len(result.ranking)} plans by all goals"] * (front is not None)
+    return Screen(
+        says,
+        best_table(result),
+        [*verdict(result), *binding(result)],
+        plan_warnings(result),
+        all_taken_as_exact(result),
+        [ranking_table(result), *([] if front is None else [front])],
+        [*verdict(result), *binding(result), *best.path.sentences[:1], *prices(result), *refused],
+        [*every, *[f"{len(result.refused)} refused"] * bool(result.refused)],
+    )
+
+
+def best_table(result: SearchResult) -> Sheet:
+    """Show the best plan of each schedule and split, with both intervals and the share of cases it
+    wins; those with equal figures share a row."""
+    goal, cases, seen = result.goal, result.cases, set[tuple[str, str]]()
+    heads = [*words("plan", "split"), *figures(goal.unit, "gap"), *words("worse")]
+    more = figures("best in", "gap, 95%", f"{goal.unit} with inputs, 95%")
+    sheet = Sheet("the best plan of each schedule", [*heads, *more])
+    for rank, each in enumerate(result.ranking):
+        plans = {_kind(plan): plan.schedule for plan in (each.candidate, *each.candidate.same)}
+        names = [*dict.fromkeys(name for kind, name in plans.items() if kind not in seen)]
+        if not names:
+            continue
+        value, split, (gap, spread) = result.value(each), _kind(each.candidate)[1], _gap(each)
+        first = " = ".join(names), split, number(value.mean), gap, _worse(rank, each)
+        wins = wide = ""
+        if cases is not None and names[0] not in {name for name, _ in seen}:  # of its best plan
+            wins = _share(max(map(cases.best_in(goal).__getitem__, names)), cases)
+            wide = ends(cases.widened(names[0], value), SHARE)
+        seen |= {*plans}
+        sheet.add(*first, wins, spread, wide)
+    return sheet.filled
+
+
+def _gap(ranked: Ranked) -> tuple[str, str]:
+    gap = ranked.gap
+    return ("", "") if gap is None else (shown(gap.mean), shown_interval(gap))
+
+
+def _worse(rank: int, ranked: Ranked) -> str:
+    """Say whether a plan is worse than the best one, or what limits it breaks."""
+    if ranked.misses:
+        return f"breaks {', '.join(in_words(miss.limit) for miss in ranked.misses)}"
+    return "best" if not rank else "maybe" if ranked.tied else "yes"
+
+
+def _kind(plan: Candidate) -> tuple[str, str]:
+    """Return what tells rows of a screen apart: a plan's schedule, and its devices or split."""
+    return plan.schedule, str(plan.settings.get("split") or plan.settings.get("devices") or "")
+
+
+def hangs_on(result: SearchResult) -> list[str]:
+    """Name the two inputs that move the best plan's figure most over the cases: the slopes of its
+    logarithm, by least squares, at the ends of each input's 95 % range."""
+    cases, winner = result.cases, result.winner.candidate.schedule
+    if cases is None or cases.count <= len(cases.inputs) or min(cases.values[winner]) <= 0:
+        return []
+    drawn = drawn_factors(cases.inputs, cases.count, result.cluster.seed)
+    factors = np.log([[case[of] for of in cases.inputs] for case in drawn])
+    moved = np.log(cases.values[winner] / cases.stated[winner])
+    slopes = np.linalg.lstsq(factors, moved, rcond=None)[0]
+    halves = dict(zip(cases.inputs, slopes * np.log1p([*cases.inputs.values()]), strict=True))
+    most = [
+        f"{of} ±{cases.inputs[of]:.0%} ({np.expm1(-half):+.0%} to {np.expm1(half):+.0%})"
+        for of, half in sorted(halves.items(), key=lambda each: -abs(each[1]))[:2]
+    ]
+    return [f"It hangs most on: {', '.join(most)}."]
 
 
 def all_taken_as_exact(result: SearchResult) -> list[str]:
@@ -144,14 +199,6 @@ def front_table(front: Front) -> Sheet | None:
     return sheet
 
 
-def show_finding(result: SearchResult, finding: Finding, console: Console) -> None:
-    """Print the tables and sentences of an analysis, as far as there are any."""
-    for table in finding.tables(result):
-        print_sheet(console, table)
-    for sentence in finding.sentences():
-        console.print(sentence, highlight=False)
-
-
 def headline(result: SearchResult) -> str:
     """Return the first sentence: the best plan's figure, how much better it is than plain decoding,
     and which simpler schedule is as good. Requires a feasible plan."""
@@ -171,13 +218,10 @@ def headline(result: SearchResult) -> str:
 def _figure(result: SearchResult) -> str:
     """Format the goal with its interval; the time between tokens also as a rate."""
     goal, workload, value = result.goal, result.cluster.workload, result.value(result.winner)
-    mean = number(value.mean, DIGITS)
     if goal.name != METRIC or not value.mean:
-        return f"{goal.in_words} {mean} {goal.unit}{_in_brackets(value)}"
-    alone = not workload.arriving and min(workload.concurrency, workload.requests) == 1
-    rate, each = value.inverse(1e3), "" if alone else " for each request"
-    per_second = f"{number(rate.mean, DIGITS)} tokens/s{each}{_in_brackets(rate)}"
-    return f"{per_second}, a token every {mean} ms"
+        return f"{goal.in_words} {number(value.mean, DIGITS)} {goal.unit}{in_brackets(value)}"
+    several = workload.arriving or min(workload.concurrency, workload.requests) > 1
+    return speed(value, each=several)
 
 
 def _over_plain(result: SearchResult) -> str:
@@ -190,7 +234,7 @@ def _over_plain(result: SearchResult) -> str:
         return ", and no schedule that drafts is better" if len(best_of_each) > 1 else ""
     over = plain[0].gap.shifted(1.0)
     factor = over if goal.less_is_better else over.inverse()
-    times, ends = shown_factor(factor.mean), _in_brackets(factor, shown_factor)
+    times, ends = shown_factor(factor.mean), in_brackets(factor, shown_factor)
     if goal.name.endswith("_ms"):
         return f", {times} times as fast as plain decoding{ends}"
     if goal.less_is_better:
@@ -198,125 +242,52 @@ def _over_plain(result: SearchResult) -> str:
     return f", {times} times that of plain decoding{ends}"
 
 
-def _digits(value: float) -> str:
-    return number(value, DIGITS)
-
-
-def _in_brackets(interval: Interval, text: Callable[[float], str] = _digits) -> str:
-    if interval.low is None or interval.high is None:
-        return f" ({interval.fixed})" if interval.fixed else ""
-    return f" ({CONFIDENCE:.0%}: {text(interval.low)} to {text(interval.high)})"
-
-
-def in_two_sentences(result: SearchResult) -> list[str]:
-    """Return the winner's figure, and its plan with the certainty of the choice."""
-    best = result.winner
-    if not result.feasible:
-        return ["No plan keeps the limits.", f"The nearest one is {best.label}: {best.missed}."]
-    known = CUT if result.interrupted else "its inputs state no uncertainty"
-    if not result.cluster.search.cases:
-        known = "its inputs' uncertainty was not looked at (search.cases = 0)"
-    sure = "; ".join([*_apart(result), *(by_inputs(result) or [known])])
-    return [f"{headline(result)}.", f"The best plan is {best.label}; {sure}."]
-
-
 def verdict(result: SearchResult) -> list[str]:
-    """Describe the winner and its certainty, or the plan nearest to the limits."""
+    """Return the winner's settings, how sure the choice is, and what it hangs on; or the plan
+    nearest to the limits."""
+    best = result.winner.candidate
     if not result.feasible:
-        return [f"no plan keeps the limits; the nearest one: {result.winner.label}"]
-    return [f"best: {headline(result)}", *ranking_notes(result), *by_inputs(result)]
-
-
-def ranking_notes(result: SearchResult) -> list[str]:
-    """Return the sentences of the verdict beyond the winner."""
-    if not result.feasible:
-        return []
-    best, others = result.winner.candidate, result.ranking[1:]
-    sentences = [CUT] if result.interrupted else []
-    sentences.append(f"its plan: {best.label}")
-    sentences += [f"{key} makes no difference to it on these texts" for key in _idle_keys(best)]
-    if best.partition != "even":
-        dealt = " | ".join(" ".join(map(str, counts)) for counts in best.layers)
-        sentences.append(f"its layers per stage: {dealt}")
-    apart = _apart(result)
-    if any(each.tied and (each.gap is None or not each.gap.fixed) for each in others):
+        return [f"The nearest plan: {best.label}."]
+    dealt = " | ".join(" ".join(map(str, counts)) for counts in best.layers)
+    layers = "" if best.partition == "even" else f"; its layers per stage: {dealt}"
+    sentences = [*[CUT] * result.interrupted, f"Its plan: {best.label}{layers}."]
+    others = [each for each in result.ranking if each.tied and each.gap is not result.winner.gap]
+    if any(each.gap is None or not each.gap.fixed for each in others):
         more = "more may" if result.runs >= FEWEST else f"{FEWEST} or more may"
-        apart.insert(1, f"{result.runs} runs cannot tell whether these are worse; {more} (--runs)")
-    if any(each.gap is not None and each.gap.low is not None for each in others):
-        apart.append(
-            f"differences: {CONFIDENCE:.0%} intervals that hold for all pairs of these plans "
-            f"({result.comparisons}) together, over {result.runs} runs on the same texts"
+        sentences.append(
+            f"{result.runs} runs cannot tell whether {len(others)} others (maybe) are worse; "
+            f"{more} (--runs)."
         )
-    return sentences + apart
-
-
-def _idle_keys(plan: Candidate) -> list[str]:
-    """List the keys in which alone a plan with the same figures differs from this one."""
-    found = dict[str, None]()
-    for same in plan.same:
-        differ = [key for key, value in same.settings.items() if plan.settings.get(key) != value]
-        if same.schedule == plan.schedule and len(differ) == 1:
-            found[differ[0].removeprefix("schedule.")] = None
-    return list(found)
-
-
-def _apart(result: SearchResult) -> list[str]:
-    """Name the plans that are indistinguishable from the best one, and those that are worse."""
-    others, sentences = result.ranking[1:], list[str]()
-    tied = [each for each in others if each.tied]
-    if tied:
-        labels = "; ".join(each.label for each in tied)
-        if len(tied) > NAMED:
-            some = len(tied) < len(others)
-            labels = f"{len(tied)} of the other {len(others)} plans" if some else "all others"
-        sentences.append(f"not distinguishable from it: {labels}")
-    if len(tied) < len(others):
-        worse = f"the other {len(others) - len(tied)}" if tied else "all others"
-        verb = "is" if worse == "the other 1" else "are"
-        sentences.append(f"{worse} {verb} worse beyond doubt")
-    return sentences
+    return [*sentences, *by_inputs(result), *hangs_on(result)]
 
 
 def by_inputs(result: SearchResult) -> list[str]:
     """Say how the uncertain inputs change the verdict."""
     cases, winner = result.cases, result.winner.candidate.schedule
     if cases is None:
-        return []
+        tried = result.cluster.search.cases
+        known = "No input states its uncertainty; --sensitivity tells what would change the answer."
+        return [] if result.interrupted else [known if tried else NOT_LOOKED_AT]
     wide, shares = cases.widened(winner, result.value(result.winner)), cases.best_in(result.goal)
     others = {name: share for name, share in shares.items() if share and name != winner}
-    winners = [f"{winner} is the best schedule in {_share(shares[winner], cases)}"]
+    winners = [f"{winner} is the best in {_share(shares[winner], cases)}"]
     winners += [
         f"{name} in {_share(others[name], cases)}"
         for name in sorted(others, key=lambda n: -others[n])
     ]
     inputs = ", ".join(f"{of} ±{share:.0%}" for of, share in cases.inputs.items())
-    ends = f"{_ends(wide)} {result.goal.unit}"
+    spread = f"{ends(wide, SHARE)} {result.goal.unit}"
     if wide.low is None:
-        ends = f"{cases.count} cases give no range (search.cases: {FEWEST_CASES} or more)"
+        spread = f"{cases.count} cases give no range (search.cases: {FEWEST_CASES} or more)"
     return [
-        f"with its inputs' uncertainty: {ends}; {', '.join(winners)} of {cases.count} cases that "
-        f"the inputs allow ({inputs})"
+        f"With its inputs' uncertainty: {spread}; {', '.join(winners)} of {cases.count} cases that "
+        f"the inputs allow ({inputs})."
     ]
 
 
 def _share(share: float, cases: Cases) -> str:
     """Format a share of the cases, of few cases as their number."""
     return f"{share:.0%}" if cases.count >= FEWEST_CASES else f"{round(share * cases.count)}"
-
-
-def cases_table(result: SearchResult) -> Sheet:
-    """Show the best plan of each schedule with both intervals, and the share of cases it wins."""
-    cases = result.cases
-    assert cases is not None
-    shares = cases.best_in(result.goal)
-    title = f"the best plan of each schedule in {cases.count} cases that the inputs allow"
-    columns = (result.goal.unit, "95 %, by the runs", "95 %, by runs and inputs", "best in")
-    sheet = Sheet(title, [*words("schedule"), *figures(*columns)])
-    for name, each in result.best_of_each.items():
-        value = result.value(each)
-        both = _ends(cases.widened(name, value))
-        sheet.add(name, number(value.mean), _ends(value), both, _share(shares[name], cases))
-    return sheet.filled
 
 
 def prices(result: SearchResult) -> list[str]:
@@ -334,13 +305,12 @@ def prices(result: SearchResult) -> list[str]:
 
 
 def binding(result: SearchResult) -> list[str]:
-    """Name the parts of a token's time in the best plan and its bottleneck, if time passes."""
+    """Name what binds the best plan, with its share."""
     best, goal = result.winner, result.goal
     name, busy = best.binds(goal.name), best.outcome.utilization
     if name is None or name == best.path.binds:
-        return best.path.sentences
-    busiest = f"what binds the {goal.in_words}: {name}, busy {busy[name].mean:.0%} of the time"
-    return [*best.path.sentences, busiest]
+        return best.path.note
+    return [f"What binds the {goal.in_words}: {name}, busy {busy[name].mean:.0%} of the time."]
 
 
 def check_feasible(result: SearchResult) -> None:
@@ -357,83 +327,30 @@ def _ranking_title(result: SearchResult) -> str:
     return f"{result.cluster.name}: {result.goal.in_words} (plans simulated: {rungs})"
 
 
-def ranking_table(result: SearchResult, *, short: bool = False) -> Sheet:
-    """Show the ranking; if no plan keeps the limits, with each one's excess.
-
-    Args:
-        short: in a terminal's width: of each plan the settings that others of its schedule have
-            otherwise, and how far it is behind the best one in one column.
-    """
-    title, heads, unit = _ranking_title(result), words("", "plan"), figures(result.goal.unit)
-    short = short and result.feasible
-    if not result.feasible:
-        title += ": no plan keeps the limits, nearest first"
-        heads += [*unit, *words("limits missed, the worst first")]
-    elif short:
-        heads += [*unit, *figures("against the best (95 %, all together)"), *words("worse")]
-    else:
-        more = figures("95 % interval", "against the best", "95 %, all together", "")
-        heads += [*unit, *more]
-    sheet = Sheet(title, heads)
-    for rank, each in enumerate(result.ranking, 1):
-        value, gap = result.value(each), each.gap
-        cells = [_in_short(each, result) if short else _named(each), number(value.mean)]
-        relative, ends = ("", "") if gap is None else (shown(gap.mean), shown_interval(gap))
-        if not result.feasible:
-            cells += ["; ".join(map(str, each.misses))]
-        elif short:
-            worse = "best" if rank == 1 else "maybe" if each.tied else "yes"
-            cells += [f"{relative} ({ends})" if ends else relative, worse]
-        else:
-            tied = "best" if rank == 1 else "not distinguishable" if each.tied else ""
-            cells += [_ends(value), relative, ends, tied]
-        sheet.add(str(rank), *cells)
-    return sheet
-
-
-def _in_short(ranked: Ranked, result: SearchResult) -> str:
-    """Name a plan by its schedule, and by the settings in which ranked plans of it differ."""
-    plan = ranked.candidate
-    every = [x.candidate.chosen for x in result.ranking if x.candidate.schedule == plan.schedule]
-    differ = [x for x in plan.chosen if any(x not in chosen for chosen in every)]
-    return " ".join([plan.schedule, *differ])
-
-
-def equal_plans(result: SearchResult) -> list[str]:
-    """Name the plans that have all figures of a ranked one, by its place in the ranking."""
-    found = [
-        f"{rank} = {', '.join(others)}"
-        for rank, each in enumerate(result.ranking, 1)
-        if (others := _equals(each))
-    ]
-    return [f"the same on all texts: {'; '.join(found)}"] if found else []
-
-
-def _ends(interval: Interval) -> str:
-    if interval.low is None or interval.high is None:
-        return interval.fixed
-    return f"{number(interval.low)} … {number(interval.high)}"
+def ranking_table(result: SearchResult) -> Sheet:
+    """Show the ranking with all settings; plans with equal figures share a row."""
+    title = _ranking_title(result)
+    if result.comparisons:
+        title += "; gaps to the best: intervals that hold for all pairs together"
+    heads = [*words("", "plan"), *figures(result.goal.unit, "95 % interval", "gap", "gap, 95 %")]
+    sheet = Sheet(title, [*heads, *words("worse")])
+    for rank, each in enumerate(result.ranking):
+        value = result.value(each)
+        missed = "; ".join(map(str, each.misses))
+        cells = _named(each), number(value.mean), ends(value, SHARE), *_gap(each)
+        sheet.add(str(rank + 1), *cells, missed or _worse(rank, each))
+    return sheet.filled
 
 
 def _named(ranked: Ranked) -> str:
-    others = _equals(ranked)
-    label = ranked.candidate.label
-    return f"{label}; the same on all texts: {', '.join(others)}" if others else label
-
-
-def _equals(ranked: Ranked) -> list[str]:
-    """Name a plan's equals: those of the same schedule by the settings that differ, others by
-    schedule and settings, or by their number."""
-    by_schedule: dict[str, list[Candidate]] = {}
-    for same in ranked.candidate.same:
-        by_schedule.setdefault(same.schedule, []).append(same)
-    plan, others = ranked.candidate, list[str]()
-    for schedule, each in by_schedule.items():
-        if schedule == plan.schedule:
-            others += [" ".join(x for x in same.chosen if x not in plan.chosen) for same in each]
-        else:
-            others.append(each[0].label if len(each) == 1 else f"{schedule} ({len(each)} settings)")
-    return others
+    """Name a plan, and those with the same figures by what they have otherwise."""
+    plan = ranked.candidate
+    mine = {plan.schedule, *plan.chosen}
+    others = [
+        " ".join(part for part in (same.schedule, *same.chosen) if part not in mine)
+        for same in plan.same
+    ]
+    return f"{plan.label}; the same on all texts: {', '.join(others)}" if others else plan.label
 
 
 def refusals(result: SearchResult) -> list[str]:

@@ -230,13 +230,13 @@ class Sensitivities(Finding):
     def tables(self, result: SearchResult) -> list[Sheet]:
         if not self.rows:
             return []
-        changes = (f"-{STEP:.0%}", f"+{STEP:.0%}", "95 % interval of the larger change")
-        heads = [*words("input"), *figures(*changes), *words("another schedule is best (95 %)")]
-        sheet = Sheet(_title(result), heads)
+        heads = [*words("input"), *figures(f"-{STEP:.0%}", f"+{STEP:.0%}")]
+        heads += words("another schedule is best (95 %)")
+        sheet = Sheet(_title(result), [*heads, *figures("95 % interval of the larger change")])
         for row in self.rows:
             interval = shown_interval(Interval(row.size, row.low, row.high, row.fixed))
             each = ["" if side is None else shown(side) for side in (row.down, row.up)]
-            sheet.add(row.axis.label, *each, interval, row.turn)
+            sheet.add(row.axis.label, *each, row.turn, interval)
         return [sheet.filled]
 
     def pictures(self, result: SearchResult) -> list[Picture]:

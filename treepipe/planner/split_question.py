@@ -301,7 +301,7 @@ def _table(answer: Splits) -> Sheet:
     rates = figures("one user", f"{answer.users} users", "groups x rows")
     heads = [*columns("split", "draft", "drafted|d"), *rates, *columns("round")]
     sheet = Sheet("Tokens/s of all users together, and one user's round", heads)
-    for option in answer.options:
+    for option in sorted(answer.options, key=lambda each: -each.speed(1)):
         one, several = option.rates.get(1), option.rates.get(answer.users)
         most = sorted(option.parts.items(), key=lambda part: -part[1])[:2]
         sheet.add(

@@ -51,7 +51,6 @@ class Chapter:
 
     Attributes:
         verbatim: text with line breaks kept, a command or a file.
-        prose: whether the sentences form a paragraph rather than a list.
     """
 
     heading: str
@@ -59,7 +58,6 @@ class Chapter:
     tables: Sequence[Sheet] = ()
     pictures: Sequence[Picture] = ()
     verbatim: str = ""
-    prose: bool = False
 
     @property
     def empty(self) -> bool:
@@ -69,11 +67,10 @@ class Chapter:
 
 @dataclass(frozen=True)
 class Report:
-    """A page: the question, the answer in two sentences, and the chapters that support it."""
+    """A page: the answer in a sentence, and the chapters that support it."""
 
     title: str
-    question: Sequence[str]
-    answer: Sequence[str]
+    answer: str
     chapters: Sequence[Chapter] = field(default=())
 
 
@@ -96,13 +93,10 @@ def report_html(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    first = [
-        Chapter("Question", report.question, prose=True),
-        Chapter("Answer", report.answer, prose=True),
-    ]
+    first = Chapter("Answer", [report.answer])
     from treepipe.results import plots  # it loads matplotlib, which only a page needs
 
-    chapters = [each for each in (*first, *report.chapters) if not each.empty]
+    chapters = [each for each in (first, *report.chapters) if not each.empty]
     numbers = {id(p): n for n, p in enumerate(p for c in chapters for p in c.pictures)}
     shown: str = environment.get_template("page.html").render(
         report=report,

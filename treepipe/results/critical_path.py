@@ -70,19 +70,23 @@ class CriticalPath:
         }
 
     @property
+    def note(self) -> list[str]:
+        """What binds, with its share of a token's time, and the reasons on the path."""
+        if self.binds is None:
+            return []
+        whys = ", ".join(f"{WORDS[y]} {s:.0%}" for y, s in self.reasons.items() if s >= NEGLIGIBLE)
+        return [f"Binds: {self.binds}, {self.places[self.binds]:.0%} of a token's time ({whys})."]
+
+    @property
     def sentences(self) -> list[str]:
-        """The path in words: its places, and the reasons."""
+        """The path in words."""
         if not self.places:
             return []
         named = {name: share for name, share in self.places.items() if share >= SMALL}
         rest = 1.0 - sum(named.values())
         shown = ", ".join(f"{name} {share:.0%}" for name, share in named.items())
         others = f", {len(self.places) - len(named)} others {rest:.0%}" if rest > NEGLIGIBLE else ""
-        whys = [f"{WORDS[why]} {s:.0%}" for why, s in self.reasons.items() if s >= NEGLIGIBLE]
-        return [
-            f"critical path of a token: {shown}{others}",
-            f"on it: {', '.join(whys)}; what binds: {self.binds}",
-        ]
+        return [f"Critical path of a token: {shown}{others}.", *self.note]
 
 
 def added_up(parts: Iterable[PathPart]) -> CriticalPath:

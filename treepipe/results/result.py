@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -13,11 +13,12 @@ from treepipe.core.errors import UserError
 from treepipe.files.outputs import STANDARD_OUTPUT, write_file, write_standard_output
 from treepipe.results.critical_path import CriticalPath
 from treepipe.results.estimates import Estimates, critical_path, observe, target_intervals
-from treepipe.results.metrics import METRICS
-from treepipe.results.sheet import Sheet, figures, notebook, words
+from treepipe.results.metrics import METRIC, METRICS
+from treepipe.results.screen import ROWS, Screen, Shown
+from treepipe.results.sheet import Sheet, figures, words
 from treepipe.results.statistics import Fixed, Interval
 from treepipe.results.trace import Trace
-from treepipe.results.units import SHARE, Scale, ends, means_first, number, taken_as_exact
+from treepipe.results.units import DIGITS, SHARE, Scale, ends, means_first, number, speed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,6 +27,21 @@ if TYPE_CHECKING:
 
 SCHEMA = "treepipe.result/1"
 Source: TypeAlias = Literal["simulation", "execution"]
+
+
+class Tabular(Shown):
+    """What has a screen, and rows of figures by name."""
+
+    __slots__ = ()
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The figures: name, mean, low, high, unit."""
+        raise NotImplementedError
+
+    def to_pandas(self) -> Any:
+        """Return a ``pandas.DataFrame`` of the rows, by name; ``UserError`` without pandas."""
+        return data_frame(self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +66,10 @@ class MetricValue:
         """Make the metric in the unit that ``metrics.py`` defines."""
         ends = interval.low, interval.high
         return cls(name, interval.mean, *ends, METRICS[name].unit, interval.fixed)
+
+    @property
+    def interval(self) -> Interval:
+        return Interval(self.mean, self.low, self.high, self.fixed)
 
     def to_json(self) -> dict[str, Any]:
         """Return the metric's entry in the result file, where the name is its key."""
@@ -87,8 +107,8 @@ class Session:
         return {k: v for k, v in content.items() if v is not None or k not in optional}
 
 
-@dataclass(frozen=True)
-class Result:
+@dataclass(frozen=True, repr=False)
+class Result(Tabular):
     """Predicted or measured figures of a scenario.
 
     Attributes:
@@ -106,15 +126,9 @@ class Result:
         schedule: the schedule's name.
 
     >>> from treepipe import Scenario, simulate
-    >>> result = simulate(Scenario.of({
-    ...     "name": "plain",
-    ...     "target": {"layers": 4},
-    ...     "pipelines": [{"stages": [{"device": {"stage_ms": {1: 20.0}}, "count": 2}]}],
-    ...     "schedule": {"name": "pp"},
-    ...     "workload": {"new_tokens": 4},
-    ... }))
-    >>> sorted(result.utilization), result.complete, result.to_json()["schema"]
-    (['draft0', 'pipeline0.stage1', 'pipeline0.stage2'], True, 'treepipe.result/1')
+    >>> result = simulate(Scenario.load("studies/scenarios/pp.toml"), runs=1)
+    >>> [*result.utilization][:2], result.complete, result.to_json()["schema"]
+    (['draft0', 'pipeline0.stage1'], True, 'treepipe.result/1')
     """
 
     source: Source
@@ -146,6 +160,7 @@ class Result:
         }
         content: dict[str, Any] = {
             "schema": SCHEMA,
+            "answer": self.screen.answer,
             "source": self.source,
             "scenario": self.scenario,
             **({"schedule": self.schedule} if self.schedule else {}),
@@ -187,14 +202,6 @@ class Result:
             for device, share in self.utilization.items()
         ]
 
-    def to_pandas(self) -> Any:
-        """Return a ``pandas.DataFrame`` of metrics and utilizations, with mean, low, high and unit.
-
-        Raises:
-            UserError: pandas is not installed.
-        """
-        return data_frame(self.rows)
-
     def plot(self) -> Figure:
         """Draw the first run's timeline, one row per device.
 
@@ -207,18 +214,22 @@ class Result:
 
         return timelines_figure([(self.scenario, self.traces[0])])
 
-    def __repr__(self) -> str:
-        lines = [f"Result of {self.title} ({self.source}, runs: {self.runs})"]
-        for row in self.rows:
-            shown = "" if row["low"] is None else f" [{row['low']:.4g}, {row['high']:.4g}]"
-            lines.append(f"  {row['name']}: {row['mean']:.4g}{shown} {row['unit']}")
-        lines += [f"  warning: {warning}" for warning in self.warnings]
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        """Return the tables and sentences of the command for notebooks."""
-        first = taken_as_exact(self.taken_as_exact)
-        return notebook(result_tables(self), result_sentences(self), first)
+    @property
+    def screen(self) -> Screen:
+        path, tables = self.critical_path, result_tables(self)
+        busy = {place: -share.mean for place, share in enumerate(self.utilization.values())}
+        busiest = [len(self.metrics) + place for place in sorted(busy, key=busy.__getitem__)[:2]]
+        order = dict.fromkeys([*range(ROWS - 2), *busiest, *range(len(tables[0].rows))])
+        rows = [tables[0].rows[place] for place in order if place < len(tables[0].rows)]
+        return Screen(
+            f"{self.title}: {_in_words(self)}",
+            replace(tables[0], rows=rows),
+            [] if path is None else path.note,
+            [*([] if self.lossless else [NOT_LOSSLESS]), *self.warnings],
+            self.taken_as_exact,
+            tables,
+            [*_half(self), *([] if path is None else path.sentences)],
+        )
 
 
 def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
@@ -340,7 +351,6 @@ def write_json(content: Mapping[str, Any], target: str, option: str = "--json") 
 
 # --- as tables and sentences ----------------------------------------------------------------------
 
-HALF = "p50_time_between_tokens_ms"
 NOT_LOSSLESS = "not lossless: the rule may change the target's text"
 
 
@@ -362,17 +372,29 @@ def result_tables(result: Result) -> list[Sheet]:
     return [sheet, by_target]
 
 
-def result_sentences(result: Result) -> list[str]:
-    """Return what is said below a result's tables: what a figure means that may surprise, warnings,
-    and what binds."""
-    sentences = [] if result.lossless else [NOT_LOSSLESS]
-    if (half := result.metrics.get(HALF)) is not None and not half.mean:
-        sentences.append(
-            f"{HALF.removesuffix('_ms')} is 0: most tokens come together with the one before, from "
-            f"one verification"
-        )
-    sentences += [f"warning: {warning}" for warning in result.warnings]
-    return sentences + ([] if result.critical_path is None else result.critical_path.sentences)
+def _in_words(result: Result) -> str:
+    """Return a result's figure as the end of a sentence."""
+    if result.failure is not None:
+        return f"the run failed: {result.failure}"
+    between, served = (result.metrics.get(name) for name in (METRIC, "throughput_tokens_s"))
+    how = "predicted" if result.source == "simulation" else "measured"
+    if between is None or not between.mean:
+        shown = f"{number(served.mean, DIGITS)} tokens/s" if served else "no token"
+        return f"{how} {shown}, and no time between tokens"
+    several = served is not None and served.mean > 1e3 / between.mean
+    rate = speed(between.interval, each=several)
+    together = f"; {number(served.mean, DIGITS)} tokens/s together" if served and several else ""
+    return f"{how} {rate}{together}"
+
+
+def _half(result: Result) -> list[str]:
+    """Say why half of the tokens take no time, where that may surprise."""
+    if (half := result.metrics.get("p50_time_between_tokens_ms")) is None or half.mean:
+        return []
+    return [
+        "p50_time_between_tokens is 0: most tokens come together with the one before, from one "
+        "verification"
+    ]
 
 
 def basis(result: Result) -> str:
@@ -386,5 +408,5 @@ def basis(result: Result) -> str:
 
 def _metric_cells(value: MetricValue) -> tuple[str, str, str, str]:
     scale = Scale.of(value.unit, value.mean)
-    mean, known = number(value.mean / scale.size), (value.mean, value.low, value.high, value.fixed)
-    return scale.name(value.name), mean, ends(Interval(*known), scale), scale.unit
+    mean = number(value.mean / scale.size)
+    return scale.name(value.name), mean, ends(value.interval, scale), scale.unit

@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import html
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from rich.table import Table
+from rich.cells import cell_len, set_cell_size
+
+from treepipe.files.reading import visible
 
 CellValue: TypeAlias = str | float | bool | None
 
@@ -65,11 +67,8 @@ def figures(*names: str) -> list[Column]:
     return [Column(name, right=True) for name in names]
 
 
-def notebook(sheets: Iterable[Sheet], sentences: Iterable[str], first: Iterable[str] = ()) -> str:
-    """Return what a notebook shows: tables between ``first`` and the other sentences."""
-    parts = [f"<p>{html.escape(each)}</p>" for each in first]
-    parts += [sheet.html() for sheet in sheets]
-    return "".join([*parts, *(f"<p>{html.escape(each)}</p>" for each in sentences)])
+LEAST = 24
+"""Characters to which a line's words are cut where it has no room; then columns are left out."""
 
 
 @dataclass(slots=True)
@@ -91,15 +90,6 @@ class Sheet:
             raise ValueError(f"{self.title}: {len(cells)} cells for {len(self.columns)} columns")
         self.rows.append(cells)
 
-    def rich(self) -> Table:
-        """Return the table for a terminal; numbers are right-aligned."""
-        table = Table(title=self.title or None)
-        for column, right in zip(self.columns, self.right, strict=True):
-            table.add_column(column.heading, justify="right" if right else "left")
-        for texts in self.texts:
-            table.add_row(*texts)
-        return table
-
     @property
     def right(self) -> list[bool]:
         """Whether each column's cells are right-aligned."""
@@ -119,6 +109,30 @@ class Sheet:
         rows = list(zip(*(texts[i] for i in kept), strict=True))
         return replace(self, columns=columns, rows=rows)
 
+    def plain(self, width: int, rows: int | None = None) -> tuple[list[str], int]:
+        """Return the headings and the first rows as lines, and the number of columns that are not
+        whole: words are cut, to ``LEAST`` characters at most; then the last columns are left out.
+
+        >>> sheet = Sheet("", [*words("plan"), *figures("ms")], [("flowspec", "9.5"), ("pp", "20")])
+        >>> sheet.plain(80, 1)
+        (['plan       ms', 'flowspec  9.5'], 0)
+        """
+        shown = replace(self, rows=self.rows[:rows]).filled
+        lines = [[visible(text) for text in line] for line in shown.headed]
+        whole = [max(map(cell_len, cells)) for cells in zip(*lines, strict=True)]
+        sizes = [
+            min(size, size if right else LEAST)
+            for size, right in zip(whole, shown.right, strict=True)
+        ]
+        while (room := width - sum(sizes) - 2 * (len(sizes) - 1)) < 0 and len(sizes) > 1:
+            sizes.pop()
+        for place, size in enumerate(sizes):
+            sizes[place] += max(0, min(whole[place] - size, room))
+            room -= sizes[place] - size
+        texts = ["  ".join(map(_padded, line, sizes, shown.right)).rstrip() for line in lines]
+        intact = sum(size == full for size, full in zip(sizes, whole, strict=False))
+        return texts, len(whole) - intact
+
     def markdown(self) -> str:
         """Return a Markdown table under its title in bold.
 
@@ -131,12 +145,10 @@ class Sheet:
         | 1 | 2.2 |
         <BLANKLINE>
         """
-        heads = [column.heading for column in self.columns]
-        lines = [heads, *self.texts]
         # A bar inside a cell would begin another cell.
-        cells = ([text.replace("|", "\\|") for text in line] for line in lines)
+        cells = ([text.replace("|", "\\|") for text in line] for line in self.headed)
         shown = ["| " + " | ".join(line) + " |" for line in cells]
-        shown.insert(1, "|" + "---|" * len(heads))
+        shown.insert(1, "|" + "---|" * len(self.columns))
         return "\n".join([f"**{self.title}**", "", *shown, ""])
 
     def html(self) -> str:
@@ -152,8 +164,8 @@ class Sheet:
             pairs = zip(cells, styles, strict=True)
             return f"<tr>{''.join(f'<{tag}{s}>{html.escape(c)}</{tag}>' for c, s in pairs)}</tr>"
 
-        lines = [row([column.heading for column in shown.columns], "th")]
-        lines += [row(texts, "td") for texts in shown.texts]
+        tags = ["th", *["td"] * len(shown.rows)]
+        lines = [row(*each) for each in zip(shown.headed, tags, strict=True)]
         return f"<table><caption>{html.escape(shown.title)}</caption>{''.join(lines)}</table>"
 
     def csv(self) -> str:
@@ -165,9 +177,22 @@ class Sheet:
         return file.getvalue()
 
     @property
+    def headed(self) -> list[list[str]]:
+        """The headings, then the formatted cells of every row."""
+        return [[column.heading for column in self.columns], *self.texts]
+
+    @property
     def texts(self) -> list[list[str]]:
         """The formatted cells of every row."""
         return [
             [column.text(cell) for column, cell in zip(self.columns, row, strict=True)]
             for row in self.rows
         ]
+
+
+def _padded(text: str, size: int, right: bool) -> str:
+    """Return a cell of a line, cut with a mark or filled with blanks."""
+    if cell_len(text) > size:
+        return f"{set_cell_size(text, size - 1)}…"
+    blanks = " " * (size - cell_len(text))
+    return blanks + text if right else text + blanks

@@ -5,21 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import rich.progress
-from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 
 from treepipe.progress import Progress
+from treepipe.results.screen import COLUMNS, Screen
 from treepipe.results.sheet import Sheet
-from treepipe.results.units import taken_as_exact
-
-if TYPE_CHECKING:  # progress is shown before any result is loaded
-    from treepipe.results.result import Result
-    from treepipe.results.versus import Comparison
 
 
 def console(width: int = 120) -> Console:
@@ -42,7 +34,7 @@ class ProgressBars:
     A call with (text, steps) opens a bar; ("", n) advances the last one, (text, 0) annotates it.
     """
 
-    def __init__(self, quiet: bool) -> None:
+    def __init__(self, quiet: bool | None) -> None:
         console = Console(stderr=True)
         self._lines = not (quiet or console.is_terminal)
         self._ended = threading.Event()
@@ -53,7 +45,7 @@ class ProgressBars:
             rich.progress.TimeElapsedColumn(),
             rich.progress.TextColumn("{task.fields[found]}", markup=False),
             console=console,
-            disable=quiet or not console.is_terminal,
+            disable=bool(quiet) or not console.is_terminal,
         )
         self._current: rich.progress.TaskID | None = None
 
@@ -92,86 +84,33 @@ class ProgressBars:
 
 
 def print_sheet(shown: Console, sheet: Sheet) -> None:
-    """Print a table whose words and numbers stay whole however narrow the terminal is.
+    """Print a table whose words and numbers stay whole however narrow the terminal is: where it is
+    too narrow for its lines, every row becomes a sentence."""
+    if sheet.title:
+        shown.print(sheet.title, style="italic")
+    lines, cut = sheet.plain(shown.width)
+    if cut:
+        heads = [column.heading for column in sheet.columns]
+        cells = [
+            ", ".join(
+                f"{head} {cell}" for head, cell in zip(heads[1:], row[1:], strict=True) if cell
+            )
+            for row in sheet.texts
+        ]
+        lines = [f"{row[0]}: {each}" for row, each in zip(sheet.texts, cells, strict=True)]
+    for line in lines:
+        shown.print(line, highlight=False)
 
-    Cells that do not fit side by side are broken between words; if that is not enough, the frame is
-    left out; then every row becomes a sentence.
-    """
-    texts, table = sheet.texts, sheet.rich()
-    headings = [column.heading for column in sheet.columns]
-    columns = [list(column) for column in zip(headings, *texts, strict=True)]
-    if _fit(table, columns, shown.width, frame=True) or _fit(
-        table, columns, shown.width, frame=False
-    ):
-        shown.print(table)
+
+def print_screen(screen: Screen, *, verbose: bool = False, shown: Console | None = None) -> None:
+    """Print the screen of an answer; ``verbose``: the answer with all tables and sentences."""
+    shown = shown or (console() if verbose else console(COLUMNS))
+    if not verbose:
+        for line in screen.lines(shown.width, "--verbose"):
+            shown.print(line, highlight=False, soft_wrap=True)
         return
-    shown.print(sheet.title, style="italic")
-    for row in texts:
-        cells = [f"{head} {cell}" for head, cell in zip(headings[1:], row[1:], strict=True) if cell]
-        shown.print(f"{row[0]}: {', '.join(cells)}", highlight=False)
-
-
-def _fit(table: Table, columns: list[list[str]], width: int, *, frame: bool) -> bool:
-    """Set every column at least as wide as its longest word; return whether there is room. What is
-    left goes, place by place, to the column whose cells take the most lines."""
-    least = [max(cell_len(word) for text in cells for word in text.split(" ")) for cells in columns]
-    if not frame:
-        table.box, table.padding = None, (0, 1, 0, 0)
-        table.pad_edge = False
-    spare = width - sum(least) - (3 * len(columns) + 1 if frame else len(columns) - 1)
-    if spare < 0:
-        return False
-    heights = [_height(cells, low) for cells, low in zip(columns, least, strict=True)]
-    while spare and max(heights, default=1) > 1:
-        tallest = heights.index(max(heights))
-        least[tallest] += 1
-        heights[tallest] = _height(columns[tallest], least[tallest])
-        spare -= 1
-    for column, low in zip(table.columns, least, strict=True):
-        column.width = low
-    return True
-
-
-def _height(cells: Sequence[str], width: int) -> int:
-    """Return the most lines that a cell takes, broken between words.
-
-    >>> _height(["one two three", "four"], 7), _height([""], 1)
-    (2, 1)
-    """
-    most = 1
-    for text in cells:
-        lines, used = 1, 0
-        for word in map(cell_len, text.split(" ")):
-            if used and used + 1 + word > width:
-                lines, used = lines + 1, word
-            else:
-                used += word + (used > 0)
-        most = max(most, lines)
-    return most
-
-
-def print_result(result: Result, shown: Console) -> None:
-    """Print what is taken as exact, a result's tables, warnings and critical path."""
-    from treepipe.results.result import result_sentences, result_tables
-
-    print_taken_as_exact(result.taken_as_exact, shown)
-    for table in result_tables(result):
-        print_sheet(shown, table)
-    for sentence in result_sentences(result):
-        shown.print(sentence, highlight=False)
-
-
-def print_versus(comparison: Comparison, shown: Console) -> None:
-    """Print what is taken as exact, a comparison's table and warnings."""
-    from treepipe.results.versus import versus_table, versus_warnings
-
-    print_taken_as_exact([*comparison.a.taken_as_exact, *comparison.b.taken_as_exact], shown)
-    print_sheet(shown, versus_table(comparison))
-    for sentence in versus_warnings(comparison):
-        shown.print(sentence, highlight=False)
-
-
-def print_taken_as_exact(inputs: Iterable[str], shown: Console) -> None:
-    """Name inputs whose uncertainty nothing states, before any figure that rests on them."""
-    for sentence in taken_as_exact(inputs):
+    shown.print(screen.answer, highlight=False)
+    for sheet in screen.tables:
+        print_sheet(shown, sheet)
+    for sentence in [*screen.sentences, *screen.doubts]:
         shown.print(sentence, highlight=False)

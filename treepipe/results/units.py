@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import floor, log10
 
 from treepipe.results.metrics import PERCENTILES
-from treepipe.results.statistics import Interval
+from treepipe.results.statistics import CONFIDENCE, Interval
+
+DIGITS = 3
+"""Digits of a figure in a sentence; tables have more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,28 @@ def ends(value: Interval, scale: Scale, digits: int = 4) -> str:
     if value.low is None or value.high is None:
         return value.fixed
     return " … ".join(number(end / scale.size, digits) for end in (value.low, value.high))
+
+
+def speed(ms: Interval, *, each: bool = False) -> str:
+    """Format a time between tokens as a rate with its interval, and as that time.
+
+    >>> speed(Interval(100.0, 80.0, 125.0))
+    '10 tokens/s (95%: 8 to 12.5), a token every 100 ms'
+    """
+    rate, of = ms.inverse(1e3), " for each request" * each
+    per_second = f"{number(rate.mean, DIGITS)} tokens/s{of}{in_brackets(rate)}"
+    return f"{per_second}, a token every {number(ms.mean, DIGITS)} ms"
+
+
+def in_brackets(
+    interval: Interval,
+    text: Callable[[float], str] = lambda end: number(end, DIGITS),
+    what: str = f"{CONFIDENCE:.0%}: ",
+) -> str:
+    """Format both ends of an interval for a sentence, each by ``text``, or why there are none."""
+    if interval.low is None or interval.high is None:
+        return f" ({interval.fixed})" if interval.fixed else ""
+    return f" ({what}{text(interval.low)} to {text(interval.high)})"
 
 
 def means_first(names: Iterable[str]) -> list[str]:

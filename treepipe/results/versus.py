@@ -15,9 +15,10 @@ from treepipe.core.errors import UserError
 from treepipe.results import units
 from treepipe.results.estimates import UNSETTLED, Estimates, find_warmup, observe, possible_batches
 from treepipe.results.metric import Floats
-from treepipe.results.metrics import METRICS
-from treepipe.results.result import NOT_LOSSLESS, Result, basis, data_frame, make_result
-from treepipe.results.sheet import Sheet, figures, notebook, words
+from treepipe.results.metrics import METRICS, in_words
+from treepipe.results.result import NOT_LOSSLESS, Result, Tabular, basis, make_result
+from treepipe.results.screen import Screen
+from treepipe.results.sheet import Sheet, figures, words
 from treepipe.results.statistics import SHARE, Interval, Paired, Range
 from treepipe.results.trace import Trace
 from treepipe.scenario.making import taken_as_exact
@@ -70,8 +71,8 @@ class Difference:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(Tabular):
     """Two simulated scenarios on common random numbers, and their paired differences (b - a).
 
     Attributes:
@@ -80,16 +81,10 @@ class Comparison:
         differences, utilization_differences: by metric and by device that both have.
 
     >>> from treepipe import Scenario, compare
-    >>> plain = Scenario.of({
-    ...     "name": "plain",
-    ...     "target": {"layers": 4},
-    ...     "pipelines": [{"stages": [{"device": {"stage_ms": {1: 20.0}}, "count": 2}]}],
-    ...     "schedule": {"name": "pp"},
-    ...     "workload": {"new_tokens": 4},
-    ... })
+    >>> plain = Scenario.load("studies/scenarios/pp.toml")
     >>> found = compare(plain, plain.with_(name="again"), runs=2)
     >>> found.a.scenario, found.b.scenario, found.intervals_over
-    ('plain', 'again', 'runs')
+    ('pp', 'again', 'runs')
     """
 
     a: Result
@@ -112,6 +107,7 @@ class Comparison:
         """Return the content of the file ``treepipe.versus/1``."""
         return {
             "schema": SCHEMA,
+            "answer": self.screen.answer,
             "a": self.a.to_json(),
             "b": self.b.to_json(),
             "intervals_over": self.intervals_over,
@@ -123,13 +119,11 @@ class Comparison:
             "warnings": list(self.warnings),
         }
 
-    def to_pandas(self) -> Any:
-        """Return a ``pandas.DataFrame`` of the differences; ``UserError`` without pandas."""
-        return data_frame(self.rows)
-
-    def _repr_html_(self) -> str:
-        first = units.taken_as_exact([*self.a.taken_as_exact, *self.b.taken_as_exact])
-        return notebook([versus_table(self)], versus_warnings(self), first)
+    @property
+    def screen(self) -> Screen:
+        table = versus_table(self)
+        exact = [*self.a.taken_as_exact, *self.b.taken_as_exact]
+        return Screen(_in_words(self), table, (), versus_warnings(self), exact, [table])
 
 
 def check_pairs(a: Scenario, b: Scenario) -> None:
@@ -260,12 +254,23 @@ def versus_table(comparison: Comparison) -> Sheet:
 
 def versus_warnings(comparison: Comparison) -> list[str]:
     """Return the warnings of each side, and of both together."""
-    sentences = []
-    for label, side in (("A", comparison.a), ("B", comparison.b)):
-        if not side.lossless:
-            sentences.append(f"{label} is {NOT_LOSSLESS}")
-        sentences += [f"warning, {label}: {warning}" for warning in side.warnings]
-    return sentences + [f"warning: {warning}" for warning in comparison.warnings]
+    sides = {"A": comparison.a, "B": comparison.b}
+    lossy = [f"{label} is {NOT_LOSSLESS}" for label, side in sides.items() if not side.lossless]
+    own = [f"{label}: {each}" for label, side in sides.items() for each in side.warnings]
+    return [*lossy, *own, *comparison.warnings]
+
+
+def _in_words(comparison: Comparison) -> str:
+    """Return the answer by the first metric: both figures, and B's as a factor of A's."""
+    name, each = next(iter(comparison.differences.items()))
+    a, b = comparison.a.title, comparison.b.title
+    mean = [f"{units.number(value)} {each.unit or ''}".rstrip() for value in (each.a, each.b)]
+    both = f"{in_words(name)} {mean[0]} of A ({a}), {mean[1]} of B ({b})"
+    if each.relative is None:
+        return both
+    factor = each.relative.shifted(1.0)
+    spread = units.in_brackets(factor)
+    return f"{both}: B has {units.number(factor.mean, units.DIGITS)} times A's{spread}"
 
 
 def _difference_cells(each: Difference, scale: units.Scale) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import html
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr
@@ -189,8 +190,12 @@ class Scenario(Section):
         return type(self).of(data, self._path)
 
     def _repr_html_(self) -> str:
-        """Return the content of its file for notebooks."""
-        return f"<p>{html.escape(self.name)}</p><pre>{html.escape(toml_text(self.content))}</pre>"
+        """Return its devices, what binds them, and its file for notebooks."""
+        screen = resolve_name("treepipe.results.described:scenario_screen")  # a room above
+        text = html.escape(toml_text(self.content))
+        return (
+            f"{screen(self).html()}<details><summary>The file</summary><pre>{text}</pre></details>"
+        )
 
     def number_at(self, key: str) -> float | None:
         """Return the number at a dotted key, defaults included; None if the key holds no number.

@@ -32,7 +32,9 @@ from treepipe.files.section import Section, Seed, Several
 from treepipe.files.toml_file import DottedGrid, copied, flattened, read_toml, validated
 from treepipe.results.estimates import find_warmup, observe
 from treepipe.results.metric import Floats
-from treepipe.results.metrics import METRICS
+from treepipe.results.metrics import METRIC, METRICS
+from treepipe.results.screen import ROWS, Screen, Shown
+from treepipe.results.sheet import Column, Sheet, words
 from treepipe.results.trace import Trace
 from treepipe.scenario.scenario import (
     Scenario,
@@ -132,15 +134,9 @@ class _Whole(Section):
 class Sweep:
     """A sweep file: ``base`` is the content of its scenario.
 
-    >>> sweep = Sweep.of({
-    ...     "name": "sizes",
-    ...     "target": {"layers": 8},
-    ...     "pipelines": [{"stages": [{"device": "emulated-20ms", "count": 4}]}],
-    ...     "schedule": {"name": "pp"},
-    ...     "sweep": {"grid": {"workload.new_tokens": [8, 16], "seed": [0, 1, 2]}},
-    ... })
-    >>> len(sweep), sweep.changes(4)
-    (6, {'workload.new_tokens': 16, 'seed': 1})
+    >>> sweep = Sweep.load("studies/sweeps/flowspec-links.toml")
+    >>> len(sweep), [*sweep.changes(0)][:2]
+    (200, ['schedule.tree_size', 'schedule.segment_tokens'])
     """
 
     path: Path
@@ -275,8 +271,8 @@ def changed(base: Mapping[str, Any], changes: Mapping[str, Any], path: Path) -> 
 # --- the folder -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class SweepResult:
+@dataclass(frozen=True, repr=False)
+class SweepResult(Shown):
     """The folder with the results of a sweep.
 
     Attributes:
@@ -329,7 +325,38 @@ class SweepResult:
     def to_json(self) -> dict[str, Any]:
         """Return the content of the file ``treepipe.sweep/1``."""
         counts = {"rows": self.rows, "refused": self.refused, "reasons": dict(self.reasons)}
-        return {**self.manifest, "simulated": self.simulated, **counts}
+        first = {"answer": self.screen.answer, "simulated": self.simulated}
+        return {**self.manifest, **first, **counts}
+
+    @property
+    def screen(self) -> Screen:
+        there = self.scenarios - self.simulated
+        kept = f" ({there} were there already)" if there else ""
+        total = f"{self.scenarios} scenarios{kept}, {self.rows} rows in {self.out}"
+        (best, left_out), fastest = self._fastest(), ""
+        if best.rows:
+            ms, *values = best.texts[0]
+            fastest = f"; the least time between tokens, {ms} ms, is that of {', '.join(values)}"
+        refused = [f"{n} scenarios refused: {reason}" for reason, n in self.reasons.items()]
+        more = [f"{left_out} slower scenarios"] * (left_out > 0)
+        return Screen(f"{total}{fastest}", best, warnings=refused, tables=[best], more=more)
+
+    def _fastest(self) -> tuple[Sheet, int]:
+        """Return the varied keys and the mean time between tokens of the fastest scenarios, and the
+        number of the others."""
+        heads = words(*self.sweep.section.keys)
+        sheet = Sheet("the fastest", [Column("ms between tokens", shown=".4g"), *heads])
+        if not self.files:
+            return sheet, 0
+        table = self.table(["scenario_index", METRIC])
+        index, ms = (table[name].to_numpy() for name in table.column_names)
+        timed = np.isfinite(ms)
+        scenarios, places = np.unique(index[timed], return_inverse=True)
+        means = np.bincount(places, ms[timed]) / np.bincount(places)
+        for at in np.argsort(means, kind="stable")[:ROWS]:
+            changes = self.sweep.changes(int(scenarios[at]))
+            sheet.add(float(means[at]), *(f"{changes[key]}" for key in self.sweep.section.keys))
+        return sheet, len(means) - len(sheet.rows)
 
 
 def _opened(out: Path, sweep: Sweep, *, force: bool) -> SweepResult:

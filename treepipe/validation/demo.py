@@ -11,13 +11,19 @@ from treepipe.files.outputs import Failures, write_file
 from treepipe.profiles.library import CALIBRATION
 from treepipe.progress import Progress
 from treepipe.results.result import write_json
+from treepipe.results.screen import Screen
 from treepipe.results.sheet import Sheet, columns
-from treepipe.results.show import console, print_sheet
+from treepipe.results.show import console, print_screen, print_sheet
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.schema import ScheduleName
 from treepipe.validation.comparison import Case, compared
 from treepipe.validation.judgement import Row
-from treepipe.validation.validation import entry, row_sheet, write_timelines
+from treepipe.validation.validation import (
+    entry,
+    validation,
+    validation_screen,
+    write_timelines,
+)
 
 SCHEMA = "treepipe.demo/1"
 SCENARIO = Path(__file__).parents[1] / "studies" / "scenarios" / "demo.toml"
@@ -46,7 +52,8 @@ def write_demo(rows: Sequence[Row], out: Path) -> None:
     with Failures() as failures:
         content = {"schema": SCHEMA, "rows": [_content(row) for row in rows]}
         failures.attempt(write_json, content, str(out / "demo.json"), "--out")
-        tables = "\n".join(sheet.markdown() for sheet in _sheets(rows))
+        sheets = [each for each in (_screen(rows).table, _shares(rows)) if each is not None]
+        tables = "\n".join(sheet.markdown() for sheet in sheets)
         failures.attempt(write_file, out / "demo.md", tables, "--out")
         for row in rows:
             failures.attempt(write_timelines, row, out / row.label, "--out")
@@ -63,20 +70,23 @@ def _content(row: Row) -> dict[str, Any]:
     }
 
 
-def _sheets(rows: Sequence[Row]) -> list[Sheet]:
-    """Return the times of all schedules, and the busy shares of all devices."""
-    title = "Time between tokens: predicted before the run, then measured"
-    heads = columns("schedule", *rows[0].utilization)
+def _screen(rows: Sequence[Row]) -> Screen:
+    return validation_screen(validation([entry(row) for row in rows]))
+
+
+def _shares(rows: Sequence[Row]) -> Sheet:
+    """Return the text and the busy shares of all devices, by schedule."""
+    heads = columns("schedule", "tokens per round|.2f", "text = plain greedy", *rows[0].utilization)
     shares = Sheet("Utilization: predicted / measured", heads, name="utilization")
     for row in rows:
         predicted, measured = row.predicted_utilization, row.utilization
         busy = (f"{predicted[each]:.2f} / {share:.2f}" for each, share in measured.items())
-        shares.add(row.schedule, *busy)
-    return [row_sheet("demo", title, {row.schedule: row for row in rows}), shares]
+        shares.add(row.schedule, row.tokens_per_round, row.lossless, *busy)
+    return shares
 
 
 def show_demo(rows: Sequence[Row], out: Path) -> None:
-    """Print the demonstration's tables."""
-    for sheet in _sheets(rows):
-        print_sheet(console(), sheet)
+    """Print the demonstration's answer and tables."""
+    print_screen(_screen(rows))
+    print_sheet(console(), _shares(rows))
     console().print(f"pictures, traces and figures: {out}/", highlight=False)

@@ -18,7 +18,8 @@ from treepipe.files.outputs import Failures
 from treepipe.results.estimates import summarize
 from treepipe.results.metrics import METRICS, utilization
 from treepipe.results.result import data_frame
-from treepipe.results.sheet import Sheet, columns, notebook
+from treepipe.results.screen import Screen, Shown
+from treepipe.results.sheet import Sheet, columns, words
 from treepipe.results.statistics import Interval
 from treepipe.results.timeline import draw_timelines, timelines_figure
 from treepipe.results.trace import Trace, write_chrome_trace
@@ -117,8 +118,9 @@ def entry(row: Row) -> dict[str, Any]:
 
 def validation(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the file's content; a single scenario's keys are also at the top level."""
-    alone = entries[0] if len(entries) == 1 else {}
-    return {"schema": SCHEMA, **alone, "scenarios": list(entries), "summary": summary(entries)}
+    alone, total = entries[0] if len(entries) == 1 else {}, summary(entries)
+    first = {"schema": SCHEMA, "answer": f"{_in_words(entries, total)}."}
+    return {**first, **alone, "scenarios": list(entries), "summary": total}
 
 
 def work(replay: Trace, execution: Trace) -> dict[str, dict[str, float]]:
@@ -191,24 +193,8 @@ FITS = 0.02
 """Relative difference below which the mean time of work matches its profile."""
 
 
-def row_sheet(name: str, title: str, rows: Mapping[str, Row]) -> Sheet:
-    """Show a line per row: the time between tokens, tokens per round as run, the draft's
-    utilization, and the text."""
-    times = ["predicted (ms)", "± (ms)", "measured (ms)", "error|+.1%", "of it durations|+.1%"]
-    shares = ["draft utilization predicted|.2f", "measured|.2f"]
-    heads = columns("schedule", *times, "tokens per round|.2f", *shares, "text = plain greedy")
-    sheet = Sheet(title, heads, name=name)
-    for label, row in rows.items():
-        value, high = row.predicted.mean, row.predicted.high
-        half = None if high is None else high - value
-        busy = row.predicted_utilization["draft0"], row.utilization["draft0"]
-        found = value, half, row.measured, row.error, row.duration_error, row.tokens_per_round
-        sheet.add(label, *found, *busy, row.lossless)
-    return sheet
-
-
-@dataclass(frozen=True)
-class Validation:
+@dataclass(frozen=True, repr=False)
+class Validation(Shown):
     """Predictions, runs and their relative errors, of the first scenario unless all are meant.
 
     >>> Validation(()).warnings
@@ -251,29 +237,65 @@ class Validation:
         row = self.rows[0]
         return timelines_figure([("simulated", row.replay), ("executed", row.execution)], row.label)
 
-    def __repr__(self) -> str:
-        return "\n".join(
-            f"{row.label}: {row.predicted.mean:.4g} ms between tokens predicted, "
-            f"{row.measured:.4g} ms measured ({row.error:+.1%})"
-            for row in self.rows
-        )
-
-    def _repr_html_(self) -> str:
-        return notebook([metrics_sheet(entry(self.rows[0]))], self.warnings)
+    @property
+    def screen(self) -> Screen:
+        return validation_screen(self.to_json())
 
 
 # --- of entries of a validation file -------------------------------------------------------------
 
 
-def explain(scenario: Mapping[str, Any]) -> list[str]:
-    """Explain the errors of an entry's prediction in sentences."""
+def validation_screen(content: Mapping[str, Any]) -> Screen:
+    """Make the screen of a validation file's content."""
+    entries, total, r = content["scenarios"], content["summary"], content["summary"]["pearson_r"]
+    explained = [explain(each) for each in entries]
+    cells = {each["scenario"]: each["metrics"][METRIC] for each in entries}
+    table = _errors_sheet("time between tokens", cells)
+    named = [(_errors_sheet(f"{e['scenario']}: metrics", e["metrics"]), e) for e in entries]
+    tables = [each for sheet, e in named for each in (sheet, utilization_sheet(e))]
+    together = [] if r is None else [f"Predicted and measured: Pearson's r = {r:.4f}."]
+    notes = [f"{each}." for each in explained[0][1:4]] if len(entries) == 1 else together
+    if len(entries) > 1:
+        tables += [table, summary_sheet(total)]
+    return Screen(
+        _in_words(entries, total),
+        tables[0] if len(entries) == 1 else table,
+        notes,
+        [warning for each in entries for warning in each["warnings"]],
+        tables=[each for each in tables if each.rows],
+        sentences=[*(sentence for each in explained for sentence in each), *together],
+    )
+
+
+PARTS = ("error", "duration_error", "acceptance_error")
+
+
+def _in_words(entries: Sequence[Mapping[str, Any]], total: Mapping[str, Any]) -> str:
+    """Return the answer: the error of one scenario, or the sizes of several ones' errors."""
+    if len(entries) == 1:
+        return f"{entries[0]['scenario']}: {_error_in_words(entries[0])}"
+    error = total["error"]
+    if not entries:
+        return "nothing was compared"
+    return (
+        f"{len(entries)} scenarios: the time between tokens is off by {error['median']:.1%} in the "
+        f"median, by {error['worst']:.1%} at worst ({error['worst_at']})"
+    )
+
+
+def _error_in_words(scenario: Mapping[str, Any]) -> str:
     time = scenario["metrics"][METRIC]
     side = "high" if time["error"] > 0 else "low"
-    found = [
+    return (
         f"time between tokens: {time['predicted']:.1f} ms predicted, {time['measured']:.1f} ms "
         f"measured, {abs(time['error']):.1%} too {side}: {time['duration_error']:+.1%} by "
         f"durations, {time['acceptance_error']:+.1%} by acceptance"
-    ]
+    )
+
+
+def explain(scenario: Mapping[str, Any]) -> list[str]:
+    """Explain the errors of an entry's prediction in sentences."""
+    time, found = scenario["metrics"][METRIC], [_error_in_words(scenario)]
     if scenario["drift"] != 1:
         found.append(
             f"this machine took {scenario['drift']:.2f} times as long as when its host was "
@@ -296,7 +318,7 @@ def explain(scenario: Mapping[str, Any]) -> list[str]:
         )
     if scenario["lossless"] is not None:
         found.append(str(Agreement(**scenario["agreement"])))
-    return found + [f"warning: {warning}" for warning in scenario["warnings"]]
+    return found
 
 
 def _work(scenario: Mapping[str, Any]) -> list[str]:
@@ -322,16 +344,15 @@ def _work(scenario: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def metrics_sheet(scenario: Mapping[str, Any]) -> Sheet:
-    """Show every metric: predicted, measured, error and its parts."""
-    errors = "error|+.1%", "of it durations|+.1%", "of it acceptance|+.1%"
-    heads = columns("metric", "unit", "predicted|.4g", "measured|.4g", *errors)
-    sheet = Sheet(f"{scenario['scenario']}: metrics", heads, name="metrics")
-    parts = ("error", "duration_error", "acceptance_error")
-    for metric, each in scenario["metrics"].items():
+def _errors_sheet(title: str, cells: Mapping[str, Mapping[str, Any]]) -> Sheet:
+    """Show errors by metric or scenario, and which part of each is whose."""
+    heads = columns("predicted|.4g", "measured|.4g", "error|+.1%", "durations|+.1%")
+    heads = [*words("", "unit"), *heads, *columns("acceptance|+.1%")]
+    sheet = Sheet(title, heads, name="metrics")
+    for name, each in cells.items():
         scale = Scale.of(each["unit"], each["predicted"], each["measured"])
         values = [each[side] / scale.size for side in ("predicted", "measured")]
-        sheet.add(scale.name(metric), scale.unit, *values, *(each[part] for part in parts))
+        sheet.add(scale.name(name), scale.unit, *values, *(each[part] for part in PARTS))
     return sheet
 
 
