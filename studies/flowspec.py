@@ -47,8 +47,6 @@ BANDWIDTHS = (125, 250, 500, 1000)
 """Of the sweep, in Mbit/s; the last is the testbed's."""
 SIZE_METHODS: dict[Size, Sequence[str]] = {"7b": tuple(METHODS), "13b": ROWS}
 DRAFTED = ROWS[1:]
-KNOWN = {"13b": "13B models", "ablation": "Table 2", "table3": "Table 3"}
-"""Names of the other known figures, by a part of their entries' keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,20 +127,27 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     sweep = _sweep(settings, predictor, table, say)
     larger = [e for e in main if "13b" in e.key]
     known = [e for e in (*larger, *ablation, *third) if e.published is not None]
-    scores = _scores(crossed, known, table)
     made = reproduction.Reproduction(NAME, PAGE)
     made.add(main, "cells", "Table 1: tokens per second (prefill included)")
     made.add([*ablation, *third])
     title = "Llama 2 Chat 7B, MT-bench, temperature 0: link bandwidth in Mbit/s"
     made.add(sweep, "bandwidth", title)
     made.add(_parameters(predictor))
-    made.tables.append(reproduction.score_sheet(f"{NAME}-scores", scores.items()))
     title = "Vicuna 7B, temperature 0: each dataset predicted from a fit to the other five"
     made.show(crossed, "cross-validation", title)
     title = (
         "13B models, Tables 2 (ablation) and 3 (other samples): accuracy from naive_pp, the rest "
     )
     made.show(known, "known", f"{title}predicted")
+    for method in METHODS:
+        own = [e for e in crossed if f"/{method}/" in e.key]
+        made.leave_out({f"flowspec/{method}": own})
+        made.left_out[f"flowspec/{method}"] += [e for e in known if f"/{method}/" in e.key]
+    made.trivial = _constant_ratio([*crossed, *known], table)
+    scores = {
+        name: [reproduction.score(own), reproduction.score(own, made.trivial)]
+        for name, own in made.left_out.items()
+    }
     fields = {**_pair_fields([*crossed, *third, *larger]), **_fit_fields(predictor)}
     return made.result({**fields, "scores": scores}, _figure(main))
 
@@ -263,31 +268,20 @@ def _parameters(predictor: Predictor) -> list[Entry]:
     ]
 
 
-def _scores(
-    crossed: Sequence[Entry], known: Sequence[Entry], rows: Rows
-) -> dict[str, reproduction.Score | None]:
-    """Score the simulation beside a constant ratio to naive_pp (Vicuna 7B, temperature 0)."""
-    fitted, scores = fitting.fitted_rows(rows), dict[str, reproduction.Score | None]()
-    ratios = {m: {d: log(v / fitted["naive_pp"][d]) for d, v in fitted[m].items()} for m in DRAFTED}
-    for method in DRAFTED:
-        mine, guesses = [e for e in crossed if f"/{method}/" in e.key], {}
-        for entry in mine:
-            left = entry.key.split("/")[-1]
-            mean = fmean(value for d, value in ratios[method].items() if d != left)
-            guesses[entry.key] = fitted["naive_pp"][left] * exp(mean)
-        scores[f"{method}, dataset left out"] = reproduction.score(mine)
-        scores[f"{method}, dataset left out: trivial"] = reproduction.score(mine, guesses)
-    naive = {e.key: e.published or 0.0 for e in known if "/naive_pp/" in e.key}
-    methods = dict.fromkeys(e.key.split("/")[-2] for e in known)
-    for (part, name), method in product(KNOWN.items(), methods):
-        mine = [e for e in known if part in e.key and f"/{method}/" in e.key]
-        scores[f"{method}, {name}"] = reproduction.score(mine)
-        if method in DRAFTED:
-            ratio = exp(fmean(ratios[method].values()))
-            same = {e.key: e.key.replace(f"/{method}/", "/naive_pp/") for e in mine}
-            guesses = {key: ratio * naive[other] for key, other in same.items()}
-            scores[f"{method}, {name}: trivial"] = reproduction.score(mine, guesses)
-    return scores
+def _constant_ratio(judged: Sequence[Entry], rows: Rows) -> dict[str, float]:
+    """Predict trivially: a constant ratio to naive_pp, that of Vicuna 7B at temperature 0, without
+    the dataset that is left out."""
+    fitted = fitting.fitted_rows(rows)
+    naive = {e.key: e.published or 0.0 for e in judged if "/naive_pp/" in e.key}
+    naive |= {f"left-out/{FITTED_MODEL}/t0/naive_pp/{d}": v for d, v in fitted["naive_pp"].items()}
+    guesses = {}
+    for method, entry in product(DRAFTED, judged):
+        logs = {d: log(v / fitted["naive_pp"][d]) for d, v in fitted[method].items()}
+        if f"/{method}/" in entry.key:
+            left = entry.key.split("/")[-1] if entry.key.startswith("left-out/") else ""
+            ratio = exp(fmean(value for d, value in logs.items() if d != left))
+            guesses[entry.key] = ratio * naive[entry.key.replace(f"/{method}/", "/naive_pp/")]
+    return guesses
 
 
 def _ahead(entries: Sequence[Entry], figure: str = "predicted") -> dict[str, bool]:

@@ -33,8 +33,6 @@ from treepipe.studies.reproduction import (
     device_times,
     model_profile,
     published,
-    score,
-    score_sheet,
     simulated,
     t_spread,
     widened,
@@ -359,9 +357,14 @@ def with_model(entries: Sequence[Entry], levels: Levels) -> list[Entry]:
     ]
 
 
-def add_errors(study: Reproduction, trivial: str, guesses: Mapping[str, float]) -> None:
-    """Show published beside predicted figures, and the errors beside a trivial predictor's."""
+def leave_out(study: Reproduction, paper: str, guesses: Mapping[str, float]) -> None:
+    """Show published beside predicted figures, and score those that nothing was fitted to, by
+    schedule, beside a trivial predictor's ``guesses``. A parameter is no figure."""
     study.show([each for each in study.entries if each.published], "published", "Published figures")
-    ratios = [entry for entry in study.entries if entry.unit != "nodes"]
-    scores = [("simulation", score(ratios)), (trivial, score(ratios, guesses))]
-    study.tables.append(score_sheet(f"{study.name}-scores", scores))
+    groups = dict[str, list[Entry]]()
+    for entry in study.entries:
+        if entry.role == "predicted" and entry.published and entry.unit != "nodes":
+            schedule = entry.key.split("/")[1].split("_")[0] if paper == "specpipe" else paper
+            groups.setdefault(f"{paper}/{schedule}", []).append(entry)
+    study.leave_out(groups)
+    study.trivial.update(guesses)

@@ -16,11 +16,10 @@ from matplotlib.figure import Figure
 
 from treepipe.progress import Progress
 from treepipe.results.plots import BLUE, GREY
-from treepipe.results.sheet import Sheet
 from treepipe.results.statistics import Interval
 from treepipe.studies import starsd_fit as fit
 from treepipe.studies.plots import PUBLISHED, Line, Panel, line_figure
-from treepipe.studies.reproduction import Reproduction, predicted, published, score, score_sheet
+from treepipe.studies.reproduction import Reproduction, predicted, published
 from treepipe.studies.starsd_fit import BESIDE, Testbed, simulate, simulate_columns
 from treepipe.studies.study import Entry, StudyResult
 
@@ -64,7 +63,10 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     made = Reproduction(NAME, PAGE)
     entries = [*_entries("", values, given, fitted=True), *thresholds]
     made.add(entries, "figures", "N targets: calibrated up to 4")
-    made.tables.append(_scores(settings.left_out, tests, trivial))
+    for metric in fit.METRICS:
+        own = [e for e in tests if e.key.endswith(f"/{metric}") and e.predicted]
+        made.leave_out({f"starsd/n={n}": [e for e in own if f"/n={n}/" in e.key] for n in values})
+    made.trivial = trivial
     made.add(tests, "left-out", "Each column predicted from the others (of N = 1..3)")
     fields = _fields(calibration, values, given)
     return made.result(fields, _targets_figure(values, given))
@@ -183,20 +185,6 @@ def _entries(
         for n, own in values.items()
         for m, value in own.items()
     ]
-
-
-def _scores(left_out: Sequence[int], tests: Sequence[Entry], trivial: Mapping[str, float]) -> Sheet:
-    parts = {}
-    for n in left_out:
-        others = "N = 1..3" if n > BESIDE else " and ".join(str(k) for k in (1, 2, 3) if k != n)
-        own = [e for e in tests if e.key.startswith(f"left-out/n={n}/") and "wait" not in e.key]
-        parts[f"N = {n} from {others}, without waits"] = own
-    waits = [e for e in tests if "wait" in e.key and (e.published or 0) > 0.1]
-    parts["waits of N = 2, 3, 4"] = waits
-    scores = []
-    for part, own in parts.items():
-        scores += [(part, score(own)), ("… linear scaling", score(own, trivial))]
-    return score_sheet(f"{NAME}-scores", scores, "Error of columns predicted from the others")
 
 
 def _fields(
