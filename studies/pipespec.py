@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
 
 from treepipe.files.toml_file import read_toml
 from treepipe.profiles.kernels import KERNELS
@@ -29,7 +28,7 @@ from treepipe.results.statistics import Interval
 from treepipe.scenario.scenario import Scenario
 from treepipe.studies import reproduction as made_of
 from treepipe.studies.plots import published_figure
-from treepipe.studies.study import Entry, StudyResult
+from treepipe.studies.study import Entry, StudyResult, relative_error
 
 NAME = "pipespec"
 FOLDER = Path(__file__).parent
@@ -81,19 +80,10 @@ def start_ms(of: Mapping[str, Any]) -> float:
     return float((of["ms_per_token"] * of["tokens"] - passes_ms) / of["samples"])
 
 
-def geometric(given: Mapping[str, Any], k: int) -> dict[str, int]:
-    """Return counts like the long chain's if every guess is right with the same chance, from the
-    tokens and passes of a shorter chain."""
-    mean, most = given["tokens"] / given["passes"][1][0], max(map(int, LONG["accepted"]))
-    right: float = brentq(lambda p: sum(p**n for n in range(k)) - mean, 0.0, 1.0)
-    ends = {n: right ** (n - 1) * (1 - right if n < most else 1) for n in range(1, most + 1)}
-    return {str(n): round(1000 * share) for n, share in ends.items()}
-
-
-def write_texts(samples: int, path: Path, accepted: Mapping[str, int] | None = None) -> float:
+def write_texts(samples: int, path: Path) -> float:
     """Write a recording of texts by the counts of the long chain: c tokens accepted are c - 1 right
     guesses and a wrong one, K are all right. Returns the share of right guesses."""
-    counts = {int(count): rounds for count, rounds in (accepted or LONG["accepted"]).items()}
+    counts = {int(count): rounds for count, rounds in LONG["accepted"].items()}
     rounds = np.random.default_rng(0).permutation(np.repeat([*counts], [*counts.values()]))
     right = [guess for c in rounds for guess in (*[True] * (c - 1), c == max(counts))]
     length, requests = round(LONG["tokens"] / LONG["samples"]), dict[int, RecordedRequest]()
@@ -107,26 +97,22 @@ def write_texts(samples: int, path: Path, accepted: Mapping[str, int] | None = N
 
 class Terms(NamedTuple):
     """What holds for all cells, each from all given ones together: a step of the 1B model; a pass
-    of the 8B model in float32, and each row of it; what a sample of both takes besides passes; and
-    counts of accepted tokens (None: the long chain's)."""
+    of the 8B model in float32, and each row of it; what a sample of both takes besides passes."""
 
     draft_ms: float
     verify_ms: float
     row_ms: float
     start_ms: float
-    accepted: Mapping[str, int] | None = None
 
     @classmethod
     def of_given(cls, left_out: str = "") -> Terms:
-        """``left_out``: label of a given cell to do without. Without the long chain rows take no
-        time; without the short one its pass is the one of models ahead of each other."""
+        """``left_out``: label of a given cell to do without; without the short chain its pass is
+        that of models ahead of each other. The long one alone tells which guesses are right."""
         used = [each for label, each in GIVEN.items() if label != left_out]
         short_ms = TURNS["passes"][1][1] if TURNS in used else AHEAD["verify_ms"]
-        long_ms = LONG["passes"][1][1] if LONG in used else short_ms
-        row_ms, verify_ms = np.polyfit((5, 20), (short_ms, long_ms), 1).tolist()
+        row_ms, verify_ms = np.polyfit((5, 20), (short_ms, LONG["passes"][1][1]), 1).tolist()
         draft_ms = fmean(each["passes"][0][1] for each in used)
-        counts = None if LONG in used else geometric(TURNS, 5)
-        return cls(draft_ms, verify_ms, row_ms, fmean(map(start_ms, used)), counts)
+        return cls(draft_ms, verify_ms, row_ms, fmean(map(start_ms, used)))
 
     @property
     def several_ms(self) -> float:
@@ -175,8 +161,7 @@ def predict_cells(
     """
     with TemporaryDirectory() as folder:
         texts, points = Path(folder) / "texts.json", dict[str, Scenario]()
-        right = write_texts(settings.samples, texts, terms.accepted)
-        made = (texts, settings.samples)
+        right, made = write_texts(settings.samples, texts), (texts, settings.samples)
         first, second = terms.step_ms("1b"), terms.step_ms("8b")
         pair = Cell("async-chain", "1b-8b", 0, 280)
         alone = {"": scenario(pair, first, dict.fromkeys((1, MOST), second), *made)}
@@ -206,21 +191,22 @@ def predict_cells(
 
 
 def study(settings: Settings, say: Progress) -> StudyResult:
-    """Predict every cell; intervals have the errors of given cells from the others."""
+    """Predict every cell; intervals have the given cells' errors."""
     terms, entries, groups = Terms.of_given(), {}, dict[str, list[Entry]]()
-    for cell in (each for each in CELLS if each.label in GIVEN):
+    for cell in (each for each in CELLS if GIVEN.get(each.label) in (TURNS, AHEAD)):
         others, fact = Terms.of_given(cell.label), GIVEN[cell.label]["ms_per_token"]
         (value,) = predict_cells(others, settings, say, [cell]).values()
         entry = made_of.predicted(f"left-out/{cell.label}", "ms", value, fact)
         groups.setdefault(f"{NAME}/{cell.strategy}", []).append(entry)
     made = made_of.Reproduction(NAME, FOLDER / f"{NAME}.md")
-    wide = made.leave_out(groups)
+    made.leave_out(groups)
     for cell, value in predict_cells(terms, settings, say).items():
         fact = GIVEN.get(cell.label, {}).get("ms_per_token")
         key = f"{cell.label}/ms_per_token"
-        entry = made_of.predicted(key, "ms", value, fact, fitted=True)
-        entries[cell] = made_of.widened(entry, wide)
-    raw = [e for each in entries.values() if (e := made_of.relative_error(each)) is not None]
+        entries[cell] = made_of.predicted(key, "ms", value, fact, fitted=True)
+    raw = [e for each in entries.values() if (e := relative_error(each)) is not None]
+    spread = made_of.t_spread(raw)
+    entries = {cell: made_of.widened(each, spread) for cell, each in entries.items()}
     made.add([*entries.values()], "cells", "All cells")
     given = [entry for entry in entries.values() if entry.published is not None]
     made.show(given, "given", "Given cells")

@@ -41,12 +41,14 @@ class Study:
 
     Attributes:
         needs_executor: whether it starts real processes.
+        whole: whether the whole job is the usual one.
     """
 
     name: str
     summary: str
     module: str
     needs_executor: bool = True
+    whole: bool = False
 
 
 _FILE = read_toml(Path(__file__).with_name("studies.toml"))
@@ -150,7 +152,7 @@ class StudyResult:
         others = {
             each: getattr(self, each) for each in ("findings", "warnings", "faults", "sections")
         }
-        scores = {of: score(entries) for of, entries in self.left_out.items()}
+        scores = {**{of: score(own) for of, own in self.left_out.items()}, "all": self.whole}
         others["left_out"] = {of: asdict(each) for of, each in scores.items() if each}
         return {"schema": SCHEMA, "study": self.study, "rows": rows, **others, **self.further}
 
@@ -176,15 +178,19 @@ class StudyResult:
         parts.append(f"Cells: {files}{warned if self.warnings else ''}.")
         return "\n".join(parts) + "\n"
 
+    @property
+    def whole(self) -> Score | None:
+        """The score of all figures that were left out; None without any."""
+        return score(entry for entries in self.left_out.values() for entry in entries)
+
     def judged(self) -> list[str]:
         """Return a sentence about the figures that were left out, if there are any."""
-        whole = score(entry for entries in self.left_out.values() for entry in entries)
-        if whole is None:
+        if (found := self.whole) is None:
             return []
         return [
-            f"left out, each predicted from the rest: {counted(whole.cells, 'published figure')}, "
-            f"off by {whole.median:.1%} in the median and {whole.mean:+.1%} in the mean; "
-            f"{whole.covered or 0:.0%} lie within their 95 % intervals"
+            f"left out, each predicted from the rest: {counted(found.cells, 'published figure')}, "
+            f"off by {found.median:.1%} in the median and {found.mean:+.1%} in the mean; "
+            f"{found.covered or 0:.0%} lie within their 95 % intervals"
         ]
 
     def warned(self) -> list[str]:
@@ -216,13 +222,14 @@ def find_study(name: str) -> Study:
     return STUDIES[name]
 
 
-def run_study(study: Study, say: Progress, full: bool) -> StudyResult:
+def run_study(study: Study, say: Progress, full: bool | None = None) -> StudyResult:
     """Run a study.
 
     Args:
-        full: use all prompts, instead of a shorter job of about three minutes.
+        full: the whole job, instead of a shorter one of about three minutes; None: the usual one.
     """
     module = importlib.import_module(study.module)
+    full = study.whole if full is None else full
     result: StudyResult = module.study(module.FULL if full else module.SHORT, say)
     return result
 
