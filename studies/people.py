@@ -37,6 +37,8 @@ KNOWN = 0.07
 QUANTILE = NormalDist().inv_cdf(0.975)
 ACCEPTANCE = 0.3
 """Uncertainty of the share of misses: acceptance of other texts than were counted."""
+STATED_RUNS = 16
+"""Runs of a cell as stated: their mean is the prediction. A case has 2."""
 ENOUGH = {"memory_mib": 1e6}
 """What was measured did fit."""
 Cell: TypeAlias = Mapping[str, Any]
@@ -209,7 +211,8 @@ def predict_cells(
     """Predict cells: each as stated, and in cases of its uncertain inputs."""
     factors = _factors(made, known, say)
     scenarios = {key: made.scenario(cell, factors[key]) for key, cell in known.items()}
-    stated = simulate_points([Point(key, each) for key, each in scenarios.items()], say, "cells")
+    many = [Point(key, each.with_(runs=STATED_RUNS)) for key, each in scenarios.items()]
+    stated = simulate_points(many, say, "cells")
     points, doubts = list[Point](), dict[str, dict[Estimated, float]]()
     slower = dict[tuple[str, int], float]()
     for key, outcome in stated.items():
@@ -219,7 +222,7 @@ def predict_cells(
             if of.kind != "model"
         }
         if "verify_ms" in known[key]:  # a written table, to which no profile's factor applies
-            doubts[key] = {Estimated("device"): KNOWN} | doubts[key]
+            doubts[key] = {Estimated("device"): known[key].get("known", KNOWN)} | doubts[key]
         for case, drawn in enumerate(_drawn(doubts[key], settings.cases)):
             slower[key, case] = drawn.pop("devices.", 1.0)
             scale = multiplied(scenarios[key].scale, {k.rstrip("."): f for k, f in drawn.items()})
