@@ -26,7 +26,6 @@ from treepipe.executor.run.controller import Controller
 from treepipe.executor.run.launch import Launch, prepare
 from treepipe.progress import Progress
 from treepipe.results.metrics import METRIC, run_metrics
-from treepipe.results.sheet import Sheet, columns
 from treepipe.results.statistics import Interval
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.theory import dsd
@@ -220,22 +219,6 @@ def table3() -> list[Saving]:
     return [Saving(row["nodes"], row["t1_over_t0"], row["saving"]) for row in rows]
 
 
-def table3_sheet(name: str) -> Sheet:
-    """Show printed savings, the tokens per window that they imply, and the resulting gain."""
-    heads = columns(
-        *("N|d", "t1/t0|g", "saving, printed|.0%", "(N - 1)/N|.1%"),
-        *("k, as a share of communication|.2f", "k, as a share of all time|.2f"),
-        "gain with the first k|.2f",
-    )
-    title = "Table 3 by its own formula: the tokens k of a window it asks for"
-    sheet = Sheet(title, heads, name=name)
-    for row in table3():
-        ks = row.tokens_of_communication, row.tokens_of_time
-        above = (row.nodes - 1) / row.nodes
-        sheet.add(row.nodes, row.ratio, row.saving, above, *ks, row.gain)
-    return sheet
-
-
 def in_region(cell: Cell) -> bool:
     """Return whether the claim counts the cell among the best (its borders in t1/t0 included)."""
     nodes, ratio = REGION_NODES, REGION_RATIO
@@ -392,7 +375,6 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     made.add(entries, "map", "Gain over plain decoding")
     title = "Adaptive verification, measured on real processes"
     made.add(_adaptive_entries(relaxed), "adaptive", title)
-    made.tables.append(table3_sheet(f"{NAME}-table3"))
     fields = {**_fields(region), **_adaptive_fields(relaxed)}
     return made.result(fields, _figure(region))
 

@@ -37,7 +37,7 @@ from treepipe.studies.flowspec_fit import (
     size_of,
 )
 from treepipe.studies.plots import published_figure
-from treepipe.studies.study import Entry, StudyResult
+from treepipe.studies.study import Entry, StudyResult, score
 
 NAME = "flowspec-table"
 PAGE = Path(__file__).with_name("flowspec.md")
@@ -133,21 +133,12 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     title = "Llama 2 Chat 7B, MT-bench, temperature 0: link bandwidth in Mbit/s"
     made.add(sweep, "bandwidth", title)
     made.add(_parameters(predictor))
-    title = "Vicuna 7B, temperature 0: each dataset predicted from a fit to the other five"
-    made.show(crossed, "cross-validation", title)
-    title = (
-        "13B models, Tables 2 (ablation) and 3 (other samples): accuracy from naive_pp, the rest "
-    )
-    made.show(known, "known", f"{title}predicted")
     for method in METHODS:
         own = [e for e in crossed if f"/{method}/" in e.key]
         made.leave_out({f"flowspec/{method}": own})
-        made.left_out[f"flowspec/{method}"] += [e for e in known if f"/{method}/" in e.key]
+        made.leave_out({f"flowspec/{method}": [e for e in known if f"/{method}/" in e.key]}, True)
     made.trivial = _constant_ratio([*crossed, *known], table)
-    scores = {
-        name: [reproduction.score(own), reproduction.score(own, made.trivial)]
-        for name, own in made.left_out.items()
-    }
+    scores = {name: [score(own), score(own, made.trivial)] for name, own in made.left_out.items()}
     fields = {**_pair_fields([*crossed, *third, *larger]), **_fit_fields(predictor)}
     return made.result({**fields, "scores": scores}, _figure(main))
 

@@ -245,7 +245,7 @@ def without_themselves(
 
     Milliseconds per token are linear in the hop, so a cell's result tells its own one.
     """
-    fitted = {key: cell for key, cell in known.items() if "fitted" in cell}
+    fitted = {key: cell for key, cell in known.items() if {"fitted", "link"} <= cell.keys()}
     factors, points = _factors(made, fitted, say), list[Point]()
     for key, cell in fitted.items():
         more_ms = find_link(cell["link"], NAME).message_ms + 1
@@ -312,7 +312,7 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     given = {key: each for key, each in entries.items() if each.published is not None}
     result = StudyResult(NAME, [*entries.values()])
     judged = dict[str, Entry]()
-    for key in given:
+    for key in (key for key in given if key in crossed or given[key].role == "predicted"):
         entry = _entry(key, known[key], crossed.get(key, rates[key]))
         judged[key] = replace(entry, role="predicted")
         engine = str(known[key].get("link", "")).partition("+")[2] or "one-box"
@@ -321,7 +321,7 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     worst = max(errors, key=lambda key: abs(errors[key] or 0.0))
     result.findings = [
         f"of {len(known)} cells of {len({c['id'] for c in known.values()})} public measurements "
-        f"{len(given)} results are known here: each left out, they are missed by "
+        f"{len(given)} results are known here: {len(judged)}, each left out, are missed by "
         f"{median(map(abs, errors.values())):.0%} in the median and by {errors[worst]:+.0%} at "
         f"worst ({worst})",
         *(f"{key}: {cell['taught']}" for key, cell in _taught(known).items()),

@@ -101,7 +101,7 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     for part, (begins, title, metrics) in parts.items():
         own = {label: each for label, each in results.outcomes.items() if label.startswith(begins)}
         made.add(layered.with_model(metric_entries(own, *metrics), results.levels), part, title)
-    layered.leave_out(made, "pipedec", _trivial())
+    layered.leave_out(made, "pipedec")
     return made.result(_fields(results, made.now), _figure(results))
 
 
@@ -184,13 +184,6 @@ def _single(results: Results) -> list[Entry]:
         predicted("14-stage/pp/time_between_tokens_ms", "ms", results.plain_ms),
         *metric_entries({key: outcomes[key] for key in compared}, METRIC),
     ]
-
-
-def _trivial() -> dict[str, float]:
-    """Predict SpecPipe's speed-up in proportion to the stages."""
-    facts = published()["specpipe"]
-    ratio = facts["pp_tbt_ms_humaneval_x"] / facts["specpipe_tbt_ms_humaneval_x"]
-    return {AT_CODE: ratio * 14 / facts["stages"]}
 
 
 def _fields(results: Results, now: Mapping[str, float]) -> dict[str, Any]:

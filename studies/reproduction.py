@@ -123,7 +123,7 @@ def score_sheet(
     for method, entries in left_out.items():
         if (found := score(entries)) is not None:
             trivial = score(entries, guesses)
-            sheet.add(method, *astuple(found), trivial and trivial.median)
+            sheet.add(method, *astuple(found), trivial.median if trivial else None)
     return sheet
 
 
@@ -178,23 +178,33 @@ class Reproduction:
         """Show entries in a table without adding them to the study's own."""
         self.tables.append(comparison_sheet(f"{self.name}-{part}", title, entries))
 
-    def leave_out(self, groups: Mapping[str, Sequence[Entry]]) -> float:
+    def leave_out(self, groups: Mapping[str, Sequence[Entry]], whole: bool = False) -> float:
         """Add published figures that were each predicted from the rest, or that no fit used, by
-        ``PAPER/METHOD``. Their intervals count the errors of the others, too: what the model
-        misses besides. Returns ``missed`` of all, by which to widen predictions of their kind."""
+        ``PAPER/METHOD``. Their intervals count the errors of the others, too, which is what the
+        model misses besides; not if they are ``whole``, as the study made them. Returns ``missed``
+        of all, by which to widen predictions of their kind."""
         everything = [entry for entries in groups.values() for entry in entries]
+        wide = (
+            {}
+            if whole
+            else {
+                e.key: widened(e, missed(x for x in everything if x is not e)) for e in everything
+            }
+        )
         for of, entries in groups.items():
-            own = self.left_out.setdefault(of, [])
-            own += [widened(e, missed(x for x in everything if x is not e)) for e in entries]
+            self.left_out.setdefault(of, []).extend(wide.get(e.key, e) for e in entries)
+        self.entries = [wide.get(e.key, e) for e in self.entries]
         return missed(everything)
 
     def result(self, fields: Mapping[str, Any], figure: Figure) -> StudyResult:
         """Return the study's result; ``fields`` as for ``fill``."""
         page = fill(self._template, self.entries, {"paper": published(), **fields})
         findings = page.pop("")
-        scores = score_sheet(self.name, self.left_out, self.trivial)
-        if scores.rows:
+        if self.left_out:
+            scores = score_sheet(self.name, self.left_out, self.trivial)
             self.tables.insert(0, scores)  # the page's table
+            left_out = [entry for entries in self.left_out.values() for entry in entries]
+            self.show(left_out, "left-out", "Figures left out, with what the others say of errors")
         made = StudyResult(self.name, self.entries, self.tables, {self.name: figure}, findings)
         made.sections, made.left_out = page, self.left_out
         return made

@@ -143,7 +143,7 @@ def study(settings: Settings, say: Progress) -> StudyResult:
         "Time between tokens on HumanEval-X, one server, with one assumption changed and nothing "
         "calibrated again (intervals: of the samples)",
     )
-    layered.leave_out(made, "specpipe", _trivial())
+    layered.leave_out(made, "specpipe")
     return made.result(_fields(results), _figure(results))
 
 
@@ -297,14 +297,6 @@ def _widths(results: Results) -> list[Entry]:
         key = f"children={count}"
         entries.append(predicted(f"{key}/{METRIC}", "ms", results.time(key)))
     return [*entries, predicted("best_width", "nodes", results.best_width)]
-
-
-def _trivial() -> dict[str, float]:
-    """Predict with constant ratios: PipeDec's best speed-up, and the measured plain pipeline's time
-    for every plain pipeline of the 70B model."""
-    plain = published()["specpipe"]["pp_tbt_ms_humaneval_x"]
-    best = published()["pipedec"]["speedup_over_pp_14_stage_range"][1]
-    return {FROM_PIPEDEC: plain / best, AS_PROFILED: plain, FOUR_L40: plain}
 
 
 def _fields(results: Results) -> dict[str, Any]:

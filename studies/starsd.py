@@ -67,7 +67,7 @@ def study(settings: Settings, say: Progress) -> StudyResult:
         own = [e for e in tests if e.key.endswith(f"/{metric}") and e.predicted]
         made.leave_out({f"starsd/n={n}": [e for e in own if f"/n={n}/" in e.key] for n in values})
     made.trivial = trivial
-    made.add(tests, "left-out", "Each column predicted from the others (of N = 1..3)")
+    made.add(tests)
     fields = _fields(calibration, values, given)
     return made.result(fields, _targets_figure(values, given))
 
