@@ -31,8 +31,6 @@ from treepipe.validation.validation import Validation
 NAME = "evidence"
 FOLDER = Path(__file__).resolve().parent
 FILE: Mapping[str, Any] = read_toml(FOLDER / f"{NAME}.toml")
-UNKNOWN = {"value": None, "date": "", "machine": ""}
-"""Of a claim that this job cannot make."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,31 +48,30 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     result, made, missing = StudyResult(NAME), dict[str, Mapping[str, Any]](), dict[str, str]()
     for part in FILE["part"]:
         try:
-            own = _made(part, settings, say)
+            each = _made(part, settings, say)
         except UserError as error:
-            missing[part["name"]] = str(error)
+            missing[part["name"]] = f"not run: {error}"
             continue
-        result.left_out |= own.left_out
-        result.faults += own.faults
-        made[part["name"]] = own.content()
+        result.left_out |= each.left_out
+        result.faults += each.faults
+        made[part["name"]] = each.content()
     made[NAME] = result.content()
-    claims = {each["name"]: _claimed(each, made, missing) for each in FILE["claim"]}
-    result.rows += [Entry(f"claims/{name}", "1", each["value"]) for name, each in claims.items()]
-    scores = {of: found for of, own in result.left_out.items() if (found := score(own))}
-    for of, found in scores.items():
-        figures = asdict(found).items()
-        result.rows += [Entry(f"{of}/loo/{key}", "1", value) for key, value in figures]
+    claims = {claim["name"]: _claimed(claim, made, missing) for claim in FILE["claim"]}
+    result.rows += [Entry(f"claims/{name}", "1", claim["value"]) for name, claim in claims.items()]
+    scores = {of: score(entries) for of, entries in result.left_out.items()}
+    inside = {}
+    for of, scored in scores.items():
+        for key, value in (asdict(scored) if scored else {}).items():
+            result.rows.append(Entry(f"{of}/loo/{key}", "1", value))
+            if key == "covered":
+                inside[of] = Entry(of, "1", value, published=0.95)
     heads = "claim", "figure", "date", "machine"
     sheet = Sheet("Claims", words(*heads), name=f"{NAME}-claims")
-    sheet.rows += [tuple(each[head] for head in heads) for each in claims.values()]
+    sheet.rows += [tuple(claim[head] for head in heads) for claim in claims.values()]
     result.tables = [sheet, score_sheet(NAME, result.left_out, {})]
     result.further["claims"] = claims
-    result.findings.append(
-        f"{len(claims)} claims rest on {len(made) - 1} parts that were made again"
-    )
-    if missing:
-        result.sections["Not run"] = [f"{name}: {why}" for name, why in missing.items()]
-    inside = {of: Entry(of, "1", found.covered, published=0.95) for of, found in scores.items()}
+    result.findings.append(f"{len(claims)} claims, for which {len(made) - 1} parts were made again")
+    result.findings += [f"{name}: {why}" for name, why in missing.items()]
     title = "Published figures, each left out: share inside their 95 % intervals"
     result.figures[NAME] = published_figure(title, "share", {"": {"left out": inside}}, columns=3)
     return result
@@ -93,34 +90,35 @@ def _made(part: Mapping[str, Any], settings: Settings, say: Progress) -> StudyRe
         return result
     base = Scenario.load(FOLDER / part["scenario"]).with_(**changes)
     cases = (base.with_(**{"name": each, "schedule.name": each}) for each in part["schedules"])
-    found = Validation(tuple(row for each in cases for row in validate(each, say=say).rows))
-    faults = [] if found.lossless else [f"{name}: a text is not plain greedy decoding's"]
-    return StudyResult(name, faults=faults, further=found.to_json())
+    runs = Validation(tuple(row for each in cases for row in validate(each, say=say).rows))
+    faults = [] if runs.lossless else [f"{name}: a text is not plain greedy decoding's"]
+    return StudyResult(name, faults=faults, further=runs.to_json())
 
 
 def _changed(settings: Any, changes: Mapping[str, Any]) -> Any:
     """Return settings with some changed, also within settings of theirs."""
-    own = {
-        key: _changed(getattr(settings, key), value) if isinstance(value, Mapping) else value
-        for key, value in changes.items()
-    }
-    return replace(settings, **own)
+    return replace(
+        settings,
+        **{
+            key: _changed(getattr(settings, key), value) if isinstance(value, Mapping) else value
+            for key, value in changes.items()
+        },
+    )
 
 
 def _claimed(
     claim: Mapping[str, Any], made: Mapping[str, Mapping[str, Any]], missing: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return a claim with its figure, as a number and as shown, and when and where it was made."""
-    said, of = {"claim": claim["claim"]}, claim["of"]
-    if of in missing:
-        return {**said, **UNKNOWN, "figure": f"not run: {missing[of]}"}
-    if of not in made and not (FOLDER.parent / of).exists():
-        return {**said, **UNKNOWN, "figure": f"{of} is not here"}
-    content = made[of] if of in made else {**read_json(FOLDER.parent / of), **claim}
-    tree = {**content, "rows": {row["key"]: row for row in content.get("rows", ())}}
-    value = reduce(lambda found, key: found[key], claim["at"], tree)
-    figure = format(value, claim["shown"]).replace("%", " %")
+    of, file = claim["of"], FOLDER.parent / claim["of"]
+    if of in missing or (of not in made and not file.exists()):
+        shown = {"value": None, "figure": missing.get(of, f"{of} is not here")}
+        return {"claim": claim["claim"], **shown, "date": "", "machine": ""}
     here, today = Processor.here(), datetime.date.today()
-    now = {"date": f"{today}", "machine": f"{here.described(here.cores)}, {software()}"}
-    then = now if of in made else {key: content[key] for key in now}
-    return {**said, "value": value, "figure": figure, **then}
+    where = {"date": f"{today}", "machine": f"{here.described(here.cores)}, {software()}"}
+    content = {**made[of], **where} if of in made else {**read_json(file), **claim}
+    tree = {**content, "rows": {row["key"]: row for row in content.get("rows", ())}}
+    value = reduce(lambda below, key: below[key], claim["at"], tree)
+    figure = format(value, claim["shown"]).replace("%", " %")
+    shown = {"value": value, "figure": figure}
+    return {"claim": claim["claim"], **shown, **{key: content[key] for key in where}}

@@ -134,11 +134,10 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     made.add(sweep, "bandwidth", title)
     made.add(_parameters(predictor))
     for method in METHODS:
-        own = [e for e in crossed if f"/{method}/" in e.key]
-        made.leave_out({f"flowspec/{method}": own})
+        made.leave_out({f"flowspec/{method}": [e for e in crossed if f"/{method}/" in e.key]})
         made.leave_out({f"flowspec/{method}": [e for e in known if f"/{method}/" in e.key]}, True)
     made.trivial = _constant_ratio([*crossed, *known], table)
-    scores = {name: [score(own), score(own, made.trivial)] for name, own in made.left_out.items()}
+    scores = {of: [score(each), score(each, made.trivial)] for of, each in made.left_out.items()}
     fields = {**_pair_fields([*crossed, *third, *larger]), **_fit_fields(predictor)}
     return made.result({**fields, "scores": scores}, _figure(main))
 

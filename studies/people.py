@@ -243,7 +243,7 @@ def without_themselves(
 ) -> dict[str, Interval]:
     """Predict the cells on which an engine's hop rests with the median hop of the others.
 
-    Milliseconds per token are linear in the hop, so a cell's result tells its own one.
+    Milliseconds per token are linear in the hop, so a cell's result tells which it had.
     """
     fitted = {key: cell for key, cell in known.items() if {"fitted", "link"} <= cell.keys()}
     factors, points = _factors(made, fitted, say), list[Point]()
@@ -256,12 +256,12 @@ def without_themselves(
     ms = {at: 1e3 / tokens_s(each, fitted[at.rstrip("+")]).mean for at, each in outcomes.items()}
     slopes = {key: ms[f"{key}+"] - ms[key] for key in fitted}
     hops = {key: (1e3 / fitted[key]["tokens_s"] - ms[key]) / slopes[key] for key in fitted}
-    found = {}
+    without = {}
     for key, cell in fitted.items():
         engine = cell["link"].partition("+")[2]
         others = [h for k, h in hops.items() if k != key and fitted[k]["link"].endswith(engine)]
-        found[key] = rates[key].scaled(ms[key] / (ms[key] + slopes[key] * median(others)))
-    return found
+        without[key] = rates[key].scaled(ms[key] / (ms[key] + slopes[key] * median(others)))
+    return without
 
 
 def _drawn(inputs: Mapping[Estimated, float], cases: int) -> Iterator[dict[str, float]]:

@@ -121,9 +121,9 @@ def score_sheet(
     heads = columns("method", *shown, "trivial predictor, median|.1%")
     sheet = Sheet(title, heads, name=f"{name}-scores")
     for method, entries in left_out.items():
-        if (found := score(entries)) is not None:
+        if (scored := score(entries)) is not None:
             trivial = score(entries, guesses)
-            sheet.add(method, *astuple(found), trivial.median if trivial else None)
+            sheet.add(method, *astuple(scored), trivial.median if trivial else None)
     return sheet
 
 
@@ -182,15 +182,9 @@ class Reproduction:
         """Add published figures that were each predicted from the rest, or that no fit used, by
         ``PAPER/METHOD``. Their intervals count the errors of the others, too, which is what the
         model misses besides; not if they are ``whole``, as the study made them. Returns ``missed``
-        of all, by which to widen predictions of their kind."""
-        everything = [entry for entries in groups.values() for entry in entries]
-        wide = (
-            {}
-            if whole
-            else {
-                e.key: widened(e, missed(x for x in everything if x is not e)) for e in everything
-            }
-        )
+        of all that it widened, by which to widen predictions of their kind."""
+        everything = [] if whole else [entry for each in groups.values() for entry in each]
+        wide = {e.key: widened(e, missed(x for x in everything if x is not e)) for e in everything}
         for of, entries in groups.items():
             self.left_out.setdefault(of, []).extend(wide.get(e.key, e) for e in entries)
         self.entries = [wide.get(e.key, e) for e in self.entries]

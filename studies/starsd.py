@@ -63,11 +63,11 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     made = Reproduction(NAME, PAGE)
     entries = [*_entries("", values, given, fitted=True), *thresholds]
     made.add(entries, "figures", "N targets: calibrated up to 4")
-    for metric in fit.METRICS:
-        own = [e for e in tests if e.key.endswith(f"/{metric}") and e.predicted]
-        made.leave_out({f"starsd/n={n}": [e for e in own if f"/n={n}/" in e.key] for n in values})
-    made.trivial = trivial
     made.add(tests)
+    for metric in fit.METRICS:
+        same = [e for e in tests if e.key.endswith(f"/{metric}") and e.predicted]
+        made.leave_out({f"starsd/n={n}": [e for e in same if f"/n={n}/" in e.key] for n in given})
+    made.trivial = trivial
     fields = _fields(calibration, values, given)
     return made.result(fields, _targets_figure(values, given))
 

@@ -152,7 +152,7 @@ class StudyResult:
         others = {
             each: getattr(self, each) for each in ("findings", "warnings", "faults", "sections")
         }
-        scores = {**{of: score(own) for of, own in self.left_out.items()}, "all": self.whole}
+        scores = {of: score(entries) for of, entries in self.left_out.items()} | {"all": self.whole}
         others["left_out"] = {of: asdict(each) for of, each in scores.items() if each}
         return {"schema": SCHEMA, "study": self.study, "rows": rows, **others, **self.further}
 
@@ -185,12 +185,12 @@ class StudyResult:
 
     def judged(self) -> list[str]:
         """Return a sentence about the figures that were left out, if there are any."""
-        if (found := self.whole) is None:
+        if (whole := self.whole) is None:
             return []
         return [
-            f"left out, each predicted from the rest: {counted(found.cells, 'published figure')}, "
-            f"off by {found.median:.1%} in the median and {found.mean:+.1%} in the mean; "
-            f"{found.covered or 0:.0%} lie within their 95 % intervals"
+            f"left out, each predicted from the rest: {counted(whole.cells, 'published figure')}, "
+            f"off by {whole.median:.1%} in the median and {whole.mean:+.1%} in the mean; "
+            f"{whole.covered or 0:.0%} lie within their 95 % intervals"
         ]
 
     def warned(self) -> list[str]:
