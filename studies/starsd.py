@@ -91,11 +91,11 @@ def fewest(loads: Mapping[int, float]) -> int | None:
 def slowing(given: Mapping[int, fit.Column]) -> tuple[float, float, float]:
     """Return factors on the draft's times with more targets than in the last published column.
 
-    Its turn grows from N = 3 to 4 by the second server or by the load. The columns N = 2 and 3 speak
-    for the server: t_s is the same in both, at half and at three quarters of the load. Then the turn
-    grows no further (the factor 1). At the other end it grows by all idle time that N = 4 has left:
-    with more, the rounds would slow down, which section 5.2 excludes ("marginal improvement in
-    R_q"). Nothing chooses between these ends; the first factor is their middle.
+    Its turn grows from N = 3 to 4 by the second server or by the load. The columns N = 2 and 3
+    speak for the server: t_s is the same in both, at half and three quarters of the load. Then the
+    turn grows no further (the factor 1). At the other end it grows by all idle time that N = 4 has
+    left: with more, the rounds would slow down, which section 5.2 excludes ("marginal improvement
+    in R_q"). Nothing chooses between these ends; the first factor is their middle.
     """
     last = given[max(given)]
     most = 1e3 / last.draft_rounds_s / last.service_ms

@@ -237,8 +237,8 @@ class Column:
 
 
 def load(step_ms: float, idle: Interval) -> Interval:
-    """Return the draft's load as the paper's columns have it: its passes, S(d) = d t_s (equation 5),
-    over passes and idle time, without a turn's overhead (messages, caches by tag); without idle
+    """Return the draft's load as the paper's columns have it: its passes, S(d) = d t_s (equation
+    5), over passes and idle time, without a turn's overhead (messages, caches by tag); without idle
     time it is 1. No number is fitted to it."""
     passes = LAYERS * step_ms
     return idle.shifted(passes).inverse(passes)
