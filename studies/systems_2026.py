@@ -1,19 +1,19 @@
 """SPD's wall speed-ups from its theoretical ones, and an engine's ratio with and without drafts.
 
-SPD: a cycle is the longer of the draft, by its depth, and a stage's layers, with a fixed part, and
-with a verification where a token comes back, which no cycle of a refill has. Its times are the
-published profile's; two rows of one model settle a stage and a layer of the draft, and every other
-row follows by the closed form from the hit ratio that its theoretical speed-up implies. vLLM: the
-RFC's own step and its fixed time per round are simulated in the engine's microbatch slots.
+SPD: a cycle is the longer of the draft, by its depth, and a stage's layers, with messages, and a
+verification where a token comes back, which no cycle of a refill has. All times are those of plain
+decoding and of the published profile; a row follows by the closed form from the hit ratio that its
+theoretical speed-up implies. vLLM: the RFC's own step and its fixed time per round are simulated in
+the engine's microbatch slots.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import log2
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
@@ -27,14 +27,13 @@ from treepipe.studies.reproduction import (
     Reproduction,
     predicted,
     published,
-    relative_error,
+    score,
     simulated,
 )
 from treepipe.studies.study import Entry, StudyResult
 
 NAME = "systems-2026"
 PAGE = Path(__file__).with_name("systems-2026.md")
-FITTED = ("4b/t0/n4-ls4", "4b/t0/n8-ls4")
 MODELS = {"4b/t0": "4B, T = 0", "4b/t1": "4B, T = 1", "9b/t0": "9B, T = 0"}
 STREAMS = (1, 8)
 
@@ -51,27 +50,21 @@ SHORT = Settings()
 FULL = Settings(runs=24)
 
 
-@dataclass(frozen=True, slots=True)
-class Cycle:
+class Cycle(NamedTuple):
     """What a cycle consists of.
 
     Attributes:
-        share: a stage's time over its part of a plain token.
         layer: a layer of the draft over a plain token; its projections take as long as one more, so
             that L layers hide behind stages of L + 1 (SPD's rule).
         fixed_ms: messages, with four stages, and what every doubling of the stages adds.
     """
 
-    share: float
     layer: float
     fixed_ms: float
     doubling_ms: float
 
-    def stage_ms(self, row: str) -> float:
-        return self.share * serial_ms(row) / stages_of(row)
-
     def draft_ms(self, row: str) -> float:
-        return self.layer * serial_ms(row) * (layers_of(row) + 1)
+        return self.layer * serial_ms(row) * (int(row.split("-ls")[1]) + 1)
 
     def messages_ms(self, row: str) -> float:
         return self.fixed_ms + self.doubling_ms * log2(stages_of(row) / 4)
@@ -88,11 +81,6 @@ def stages_of(row: str) -> int:
     return int(row.split("/n")[1].split("-")[0])
 
 
-def layers_of(row: str) -> int:
-    """Return the layers of the row's draft."""
-    return int(row.split("-ls")[1])
-
-
 def serial_ms(row: str) -> float:
     return 1e3 / float(published()["spd"]["serial_tokens_s"][row.split("/")[0]])
 
@@ -103,68 +91,32 @@ def hit_of(row: str) -> float:
     return 1 - (stages / float(published()["spd"]["theoretical"][row]) - 1) / (stages - 1)
 
 
-def profiled_cycle() -> Cycle:
-    """Return the cycle by the profile and plain decoding alone: a stage is its part of a plain
-    token; the draft's layer is that of the profile with four stages."""
-    profile = published()["spd"]["profile_ms"]
-    four, eight = ({**profile[n], "rest": _rest_ms(profile[n])} for n in ("n4", "n8"))
-    layer = four["draft"] / (layers_of(FITTED[0]) + 1) / serial_ms(FITTED[0])
-    return Cycle(1.0, layer, four["rest"], eight["rest"] - four["rest"])
-
-
-def _rest_ms(profile: Mapping[str, float]) -> float:
-    return profile["cycle"] - max(profile["stage"], profile["draft"]) - profile["verify"]
-
-
-def _as_profiled(row: str) -> float:
-    """Return the error of the row's wall if its stages were as long as the profile has them."""
-    profile = published()["spd"]["profile_ms"][f"n{stages_of(row)}"]
-    waiting = 1 - published()["spd"]["theoretical"][row] / stages_of(row)
-    return cycle_ms(row) / (profile["cycle"] - waiting * VERIFY_MS) - 1
-
-
-def cycle_ms(row: str) -> float:
-    """Return the row's published mean cycle: wall = theoretical (T / n) / cycle."""
+def cycles() -> list[Cycle]:
+    """Return the cycle by the profile, with its draft of four layers and four stages, and the
+    shortest and the longest that are as likely: the draft as with eight stages, messages that do
+    not grow with the stages; a draft's layer like the target's, messages growing twice as fast."""
     facts = published()["spd"]
-    return float(facts["theoretical"][row] * serial_ms(row) / stages_of(row) / facts["wall"][row])
-
-
-def fitted_cycle() -> Cycle:
-    """Settle a stage by the row of four stages, which is longer than the draft, and the draft's
-    layer by that of eight, whose stages have no more layers than the draft."""
-    cycle = profiled_cycle()
-    longer = {}
-    for row in FITTED:
-        tokens = published()["spd"]["theoretical"][row] / stages_of(row)
-        longer[row] = cycle_ms(row) - cycle.messages_ms(row) - tokens * VERIFY_MS
-    four, eight = FITTED
-    share = longer[four] / cycle.stage_ms(four)
-    return replace(cycle, share=share, layer=cycle.layer * longer[eight] / cycle.draft_ms(eight))
-
-
-def ends_of(cycle: Cycle) -> list[Cycle]:
-    """Return the shortest and the longest cycle that the profile admits: the draft's layer as with
-    eight and with four stages, messages that do not grow with the stages or twice as fast."""
-    profile, slow = published()["spd"]["profile_ms"], profiled_cycle().layer
-    fast = slow * profile["n8"]["draft"] / profile["n4"]["draft"]
-    return [
-        replace(cycle, layer=layer, doubling_ms=times * cycle.doubling_ms)
-        for layer, times in ((fast, 0), (slow, 2))
-    ]
+    (draft, fixed_ms), (fast, longer_ms) = (
+        (p["draft"] / 5 / serial_ms("4b/t0/n4-ls4"), p["cycle"] - p["stage"] - p["verify"])
+        for p in facts["profile_ms"].values()
+    )
+    more_ms = longer_ms - fixed_ms
+    slow = 1 / facts["layers"]
+    ends = ((draft, more_ms), (fast, 0.0), (slow, 2 * more_ms))
+    return [Cycle(layer, fixed_ms, doubling_ms) for layer, doubling_ms in ends]
 
 
 def spd_scenario(row: str, cycle: Cycle, settings: Settings) -> Scenario:
     """Make the scenario of a row: stages, draft and messages side by side in every cycle, and a
     verification in those that return a token."""
-    fixed_ms = cycle.messages_ms(row)
-    draft = {"draft_ms": {"1": cycle.draft_ms(row) + fixed_ms}, "decide_ms": VERIFY_MS}
-    stage = {"device": {"stage_ms": {"1": cycle.stage_ms(row) + fixed_ms}}}
+    sent_ms, part_ms = cycle.messages_ms(row), serial_ms(row) / stages_of(row)
+    draft = {"draft_ms": {"1": cycle.draft_ms(row) + sent_ms}, "decide_ms": VERIFY_MS}
     return _scenario(
         row,
         settings,
         {"name": "spd", "anchors": False},
         drafts=[{"device": draft}],
-        stages=[{**stage, "count": stages_of(row)}],
+        stages=[{"device": {"stage_ms": {"1": part_ms + sent_ms}}, "count": stages_of(row)}],
         beta=hit_of(row),
     )
 
@@ -223,38 +175,28 @@ def _scenario(
 
 
 def study(settings: Settings, say: Progress) -> StudyResult:
-    """Fit the cycle, simulate every row, and the engine's streams."""
-    facts, cycle = published()["spd"], fitted_cycle()
-    spd = {row: _walls(row, cycle, settings) for row in facts["theoretical"]}
+    """Evaluate every row, and simulate the engine's streams."""
+    spd = {
+        row: [wall_of(row, spd_scenario(row, cycle, settings)) for cycle in cycles()]
+        for row in published()["spd"]["theoretical"]
+    }
     engines = {f"c={n}": engine_scenario(n, settings) for n in STREAMS}
     engine = simulated(engines, say)
     made = Reproduction(NAME, PAGE)
-    made.add([_wall(row, speed) for row, speed in spd.items()], "spd", "SPD: speed over one GPU")
-    unfitted = [
-        predicted(
-            f"left-out/{row}", "1", _walls(row, profiled_cycle(), settings), facts["wall"][row]
-        )
-        for row in FITTED
-    ]
-    made.add(unfitted, "left-out", "SPD: the rows from the profile and plain decoding alone")
+    walls = [_wall(row, *speeds) for row, speeds in spd.items()]
+    made.add(walls, "spd", "SPD: speed over one GPU")
     ratios = [_ratio(n, engine[f"c={n}"]) for n in STREAMS]
     made.add(ratios, "engine", "vLLM: with drafts over without")
-    errors = [relative_error(each) or 0.0 for each in unfitted]
-    fields = {"cycle": cycle, "profile": facts["profile_ms"], "errors": errors}
-    fields |= {
-        "draft_ms": {row: cycle.draft_ms(row) for row in spd},
-        "slow": _as_profiled(FITTED[0]),
+    errors = score(walls)
+    assert errors is not None  # some rows are published
+    fields = {
+        "cycle": cycles()[0],
+        "profile": published()["spd"]["profile_ms"],
+        "errors": errors,
+        "draft_ms": {row: cycles()[0].draft_ms(row) for row in spd},
+        "stage_ms": {row: serial_ms(row) / stages_of(row) for row in spd},
     }
-    fields |= {"stage_ms": {row: cycle.stage_ms(row) for row in spd}}
-    return made.result(fields, _figure({row: speed.mean for row, speed in spd.items()}))
-
-
-def _walls(row: str, cycle: Cycle, settings: Settings) -> Interval:
-    """Return a row's speed, between those of the cycle's ends."""
-    middle, *ends = (
-        wall_of(row, spd_scenario(row, each, settings)) for each in (cycle, *ends_of(cycle))
-    )
-    return Interval(middle, min(middle, *ends), max(middle, *ends))
+    return made.result(fields, _figure({row: speed for row, (speed, *_) in spd.items()}))
 
 
 def wall_of(row: str, scenario: Scenario) -> float:
@@ -262,9 +204,9 @@ def wall_of(row: str, scenario: Scenario) -> float:
     return serial_ms(row) / closed_form(scenario).terms["long_run_time_between_tokens_ms"]
 
 
-def _wall(row: str, speed: Interval) -> Entry:
-    fact = published()["spd"]["wall"].get(row)
-    return predicted(f"spd/{row}/wall", "1", speed, fact, fitted=row in FITTED)
+def _wall(row: str, *speeds: float) -> Entry:
+    value = Interval(speeds[0], min(speeds), max(speeds))
+    return predicted(f"spd/{row}/wall", "1", value, published()["spd"]["wall"].get(row))
 
 
 def _ratio(streams: int, outcome: Outcome) -> Entry:
