@@ -7,6 +7,7 @@ N = 5 on nothing is fitted. Times are in milliseconds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -89,17 +90,18 @@ def fewest(loads: Mapping[int, float]) -> int | None:
 # --- predictions ---------------------------------------------------------------------------------
 
 
-def slowing(given: Mapping[int, fit.Column], targets: int) -> tuple[float, float, float]:
+def slowing(given: Mapping[int, fit.Column]) -> tuple[float, float, float]:
     """Return factors on the draft's times with more targets than in the last published column.
 
-    Its step grows from N = 3 to 4, either with its load or with the targets behind the network,
-    which the data cannot distinguish. Returns the middle (t_s grows linearly with the load up to
-    1), the least (no growth) and the most (the same growth for every further target).
+    Its turn grows from N = 3 to 4 by the second server or by the load. The columns N = 2 and 3
+    speak for the server: t_s is the same in both, at half and three quarters of the load. Then the
+    turn grows no further (the factor 1). At the other end it grows by all idle time that N = 4 has
+    left: with more, the rounds would slow down, which section 5.2 excludes ("marginal improvement
+    in R_q"). Nothing chooses between these ends; the first factor is their middle.
     """
-    *_, before, last = given.values()
-    rise = (last.t_s_ms - before.t_s_ms) / last.t_s_ms
-    middle = 1 + rise * (1 - last.draft_load) / (last.draft_load - before.draft_load)
-    return middle, 1.0, 1 + rise * (targets - last.n)
+    last = given[max(given)]
+    most = 1e3 / last.draft_rounds_s / last.service_ms
+    return math.sqrt(most), 1.0, most
 
 
 def _predict(
@@ -110,7 +112,7 @@ def _predict(
     bed = replace(calibration.bed, turns=settings.turns)
     beds: dict[int, list[Testbed]] = {}
     for n in settings.targets:
-        second, factors = bed.second, slowing(given, n) if n > max(given) else (1.0,)
+        second, factors = bed.second, slowing(given) if n > max(given) else (1.0,)
         slower = (replace(second, slow=second.slow * factor) for factor in factors)
         beds[n] = [replace(bed, second=each) for each in slower]
     trials = {f"{n}/{i}": (each, n) for n, own in beds.items() for i, each in enumerate(own)}
@@ -198,7 +200,8 @@ def _fields(
         "bed": calibration.bed,
         "most": max(rates),
         "testbed": fit,
-        "step_rise_ms": given[4].t_s_ms - given[3].t_s_ms,
+        "slowing": slowing(given)[-1] - 1,
+        "load_error": max(abs(c.passes_load / c.draft_load - 1) for c in given.values()),
         "step_slow": calibration.bed.second.slow * calibration.bed.second.step_share,
     }
 
