@@ -358,7 +358,8 @@ def with_model(entries: Sequence[Entry], levels: Levels) -> list[Entry]:
 
 
 def leave_out(study: Reproduction, paper: str) -> None:
-    """Score published figures that nothing was fitted to, by schedule. A parameter is no figure."""
+    """Score published figures that nothing was fitted to, by schedule, and widen plain pipelines
+    elsewhere by their errors. A parameter is no figure."""
     for whole in (True, False):  # the first ones have the model's error (``with_model``)
         groups = dict[str, list[Entry]]()
         for entry in study.entries:
@@ -366,4 +367,8 @@ def leave_out(study: Reproduction, paper: str) -> None:
                 schedule = entry.key.split("/")[1].split("_")[0] if paper == "specpipe" else paper
                 if (entry.low is not None) is whole:
                     groups.setdefault(f"{paper}/{schedule}", []).append(entry)
-        study.leave_out(groups, whole)
+        wide = study.leave_out(groups, whole)
+    study.entries = [
+        widened(e, wide) if e.key.endswith(f"/pp/{METRIC}") and e.low is None else e
+        for e in study.entries
+    ]

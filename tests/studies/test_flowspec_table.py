@@ -32,6 +32,7 @@ from treepipe.studies.flowspec_fit import (
     tbt_of,
     tokens_per_s,
 )
+from treepipe.studies.study import Entry
 
 TRUE = Times(70.0, 25.0, 18.0)
 ACCURACIES = dict(zip(PROMPT_TOKENS, (0.9, 0.7, 0.85, 0.8, 0.3, 0.45), strict=True))
@@ -115,6 +116,20 @@ def test_forms_that_say_the_same_spread_nothing(surrogate: Surrogate) -> None:
     assert alike["pipedec"] == pytest.approx(0, abs=1e-3)
     moved = replace(forms[0], times=forms[0].times._replace(stage_ms=2 * TRUE.stage_ms))
     assert form_spread(surrogate, [forms[0], moved], 6.0, prompt)["flowspec"] > 0.01
+
+
+def test_another_sample_s_naive_figure_is_predicted_by_table_1() -> None:
+    """Table 2 is of Llama 2 Chat 7B, Table 3 names its models; unpublished figures are left."""
+    rates = {f"{table.SWEPT_MODEL}/t0/naive_pp": {"gsm8k": 6.0}}
+    rates["vicuna-7b-v1.3/t1/naive_pp"] = {"mt_bench": 4.0}
+    others = [
+        Entry("ablation/t0/naive_pp/gsm8k", "tokens/s", published=6.6),
+        Entry("ablation/t0/pruned_pp/gsm8k", "tokens/s", published=8.0),
+        Entry("table3/vicuna-7b-v1.3/t1/naive_pp/mt_bench", "tokens/s", published=5.0),
+        Entry("table3/llama2-chat-7b/t1/naive_pp/mt_bench", "tokens/s"),
+    ]
+    found = table._resampled(rates, others)
+    assert [(each.predicted, each.published) for each in found] == [(6.0, 6.6), (4.0, 5.0)]
 
 
 def test_larger_models_move_more_bytes_and_synchronise_alike() -> None:
