@@ -112,7 +112,7 @@ def _claimed(
     """Return a claim with its figure, as a number and as shown, and when and where it was made."""
     of, file = claim["of"], FOLDER.parent / claim["of"]
     if of in missing or (of not in made and not file.exists()):
-        shown = {"value": None, "figure": missing.get(of, f"{of} is not here")}
+        shown: dict[str, Any] = {"value": None, "figure": missing.get(of, f"{of} is not here")}
         return {"claim": claim["claim"], **shown, "date": "", "machine": ""}
     here, today = Processor.here(), datetime.date.today()
     where = {"date": f"{today}", "machine": f"{here.described(here.cores)}, {software()}"}
