@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import datetime
 import importlib
+import os
+import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from treepipe.core.errors import UserError
-from treepipe.executor.wire.processor import Processor, software
+from treepipe.executor.wire.processor import Processor
 from treepipe.extras import need_executor
 from treepipe.files.reading import read_json
 from treepipe.files.toml_file import read_toml
@@ -73,7 +75,7 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     result.findings.append(f"{len(claims)} claims, for which {len(made) - 1} parts were made again")
     result.findings += [f"{name}: {why}" for name, why in missing.items()]
     title = "Published figures, each left out: share inside their 95 % intervals"
-    result.figures[NAME] = published_figure(title, "share", {"": {"left out": inside}}, columns=3)
+    result.figures[NAME] = published_figure(title, "share", {"": {"left out": inside}})
     return result
 
 
@@ -115,7 +117,9 @@ def _claimed(
         shown: dict[str, Any] = {"value": None, "figure": missing.get(of, f"{of} is not here")}
         return {"claim": claim["claim"], **shown, "date": "", "machine": ""}
     here, today = Processor.here(), datetime.date.today()
-    where = {"date": f"{today}", "machine": f"{here.described(here.cores)}, {software()}"}
+    python, load = platform.python_version(), os.getloadavg()[0]
+    box = f"{here.cores} cores ({here.name}), Python {python}, load average {load:.1f}"
+    where = {"date": f"{today}", "machine": box}
     content = {**made[of], **where} if of in made else {**read_json(file), **claim}
     tree = {**content, "rows": {row["key"]: row for row in content.get("rows", ())}}
     value = reduce(lambda below, key: below[key], claim["at"], tree)

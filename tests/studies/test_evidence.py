@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -84,10 +85,9 @@ def test_figures_of_files_are_those_of_the_files() -> None:
 
 
 def made(name: str, off: float) -> StudyResult:
-    entries = [
-        Entry(f"left-out/{n}", "ms", 100 * (1 + off), 80.0, 130.0, None, 100.0) for n in (1, 2)
-    ]
-    return StudyResult(name, left_out={f"{name}/way": entries})
+    """Two figures of 100 that were missed by ``off``, known within 20 either way."""
+    figure = Entry("left-out/1", "ms", 100 + 100 * off, 80 + 100 * off, 120 + 100 * off)
+    return StudyResult(name, left_out={f"{name}/way": [replace(figure, published=100.0)] * 2})
 
 
 def test_claims_and_scores_follow_from_what_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
