@@ -176,10 +176,10 @@ def _scaled(curve: TimeTable, tokens: int, ms: float) -> dict[int, float]:
 @cache
 def _stage(size: Size) -> TimeTable:
     """Return the profile's times, of the 13B models in 4 bits by the law of the kernels."""
-    model, law = model_profile(f"vicuna-{size}"), {}
+    model, kernels = model_profile(f"vicuna-{size}"), dict[str, str]()
     if size == "13b":
-        model, law = replace(model, dtype="int4"), {"kernels": "dequantized"}
-    return device_times(DEVICE, **law).stage(model, model.shape.layers // STAGES)
+        model, kernels = replace(model, dtype="int4"), {"kernels": "dequantized"}
+    return device_times(DEVICE, **kernels).stage(model, model.shape.layers // STAGES)
 
 
 @cache
