@@ -6,13 +6,14 @@ Its sentences are in ``flowspec.md``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import exp, hypot, log, sqrt
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from treepipe.progress import Progress
@@ -64,11 +65,21 @@ SHORT, FULL = Settings(), Settings(12, 16, 12)
 
 @dataclass(frozen=True, slots=True)
 class FittedTestbed:
-    """A testbed at its fitted times: time between tokens by method, prefills by prompt tokens."""
+    """A testbed at its fitted times: time between tokens by method, prefills by prompt tokens.
+
+    Attributes:
+        one_row: the curves' end at which passes over one row need no unpacking; ``curves`` is the
+            middle between it and the other, where they do.
+    """
 
     times: fitting.Times
     curves: Mapping[str, Curve]
     prefills: Mapping[int, float]
+    one_row: Mapping[str, Curve]
+
+    def end_spread(self, method: str, top1: float) -> float:
+        """Return the distance of the ends from the middle, as a logarithm."""
+        return abs(log(self.curves[method](top1) / self.one_row[method](top1)))
 
     def cell(self, method: str, naive: float, prompt: int) -> tuple[float, float]:
         """Predict a method's tokens per second, and the accuracy, from naive_pp's ``naive``."""
@@ -94,11 +105,13 @@ class Predictor:
     def interval(self, model: str, method: str, naive: float, dataset: str) -> Interval:
         """Predict a cell, with its interval, at the accuracy where naive_pp has ``naive``."""
         size, prompt = size_of(model), prompt_tokens(model, dataset)
-        value, _ = self.clusters[size].cell(method, naive, prompt)
+        value, top1 = self.clusters[size].cell(method, naive, prompt)
         half = self.spreads[size].get(method)
-        if half is not None and size == "7b":
+        if half is not None:
             moved = fitting.form_spread(self.surrogate, self.forms, naive, prompt)
-            half = hypot(half, moved["pipedec" if method == "pipedec" else "flowspec"])
+            moved_by = moved["pipedec" if method == "pipedec" else "flowspec"]
+            ends = self.clusters[size].end_spread(method, top1)
+            half = hypot(half, moved_by if size == "7b" else ends)
         return Interval.within_factor(value, half)
 
     def entries(
@@ -126,8 +139,8 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     main, ablation, third = _tables(predictor, facts)
     resampled = _resampled(table, [*ablation, *third])
     sweep = _sweep(settings, predictor, table, reproduction.missed(resampled), say)
-    larger = [e for e in main if "13b" in e.key]
-    known = [e for e in (*larger, *ablation, *third) if e.published is not None]
+    others = (*(e for e in main if "13b" in e.key), *ablation, *third)
+    known = [e for e in others if e.published is not None]
     made = reproduction.Reproduction(NAME, PAGE)
     made.add(main, "cells", "Table 1: tokens per second (prefill included)")
     made.add([*ablation, *third])
@@ -140,8 +153,7 @@ def study(settings: Settings, say: Progress) -> StudyResult:
         made.leave_out({f"flowspec/{method}": [e for e in known if f"/{method}/" in e.key]}, True)
     made.trivial = _constant_ratio([*crossed, *known], table)
     scores = {of: [score(each), score(each, made.trivial)] for of, each in made.left_out.items()}
-    fields = {**_pair_fields([*crossed, *third, *larger]), **_fit_fields(predictor)}
-    return made.result({**fields, "scores": scores}, _figure(main))
+    return made.result({**_fit_fields(predictor), "scores": scores}, _figure(main))
 
 
 def _tables(
@@ -172,15 +184,23 @@ def _fitted(settings: Settings, table: Rows, say: Progress) -> tuple[Predictor, 
     forms = fitting.fits(surrogate, table, list(PROMPT_TOKENS))
     left_out = fitting.leave_one_out(surrogate, table)
     loss, requests = forms[0].depth_loss, settings.curve_requests
+    unpack_ms = fitting.unpacking_ms(surrogate, table, forms[0])
+    sized: dict[Size, fitting.Times] = {
+        "7b": forms[0].times,
+        "13b": fitting.larger(forms[0].times, unpack_ms),
+    }
     clusters: dict[Size, FittedTestbed] = {}
-    for size, methods in SIZE_METHODS.items():
-        times = forms[0].times if size == "7b" else fitting.larger(forms[0].times)
-        cases = {method: Case(method, size, times, loss, requests) for method in methods}
+    for size, times in sized.items():
+        cases = {m: Case(m, size, times, loss, requests) for m in SIZE_METHODS[size]}
+        other = {m: replace(case, one_row=False) for m, case in cases.items() if size == "13b"}
         title = f"{size}, stages of {times.stage_ms:.0f} ms"
-        found = fitting.simulate_curves(cases, say, title)
-        curves = {method: Curve(fitting.TOP1, found[method]) for method in methods}
+        ends = [fitting.simulate_curves(each, say, title) for each in (cases, other) if each]
+        one_row, curves = (
+            {m: Curve(fitting.TOP1, tbts) for m, tbts in each.items()}
+            for each in (ends[0], {m: np.sqrt(ends[0][m] * ends[-1][m]) for m in cases})
+        )
         prefills = fitting.simulate_prefills(size, times, prompts, say)
-        clusters[size] = FittedTestbed(times, curves, prefills)
+        clusters[size] = FittedTestbed(times, curves, prefills, one_row)
     spread = _spread(left_out)
     spreads: dict[Size, Mapping[str, float]] = {
         "7b": spread,
@@ -290,27 +310,13 @@ def _constant_ratio(judged: Sequence[Entry], rows: Rows) -> dict[str, float]:
     return guesses
 
 
-def _ahead(entries: Sequence[Entry], figure: str = "predicted") -> dict[str, bool]:
-    """Return whether PipeDec has more tokens per second than FlowSpec, by PipeDec's key."""
-    cells = {e.key: getattr(e, figure) for e in entries}
-    others = {k: k.replace("/pipedec/", "/flowspec/") for k in cells if "/pipedec/" in k}
-    return {key: cells[key] > cells[other] for key, other in others.items() if other in cells}
-
-
-def _pair_fields(judged: Sequence[Entry]) -> dict[str, Any]:
-    """Return the page's fields about PipeDec against FlowSpec."""
-    known = [e for e in judged if e.published]
-    said, true = _ahead(known), _ahead(known, "published")
-    return {
-        "known": len(true),
-        "right": sum(said[key] == is_ahead for key, is_ahead in true.items()),
-        "flowspec_faster": sum(not is_ahead for is_ahead in true.values()),
-    }
-
-
 def _fit_fields(predictor: Predictor) -> dict[str, Any]:
+    times = {size: cluster.times for size, cluster in predictor.clusters.items()}
+    unpack_ms = times["13b"].stage_ms - fitting.larger(times["7b"], 0.0).stage_ms
     return {
-        "times": {size: cluster.times for size, cluster in predictor.clusters.items()},
+        "times": times,
+        "unpack_ms": unpack_ms,
+        "operations": fitting.operations(unpack_ms),
         "roofline": fitting.roofline_times(),
         "rms": sqrt(fmean(error**2 for error in predictor.forms[0].errors.values())),
         "fitted_cells": len(ROWS) * len(PROMPT_TOKENS),

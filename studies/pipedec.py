@@ -21,7 +21,7 @@ from treepipe.results.statistics import Interval
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.points import Outcome
 from treepipe.studies import layered, reproduction
-from treepipe.studies.layered import PIPEDEC, CardCluster, Effort, Levels, acceptance, right
+from treepipe.studies.layered import PIPEDEC, CardCluster, Effort, Level, Levels, acceptance, right
 from treepipe.studies.plots import Panel, line_figure, shaded
 from treepipe.studies.reproduction import Reproduction, metric_entries, predicted, published
 from treepipe.studies.study import Entry, StudyResult
@@ -111,7 +111,7 @@ def study(settings: Settings, say: Progress) -> StudyResult:
 def find(settings: Settings, say: Progress) -> Results:
     """Calibrate, and simulate everything."""
     levels = settings.levels or layered.find_levels(settings.calibration, say)
-    cluster, middle = layered.build("fourteen"), acceptance(fmean(levels.six))
+    cluster, middle = layered.build("fourteen"), acceptance(levels.middle)
     scenarios = _cases(cluster, levels, settings.effort)
     base = cluster.scenario(**PIPEDEC, **middle, **settings.effort.changes())
     for width, count in product(settings.widths, settings.children):
@@ -134,9 +134,10 @@ def _cases(cluster: CardCluster, levels: Levels, effort: Effort) -> dict[str, Sc
         "21-stage": (layered.build("twenty-one"), PIPEDEC),
         "stpp": (cluster, STATIC),
     }
-    middle = fmean(levels.six)
+    middle = levels.middle
+    stochastic = Level(*(STOCHASTIC * each for each in middle))
     cases = {str(number): level for number, level in enumerate(levels.six)}
-    cases |= {"code": levels.humaneval_x, "middle": middle, "stochastic": STOCHASTIC * middle}
+    cases |= {"code": levels.humaneval_x, "middle": middle, "stochastic": stochastic}
     return {
         f"{case}/{name}": where.scenario(**schedule, **acceptance(level), **effort.changes())
         for name, (where, schedule) in systems.items()

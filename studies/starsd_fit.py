@@ -267,18 +267,16 @@ def linear(given: Sequence[Column], n: int) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Yield:
-    """Three ratios of the paper's own counters, which the model does not explain.
+    """Two ratios of the paper's own counters, which the model does not explain.
 
     Attributes:
         counted: throughput over the draft's rounds and tokens per round (below 1: throughput
             includes time in which nothing is decoded).
         attended: rounds of a target times targets over the draft's rounds.
-        accepted: tokens of a target's round over those of a round of all deployments.
     """
 
     counted: float
     attended: float
-    accepted: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,9 +296,7 @@ class Calibration:
         step = seen.service.scaled(share * bed.step_ms / bed.service_ms)
         return {
             "throughput_tokens_s": seen.rounds.scaled(bed.tokens * counts.counted),
-            "per_target_tokens_s": seen.rounds.scaled(
-                bed.tokens * counts.accepted * counts.attended / n
-            ),
+            "per_target_tokens_s": seen.rounds.scaled(bed.tokens * counts.attended / n),
             "draft_rounds_s": seen.rounds,
             "target_rounds_s": seen.rounds.scaled(counts.attended / n),
             "draft_idle_ms": seen.idle,
@@ -348,7 +344,6 @@ def _yields(given: Sequence[Column], tokens: float) -> dict[str, Yield]:
         found[name] = Yield(
             fmean(c.throughput_tokens_s / c.draft_rounds_s / tokens for c in same),
             fmean(c.attended for c in same),
-            fmean(c.per_target_tokens_s / c.target_rounds_s / tokens for c in same),
         )
     return found
 
