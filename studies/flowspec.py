@@ -6,13 +6,14 @@ Its sentences are in ``flowspec.md``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import exp, hypot, log, sqrt
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from treepipe.progress import Progress
@@ -37,7 +38,7 @@ from treepipe.studies.flowspec_fit import (
     size_of,
 )
 from treepipe.studies.plots import published_figure
-from treepipe.studies.study import Entry, StudyResult
+from treepipe.studies.study import Entry, StudyResult, score
 
 NAME = "flowspec-table"
 PAGE = Path(__file__).with_name("flowspec.md")
@@ -47,8 +48,6 @@ BANDWIDTHS = (125, 250, 500, 1000)
 """Of the sweep, in Mbit/s; the last is the testbed's."""
 SIZE_METHODS: dict[Size, Sequence[str]] = {"7b": tuple(METHODS), "13b": ROWS}
 DRAFTED = ROWS[1:]
-KNOWN = {"13b": "13B models", "ablation": "Table 2", "table3": "Table 3"}
-"""Names of the other known figures, by a part of their entries' keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +65,21 @@ SHORT, FULL = Settings(), Settings(12, 16, 12)
 
 @dataclass(frozen=True, slots=True)
 class FittedTestbed:
-    """A testbed at its fitted times: time between tokens by method, prefills by prompt tokens."""
+    """A testbed at its fitted times: time between tokens by method, prefills by prompt tokens.
+
+    Attributes:
+        one_row: the curves' end at which passes over one row need no unpacking; ``curves`` is the
+            middle between it and the other, where they do.
+    """
 
     times: fitting.Times
     curves: Mapping[str, Curve]
     prefills: Mapping[int, float]
+    one_row: Mapping[str, Curve]
+
+    def end_spread(self, method: str, top1: float) -> float:
+        """Return the distance of the ends from the middle, as a logarithm."""
+        return abs(log(self.curves[method](top1) / self.one_row[method](top1)))
 
     def cell(self, method: str, naive: float, prompt: int) -> tuple[float, float]:
         """Predict a method's tokens per second, and the accuracy, from naive_pp's ``naive``."""
@@ -96,11 +105,13 @@ class Predictor:
     def interval(self, model: str, method: str, naive: float, dataset: str) -> Interval:
         """Predict a cell, with its interval, at the accuracy where naive_pp has ``naive``."""
         size, prompt = size_of(model), prompt_tokens(model, dataset)
-        value, _ = self.clusters[size].cell(method, naive, prompt)
+        value, top1 = self.clusters[size].cell(method, naive, prompt)
         half = self.spreads[size].get(method)
-        if half is not None and size == "7b":
+        if half is not None:
             moved = fitting.form_spread(self.surrogate, self.forms, naive, prompt)
-            half = hypot(half, moved["pipedec" if method == "pipedec" else "flowspec"])
+            moved_by = moved["pipedec" if method == "pipedec" else "flowspec"]
+            ends = self.clusters[size].end_spread(method, top1)
+            half = hypot(half, moved_by if size == "7b" else ends)
         return Interval.within_factor(value, half)
 
     def entries(
@@ -126,25 +137,23 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     table: Rows = facts["table1"]
     predictor, crossed = _fitted(settings, table, say)
     main, ablation, third = _tables(predictor, facts)
-    sweep = _sweep(settings, predictor, table, say)
-    larger = [e for e in main if "13b" in e.key]
-    known = [e for e in (*larger, *ablation, *third) if e.published is not None]
-    scores = _scores(crossed, known, table)
+    resampled = _resampled(table, [*ablation, *third])
+    sweep = _sweep(settings, predictor, table, reproduction.missed(resampled), say)
+    others = (*(e for e in main if "13b" in e.key), *ablation, *third)
+    known = [e for e in others if e.published is not None]
     made = reproduction.Reproduction(NAME, PAGE)
     made.add(main, "cells", "Table 1: tokens per second (prefill included)")
     made.add([*ablation, *third])
     title = "Llama 2 Chat 7B, MT-bench, temperature 0: link bandwidth in Mbit/s"
     made.add(sweep, "bandwidth", title)
     made.add(_parameters(predictor))
-    made.tables.append(reproduction.score_sheet(f"{NAME}-scores", scores.items()))
-    title = "Vicuna 7B, temperature 0: each dataset predicted from a fit to the other five"
-    made.show(crossed, "cross-validation", title)
-    title = (
-        "13B models, Tables 2 (ablation) and 3 (other samples): accuracy from naive_pp, the rest "
-    )
-    made.show(known, "known", f"{title}predicted")
-    fields = {**_pair_fields([*crossed, *third, *larger]), **_fit_fields(predictor)}
-    return made.result({**fields, "scores": scores}, _figure(main))
+    made.leave_out({"flowspec/naive_pp": resampled})
+    for method in METHODS:
+        made.leave_out({f"flowspec/{method}": [e for e in crossed if f"/{method}/" in e.key]})
+        made.leave_out({f"flowspec/{method}": [e for e in known if f"/{method}/" in e.key]}, True)
+    made.trivial = _constant_ratio([*crossed, *known], table)
+    scores = {of: [score(each), score(each, made.trivial)] for of, each in made.left_out.items()}
+    return made.result({**_fit_fields(predictor), "scores": scores}, _figure(main))
 
 
 def _tables(
@@ -175,15 +184,23 @@ def _fitted(settings: Settings, table: Rows, say: Progress) -> tuple[Predictor, 
     forms = fitting.fits(surrogate, table, list(PROMPT_TOKENS))
     left_out = fitting.leave_one_out(surrogate, table)
     loss, requests = forms[0].depth_loss, settings.curve_requests
+    unpack_ms = fitting.unpacking_ms(surrogate, table, forms[0])
+    sized: dict[Size, fitting.Times] = {
+        "7b": forms[0].times,
+        "13b": fitting.larger(forms[0].times, unpack_ms),
+    }
     clusters: dict[Size, FittedTestbed] = {}
-    for size, methods in SIZE_METHODS.items():
-        times = forms[0].times if size == "7b" else fitting.larger(forms[0].times)
-        cases = {method: Case(method, size, times, loss, requests) for method in methods}
+    for size, times in sized.items():
+        cases = {m: Case(m, size, times, loss, requests) for m in SIZE_METHODS[size]}
+        other = {m: replace(case, one_row=False) for m, case in cases.items() if size == "13b"}
         title = f"{size}, stages of {times.stage_ms:.0f} ms"
-        found = fitting.simulate_curves(cases, say, title)
-        curves = {method: Curve(fitting.TOP1, found[method]) for method in methods}
+        ends = [fitting.simulate_curves(each, say, title) for each in (cases, other) if each]
+        one_row, curves = (
+            {m: Curve(fitting.TOP1, tbts) for m, tbts in each.items()}
+            for each in (ends[0], {m: np.sqrt(ends[0][m] * ends[-1][m]) for m in cases})
+        )
         prefills = fitting.simulate_prefills(size, times, prompts, say)
-        clusters[size] = FittedTestbed(times, curves, prefills)
+        clusters[size] = FittedTestbed(times, curves, prefills, one_row)
     spread = _spread(left_out)
     spreads: dict[Size, Mapping[str, float]] = {
         "7b": spread,
@@ -226,8 +243,22 @@ def _spread_13b(
     return {method: max(half, reproduction.t_spread(errors)) for method, half in spread.items()}
 
 
-def _sweep(settings: Settings, predictor: Predictor, table: Rows, say: Progress) -> list[Entry]:
-    """Predict the swept cell by bandwidth: its figure times the simulated ratio."""
+def _resampled(table: Rows, others: Sequence[Entry]) -> list[Entry]:
+    """Predict naive_pp's figures on the other tables' samples by those of Table 1."""
+    entries = []
+    for entry in (each for each in others if "/naive_pp/" in each.key and each.published):
+        _, *model, t, _, dataset = entry.key.split("/")
+        rate = table[f"{(model or [SWEPT_MODEL])[0]}/{t}/naive_pp"][dataset]
+        key = f"left-out/{entry.key}"
+        entries.append(reproduction.predicted(key, "tokens/s", rate, entry.published))
+    return entries
+
+
+def _sweep(
+    settings: Settings, predictor: Predictor, table: Rows, samples: float, say: Progress
+) -> list[Entry]:
+    """Predict the swept cell by bandwidth: its figure times the simulated ratio. naive_pp itself
+    differs by the noise of another sample (``samples``, half-width of its logarithm)."""
     times, loss = predictor.forms[0].times, predictor.forms[0].depth_loss
     naive = table[f"{SWEPT_MODEL}/t0/naive_pp"]["mt_bench"]
     prompt = prompt_tokens(SWEPT_MODEL, "mt_bench")
@@ -243,7 +274,7 @@ def _sweep(settings: Settings, predictor: Predictor, table: Rows, say: Progress)
     for key in scenarios:
         method = key.split("/")[1]
         ratio = reached[key] / reached[f"bandwidth={BANDWIDTHS[-1]}/{method}"]
-        spread = predictor.spreads["7b"].get(method)
+        spread = predictor.spreads["7b"].get(method, samples)
         value = Interval.within_factor(base[method][0] * ratio, spread)
         entries.append(reproduction.predicted(key, "tokens/s", value))
     return entries
@@ -263,54 +294,29 @@ def _parameters(predictor: Predictor) -> list[Entry]:
     ]
 
 
-def _scores(
-    crossed: Sequence[Entry], known: Sequence[Entry], rows: Rows
-) -> dict[str, reproduction.Score | None]:
-    """Score the simulation beside a constant ratio to naive_pp (Vicuna 7B, temperature 0)."""
-    fitted, scores = fitting.fitted_rows(rows), dict[str, reproduction.Score | None]()
-    ratios = {m: {d: log(v / fitted["naive_pp"][d]) for d, v in fitted[m].items()} for m in DRAFTED}
-    for method in DRAFTED:
-        mine, guesses = [e for e in crossed if f"/{method}/" in e.key], {}
-        for entry in mine:
-            left = entry.key.split("/")[-1]
-            mean = fmean(value for d, value in ratios[method].items() if d != left)
-            guesses[entry.key] = fitted["naive_pp"][left] * exp(mean)
-        scores[f"{method}, dataset left out"] = reproduction.score(mine)
-        scores[f"{method}, dataset left out: trivial"] = reproduction.score(mine, guesses)
-    naive = {e.key: e.published or 0.0 for e in known if "/naive_pp/" in e.key}
-    methods = dict.fromkeys(e.key.split("/")[-2] for e in known)
-    for (part, name), method in product(KNOWN.items(), methods):
-        mine = [e for e in known if part in e.key and f"/{method}/" in e.key]
-        scores[f"{method}, {name}"] = reproduction.score(mine)
-        if method in DRAFTED:
-            ratio = exp(fmean(ratios[method].values()))
-            same = {e.key: e.key.replace(f"/{method}/", "/naive_pp/") for e in mine}
-            guesses = {key: ratio * naive[other] for key, other in same.items()}
-            scores[f"{method}, {name}: trivial"] = reproduction.score(mine, guesses)
-    return scores
-
-
-def _ahead(entries: Sequence[Entry], figure: str = "predicted") -> dict[str, bool]:
-    """Return whether PipeDec has more tokens per second than FlowSpec, by PipeDec's key."""
-    cells = {e.key: getattr(e, figure) for e in entries}
-    others = {k: k.replace("/pipedec/", "/flowspec/") for k in cells if "/pipedec/" in k}
-    return {key: cells[key] > cells[other] for key, other in others.items() if other in cells}
-
-
-def _pair_fields(judged: Sequence[Entry]) -> dict[str, Any]:
-    """Return the page's fields about PipeDec against FlowSpec."""
-    known = [e for e in judged if e.published]
-    said, true = _ahead(known), _ahead(known, "published")
-    return {
-        "known": len(true),
-        "right": sum(said[key] == is_ahead for key, is_ahead in true.items()),
-        "flowspec_faster": sum(not is_ahead for is_ahead in true.values()),
-    }
+def _constant_ratio(judged: Sequence[Entry], rows: Rows) -> dict[str, float]:
+    """Predict trivially: a constant ratio to naive_pp, that of Vicuna 7B at temperature 0, without
+    the dataset that is left out."""
+    fitted = fitting.fitted_rows(rows)
+    naive = {e.key: e.published or 0.0 for e in judged if "/naive_pp/" in e.key}
+    naive |= {f"left-out/{FITTED_MODEL}/t0/naive_pp/{d}": v for d, v in fitted["naive_pp"].items()}
+    guesses = {}
+    for method, entry in product(DRAFTED, judged):
+        logs = {d: log(v / fitted["naive_pp"][d]) for d, v in fitted[method].items()}
+        if f"/{method}/" in entry.key:
+            left = entry.key.split("/")[-1] if entry.key.startswith("left-out/") else ""
+            ratio = exp(fmean(value for d, value in logs.items() if d != left))
+            guesses[entry.key] = ratio * naive[entry.key.replace(f"/{method}/", "/naive_pp/")]
+    return guesses
 
 
 def _fit_fields(predictor: Predictor) -> dict[str, Any]:
+    times = {size: cluster.times for size, cluster in predictor.clusters.items()}
+    unpack_ms = times["13b"].stage_ms - fitting.larger(times["7b"], 0.0).stage_ms
     return {
-        "times": {size: cluster.times for size, cluster in predictor.clusters.items()},
+        "times": times,
+        "unpack_ms": unpack_ms,
+        "operations": fitting.operations(unpack_ms),
         "roofline": fitting.roofline_times(),
         "rms": sqrt(fmean(error**2 for error in predictor.forms[0].errors.values())),
         "fitted_cells": len(ROWS) * len(PROMPT_TOKENS),

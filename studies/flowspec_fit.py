@@ -3,19 +3,20 @@
 The testbed has the varied parameters, and assumptions about models and data (FlowSpec, section 4.1
 and appendix A.1); docstrings mark as assumed what they leave open. Invariant: the fit uses only
 what ``published.toml`` holds, and each parameter has a meaning. The 7B models' times come from the
-three rows of Vicuna 7B at temperature 0, the 13B models' from them by the bytes of a pass, and each
-cell's accuracy from its naive_pp figure: a cell is the time per token of a curve at that accuracy,
-and a prefill.
+three rows of Vicuna 7B at temperature 0, the 13B models' from them by the bytes of a pass and from
+the naive_pp cells by the arithmetic of unpacking, and each cell's accuracy from its naive_pp
+figure: a cell is the time per token of a curve at that accuracy, and a prefill.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
 from math import log
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -24,6 +25,8 @@ from scipy import optimize
 
 from treepipe.files.toml_file import read_toml
 from treepipe.physics.timing import TimeTable
+from treepipe.profiles.library import find_device
+from treepipe.profiles.schema import Hardware
 from treepipe.progress import Progress
 from treepipe.results.metrics import METRIC
 from treepipe.scenario.scenario import Scenario
@@ -35,14 +38,13 @@ SCENARIO = Path(__file__).with_name("flowspec.toml")
 NEW_TOKENS = 128
 STAGES = 4
 DEVICE = "jetson-orin-nano-8gb"
-KNOTS = (1, 8, 16, 32, 64, 96, 128)
+KNOTS = (1, 2, 8, 16, 32, 64, 96, 128)
 """Numbers of tokens at which the roofline's times are sampled."""
 SEGMENT, TREE_LAYER = 16, 10
 """Tokens of a usual pass of a stage, and of the draft, to which the time parameters refer."""
-UNPACKING = (0.5 + 2 + 2) / 2
-"""Bytes that a pass moves per 4-bit weight, over those of a float16 weight: bitsandbytes reads half
-a byte, writes two of float16, and the product reads these two. Passes of few tokens are bound by
-memory."""
+MOST_OPERATIONS = 32
+"""Bound of the operations that unpacking a 4-bit weight takes besides its bytes: four comparisons,
+their bits and branches, a scale, a conversion, addresses (bitsandbytes)."""
 
 _TABLES = read_toml(Path(__file__).with_name("flowspec-tables.toml"))
 MODELS: Sequence[str] = _TABLES["models"]
@@ -77,6 +79,8 @@ class Case:
     Attributes:
         depth_loss: the draft's loss of accuracy beyond recorded depths (``docs/scenario.md``).
         extra: further changes of the scenario.
+        one_row: 4-bit weights are multiplied as they are in a pass over one row, by bitsandbytes'
+            kernel of 0.40 and later; else they are unpacked for it, too.
     """
 
     method: str
@@ -85,18 +89,38 @@ class Case:
     depth_loss: float
     requests: int
     extra: Mapping[str, Any] = field(default_factory=dict)
+    one_row: bool = True
 
     def scenario(self, top1: float) -> Scenario:
         """Return the scenario in which the draft's first candidate is right at a share ``top1``."""
         changes = {
             **{f"schedule.{key}": value for key, value in METHODS[self.method].items()},
             "target.profile": f"vicuna-{self.size}",
-            **_devices(self.times, self.size, in_step=self.method == "pipedec"),
+            **self._devices(),
             "acceptance.hit_ratio": {1: top1},
             "acceptance.depth_loss": self.depth_loss,
             "workload.requests": self.requests,
         }
         return Scenario.load(SCENARIO).with_(**{**changes, **self.extra})
+
+    def _devices(self) -> dict[str, Any]:
+        """Return the devices' keys. In a pipeline in lock-step a step is synchronised whether or
+        not a segment comes back: then that is part of all stages' passes."""
+        sync_ms = self.times.sync_ms if self.method == "pipedec" else 0.0
+        stage_ms = _scaled(_stage(self.size), SEGMENT, self.times.stage_ms)
+        if not self.one_row:
+            stage_ms[1] = stage_ms[2]
+        evaluate = device_times(DEVICE).evaluation(model_profile(f"vicuna-{self.size}"))
+        return {
+            "pipelines.0.stages.0.device": {
+                "stage_ms": {n: ms + sync_ms for n, ms in stage_ms.items()}
+            },
+            "drafts.0.device": {
+                "draft_ms": _scaled(_draft(self.size), TREE_LAYER, self.times.draft_ms),
+                "evaluate_ms": {n: evaluate(n) for n in KNOTS},
+                "decide_ms": self.times.sync_ms - sync_ms,
+            },
+        }
 
 
 def prefill(size: Size, times: Times, prompt_tokens: int) -> Scenario:
@@ -123,34 +147,25 @@ def roofline_times() -> Times:
     return Times(_stage("7b")(SEGMENT), 0.0, _draft("7b")(TREE_LAYER))
 
 
-def larger(times: Times) -> Times:
+def larger(times: Times, unpack_ms: float) -> Times:
     """Scale the 7B models' times to the 13B models by the bytes that a pass moves.
 
-    The target's layers are unpacked at every pass (``UNPACKING``), on top of their larger number
-    and size; the EAGLE head is not quantized, so that it is slower by its size alone; a step's
-    synchronisation does not depend on the model.
+    The target's layers are unpacked at every pass, by the library's law of such kernels, which
+    takes ``unpack_ms`` besides; the EAGLE head is not quantized, so that it is slower by its size
+    alone; a step's synchronisation does not depend on the model.
     """
     stages = _stage("13b")(SEGMENT) / _stage("7b")(SEGMENT)
     heads = _draft("13b")(TREE_LAYER) / _draft("7b")(TREE_LAYER)
-    return Times(times.stage_ms * stages * UNPACKING, times.sync_ms, times.draft_ms * heads)
+    return Times(times.stage_ms * stages + unpack_ms, times.sync_ms, times.draft_ms * heads)
 
 
-def _devices(times: Times, size: Size, *, in_step: bool) -> dict[str, Any]:
-    """Return the devices' keys. Where the whole pipeline is in lock-step (``in_step``), a step is
-    synchronised whether or not a segment comes back: then that is part of all stages' passes."""
-    sync_ms = times.sync_ms if in_step else 0.0
-    stage_ms = _scaled(_stage(size), SEGMENT, times.stage_ms)
-    evaluate = device_times(DEVICE).evaluation(model_profile(f"vicuna-{size}"))
-    return {
-        "pipelines.0.stages.0.device": {
-            "stage_ms": {n: ms + sync_ms for n, ms in stage_ms.items()}
-        },
-        "drafts.0.device": {
-            "draft_ms": _scaled(_draft(size), TREE_LAYER, times.draft_ms),
-            "evaluate_ms": {n: evaluate(n) for n in KNOTS},
-            "decide_ms": times.sync_ms - sync_ms,
-        },
-    }
+def operations(unpack_ms: float) -> float:
+    """Return the operations per weight that take a stage ``unpack_ms``, at the board's peak rate of
+    float32 (a multiplication with an addition is one)."""
+    hardware, shape = find_device(DEVICE, __name__), model_profile("vicuna-13b").shape
+    assert isinstance(hardware, Hardware)
+    rate = hardware.roofline.tflops["float32"] * 1e9 / 2  # per millisecond
+    return unpack_ms * rate / (shape.layers // STAGES * shape.layer_parameters)
 
 
 def _scaled(curve: TimeTable, tokens: int, ms: float) -> dict[int, float]:
@@ -160,9 +175,11 @@ def _scaled(curve: TimeTable, tokens: int, ms: float) -> dict[int, float]:
 
 @cache
 def _stage(size: Size) -> TimeTable:
-    """Return the profile's times for float16; ``larger`` adds the unpacking of 4-bit weights."""
-    model = model_profile(f"vicuna-{size}")
-    return device_times(DEVICE).stage(model, model.shape.layers // STAGES)
+    """Return the profile's times, of the 13B models in 4 bits by the law of the kernels."""
+    model, kernels = model_profile(f"vicuna-{size}"), dict[str, str]()
+    if size == "13b":
+        model, kernels = replace(model, dtype="int4"), {"kernels": "dequantized"}
+    return device_times(DEVICE, **kernels).stage(model, model.shape.layers // STAGES)
 
 
 @cache
@@ -370,13 +387,39 @@ def _fit_times(surrogate: Surrogate, table: Rows, datasets: Sequence[str], loss:
 def _out_of_reach(surrogate: Surrogate, table: Rows, times: Times, loss: float) -> list[float]:
     """Return the distance of each naive_pp figure of the 7B models beyond the curve's ends."""
     curve = surrogate.curve("naive_pp", times, loss)
+    return [curve.outside(tbt_ms) for tbt_ms in _naive_tbts(surrogate, table, times, "7b")]
+
+
+def _naive_tbts(surrogate: Surrogate, table: Rows, times: Times, size: Size) -> list[float]:
+    """Return the time between tokens of all naive_pp cells of the models of a size."""
     return [
-        curve.outside(tbt_of(xi, surrogate.prefill(prompt_tokens(model, dataset), times)))
+        tbt_of(xi, surrogate.prefill(prompt_tokens(model, dataset), times))
         for row, figures in table.items()
         for model, _, method in [row.split("/")]
-        if method == "naive_pp" and size_of(model) == "7b"
+        if method == "naive_pp" and size_of(model) == size
         for dataset, xi in figures.items()
     ]
+
+
+def unpacking_ms(surrogate: Surrogate, table: Rows, fit: Fit) -> float:
+    """Return what the arithmetic of unpacking adds to a pass of a 13B stage.
+
+    With it the drafts of the 13B models are on average as accurate as those of the 7B models, by
+    all naive_pp cells: EAGLE trains the heads of a family's sizes alike. At most
+    ``MOST_OPERATIONS``.
+    """
+
+    def accuracy(times: Times, size: Size) -> float:
+        curve = surrogate.curve("naive_pp", times, fit.depth_loss)
+        return fmean(map(curve.accuracy, _naive_tbts(surrogate, table, times, size)))
+
+    wanted, most = accuracy(fit.times, "7b"), MOST_OPERATIONS / operations(1.0)
+    nearest = optimize.minimize_scalar(
+        lambda ms: (accuracy(larger(fit.times, ms), "13b") - wanted) ** 2,
+        bounds=(0.0, most),
+        method="bounded",
+    )
+    return float(nearest.x)
 
 
 def _predicted_cells(

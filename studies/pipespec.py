@@ -8,7 +8,7 @@ whose token takes what theirs takes. Times are in milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -25,7 +25,7 @@ from treepipe.results.statistics import Interval
 from treepipe.scenario.scenario import Scenario
 from treepipe.studies import reproduction as made_of
 from treepipe.studies.plots import published_figure
-from treepipe.studies.study import StudyResult
+from treepipe.studies.study import Entry, StudyResult, relative_error
 
 NAME = "pipespec"
 FOLDER = Path(__file__).parent
@@ -103,11 +103,14 @@ class Terms(NamedTuple):
     start_ms: float
 
     @classmethod
-    def of_given(cls) -> Terms:
-        passes = [each["passes"][1][1] for each in (TURNS, LONG)]
-        row_ms, verify_ms = np.polyfit((5, 20), passes, 1).tolist()
-        draft_ms = fmean(each["passes"][0][1] for each in GIVEN.values())
-        return cls(draft_ms, verify_ms, row_ms, fmean(map(start_ms, GIVEN.values())))
+    def of_given(cls, left_out: str = "") -> Terms:
+        """``left_out``: label of a given cell to do without; without the short chain its pass is
+        that of models ahead of each other. The long one alone tells which guesses are right."""
+        used = [each for label, each in GIVEN.items() if label != left_out]
+        short_ms = TURNS["passes"][1][1] if TURNS in used else AHEAD["verify_ms"]
+        row_ms, verify_ms = np.polyfit((5, 20), (short_ms, LONG["passes"][1][1]), 1).tolist()
+        draft_ms = fmean(each["passes"][0][1] for each in used)
+        return cls(draft_ms, verify_ms, row_ms, fmean(map(start_ms, used)))
 
     def step_ms(self, model: str) -> float:
         return self.draft_ms if model == "1b" else float(PLAIN[model]["passes"][0][1])
@@ -137,7 +140,9 @@ def scenario(
     return Scenario.load(FOLDER / "scenarios" / f"{NAME}.toml").with_(**changes)
 
 
-def predict_cells(terms: Terms, settings: Settings, say: Progress) -> dict[Cell, Interval]:
+def predict_cells(
+    terms: Terms, settings: Settings, say: Progress, cells: Sequence[Cell] = CELLS
+) -> dict[Cell, Interval]:
     """Predict ms per token, with the 70B model over all that its pass may take.
 
     Of three models ahead of each other the first two are a pair by themselves. In turns the first
@@ -150,7 +155,7 @@ def predict_cells(terms: Terms, settings: Settings, say: Progress) -> dict[Cell,
         pair = Cell("async-chain", "1b-8b", 0, 280)
         alone = {"": scenario(pair, first, dict.fromkeys((1, MOST), second), *made)}
         pair_ms = made_of.simulated(alone, say, "1B and 8B")[""].metrics[METRIC].mean
-        for cell in CELLS:
+        for cell in cells:
             draft, _, target = cell.models.rpartition("-")
             if draft != "1b-8b":
                 draft_ms = terms.step_ms(draft)
@@ -164,7 +169,7 @@ def predict_cells(terms: Terms, settings: Settings, say: Progress) -> dict[Cell,
                 points[f"{cell.label}:{fold}"] = scenario(cell, draft_ms, target_ms, *made)
         outcomes = made_of.simulated(points, say, "cells")
     values = {}
-    for cell in CELLS:
+    for cell in cells:
         besides_ms = start_ms(PLAIN["70b"]) if "70b" in cell.models else terms.start_ms
         all_ms = [outcomes[key] for key in points if key.startswith(f"{cell.label}:")]
         ms = [each.metrics[METRIC] for each in all_ms]
@@ -176,15 +181,21 @@ def predict_cells(terms: Terms, settings: Settings, say: Progress) -> dict[Cell,
 
 def study(settings: Settings, say: Progress) -> StudyResult:
     """Predict every cell; intervals have the given cells' errors."""
-    terms, entries = Terms.of_given(), {}
+    terms, entries, groups = Terms.of_given(), {}, dict[str, list[Entry]]()
+    for cell in (each for each in CELLS if GIVEN.get(each.label) in (TURNS, AHEAD)):
+        others, fact = Terms.of_given(cell.label), GIVEN[cell.label]["ms_per_token"]
+        (value,) = predict_cells(others, settings, say, [cell]).values()
+        entry = made_of.predicted(f"left-out/{cell.label}", "ms", value, fact)
+        groups.setdefault(f"{NAME}/{cell.strategy}", []).append(entry)
+    made = made_of.Reproduction(NAME, FOLDER / f"{NAME}.md")
+    made.leave_out(groups)
     for cell, value in predict_cells(terms, settings, say).items():
         fact = GIVEN.get(cell.label, {}).get("ms_per_token")
         key = f"{cell.label}/ms_per_token"
         entries[cell] = made_of.predicted(key, "ms", value, fact, fitted=True)
-    raw = [e for each in entries.values() if (e := made_of.relative_error(each)) is not None]
+    raw = [e for each in entries.values() if (e := relative_error(each)) is not None]
     spread = made_of.t_spread(raw)
     entries = {cell: made_of.widened(each, spread) for cell, each in entries.items()}
-    made = made_of.Reproduction(NAME, FOLDER / f"{NAME}.md")
     made.add([*entries.values()], "cells", "All cells")
     given = [entry for entry in entries.values() if entry.published is not None]
     made.show(given, "given", "Given cells")

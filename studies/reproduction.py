@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import string
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, replace
 from functools import lru_cache
-from math import exp, hypot, log
+from math import exp, hypot, inf, log
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ from treepipe.results.sheet import CellValue, Sheet, columns
 from treepipe.results.statistics import Interval, student_t
 from treepipe.scenario.scenario import Scenario
 from treepipe.sim.points import Outcome, Point, simulate_points
-from treepipe.studies.study import Entry, StudyResult
+from treepipe.studies.study import Entry, StudyResult, relative_error, score
 
 PUBLISHED = Path(__file__).parent / "published.toml"
 
@@ -88,69 +87,43 @@ def t_spread(errors: Sequence[float]) -> float:
     """Return the half-width of a 95 % interval of a prediction's logarithm, from relative errors of
     left-out figures (Student's t around 0, as many degrees of freedom as figures)."""
     logs = np.log1p(errors)
+    if not len(logs):
+        return 0.0
     return float(student_t(len(logs), 0.975) * np.sqrt(np.mean(np.square(logs))))
 
 
-def widened(entry: Entry, spread: float) -> Entry:
-    """Widen an entry's interval by an independent error: ``spread`` is the half-width of its
-    logarithm, and variances add."""
+def widened(entry: Entry, spread: float, most: float = inf) -> Entry:
+    """Widen an entry's interval, up to ``most``, by an independent error: ``spread`` is the
+    half-width of its logarithm, and variances add."""
     value = entry.predicted
     if not value or value < 0:
         return entry
     low = log(value / entry.low) if entry.low and entry.low > 0 else 0.0
     high = log(entry.high / value) if entry.high else 0.0
     low, high = value * exp(-hypot(low, spread)), value * exp(hypot(high, spread))
-    return replace(entry, low=low, high=high)
+    return replace(entry, low=low, high=min(high, most))
 
 
 # --- scores --------------------------------------------------------------------------------------
 
 
-def relative_error(entry: Entry) -> float | None:
-    """Return predicted over published - 1; None if either is missing."""
-    if entry.predicted is None or not entry.published:
-        return None
-    return entry.predicted / entry.published - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """Relative errors over ``cells`` published figures: the mean and the largest size, and the
-    signed mean (``bias``)."""
-
-    cells: int
-    mean: float
-    worst: float
-    bias: float
-
-
-def score(entries: Iterable[Entry], guesses: Mapping[str, float] | None = None) -> Score | None:
-    """Score the true predictions that have a published figure; None if there is none.
-
-    Args:
-        guesses: another predictor's figures by key, to score instead, on these keys alone.
-    """
-    judged = [each for each in entries if each.role == "predicted"]
-    if guesses is not None:
-        judged = [replace(e, predicted=guesses[e.key]) for e in judged if e.key in guesses]
-    errors = [error for each in judged if (error := relative_error(each)) is not None]
-    if not errors:
-        return None
-    sizes = [abs(error) for error in errors]
-    return Score(len(errors), fmean(sizes), max(sizes), fmean(errors))
+def missed(entries: Iterable[Entry]) -> float:
+    """Return the ``t_spread`` of left-out figures: what the model misses in others of its kind."""
+    return t_spread([e for each in entries if (e := relative_error(each)) is not None and e > -1])
 
 
 def score_sheet(
-    name: str,
-    scores: Iterable[tuple[str, Score | None]],
-    title: str = "Error of the predictions (published figures that nothing was fitted to)",
+    name: str, left_out: Mapping[str, Sequence[Entry]], guesses: Mapping[str, float]
 ) -> Sheet:
-    """Show predictors and their errors; those without a score are left out."""
-    heads = columns("predictor", "figures|d", "mean absolute error|.1%", "worst|.1%", "bias|+.1%")
-    sheet = Sheet(title, heads, name=name)
-    for predictor, found in scores:
-        if found is not None:
-            sheet.add(predictor, found.cells, found.mean, found.worst, found.bias)
+    """Show scores of left-out figures by method, beside a trivial predictor's ``guesses``."""
+    shown = "figures|d", "median|.1%", "worst|.1%", "signed mean|+.1%", "inside interval|.0%"
+    title = "Errors of published figures, each predicted from the rest or not fitted to"
+    heads = columns("method", *shown, "trivial predictor, median|.1%")
+    sheet = Sheet(title, heads, name=f"{name}-scores")
+    for method, entries in left_out.items():
+        if (scored := score(entries)) is not None:
+            trivial = score(entries, guesses)
+            sheet.add(method, *astuple(scored), trivial.median if trivial else None)
     return sheet
 
 
@@ -179,12 +152,15 @@ def comparison_sheet(name: str, title: str, entries: Sequence[Entry]) -> Sheet:
 
 
 class Reproduction:
-    """A study of published results under construction: its entries and its tables."""
+    """A study of published results under construction: its entries, its tables, and entries of
+    figures that were left out, by ``PAPER/METHOD``, and a trivial predictor's figures by key."""
 
     def __init__(self, name: str, template: Path) -> None:
         self.name = name
         self.entries: list[Entry] = []
         self.tables: list[Sheet] = []
+        self.left_out: dict[str, list[Entry]] = {}
+        self.trivial: dict[str, float] = {}
         self._template = template
 
     @property
@@ -202,13 +178,30 @@ class Reproduction:
         """Show entries in a table without adding them to the study's own."""
         self.tables.append(comparison_sheet(f"{self.name}-{part}", title, entries))
 
+    def leave_out(self, groups: Mapping[str, Sequence[Entry]], whole: bool = False) -> float:
+        """Add published figures that were each predicted from the rest, or that no fit used, by
+        ``PAPER/METHOD``. Their intervals count the errors of the others, too, which is what the
+        model misses besides; not if they are ``whole``, as the study made them. Returns ``missed``
+        of all that it widened, by which to widen predictions of their kind."""
+        everything = [] if whole else [entry for each in groups.values() for entry in each]
+        wide = {e.key: widened(e, missed(x for x in everything if x is not e)) for e in everything}
+        for of, entries in groups.items():
+            self.left_out.setdefault(of, []).extend(wide.get(e.key, e) for e in entries)
+        self.entries = [wide.get(e.key, e) for e in self.entries]
+        return missed(everything)
+
     def result(self, fields: Mapping[str, Any], figure: Figure) -> StudyResult:
         """Return the study's result; ``fields`` as for ``fill``."""
         page = fill(self._template, self.entries, {"paper": published(), **fields})
         findings = page.pop("")
-        self.tables.sort(key=lambda sheet: not sheet.name.endswith("-scores"))  # the page's table
-        figures = {self.name: figure}
-        return StudyResult(self.name, self.entries, self.tables, figures, findings, sections=page)
+        if self.left_out:
+            scores = score_sheet(self.name, self.left_out, self.trivial)
+            self.tables.insert(0, scores)  # the page's table
+            left_out = [entry for entries in self.left_out.values() for entry in entries]
+            self.show(left_out, "left-out", "Figures left out, with what the others say of errors")
+        made = StudyResult(self.name, self.entries, self.tables, {self.name: figure}, findings)
+        made.sections, made.left_out = page, self.left_out
+        return made
 
 
 class _AbsentError(Exception):

@@ -208,7 +208,7 @@ class Column:
 
     @property
     def service_ms(self) -> float:
-        """S: a turn without its idle time (the table's load implies up to 8 % less: ``Yield``)."""
+        """S: a turn without its idle time: the passes, and what each turn adds to them."""
         return 1e3 / self.draft_rounds_s - self.draft_idle_ms
 
     @property
@@ -217,14 +217,14 @@ class Column:
         return self.n * 1e3 / self.draft_rounds_s - self.service_ms - self.draft_wait_ms
 
     @property
-    def served(self) -> float:
-        """Share of a turn in which the draft does not idle."""
-        return self.service_ms * self.draft_rounds_s / 1e3
-
-    @property
     def attended(self) -> float:
         """Rounds of a target times targets over the draft's rounds."""
         return self.n * self.target_rounds_s / self.draft_rounds_s
+
+    @property
+    def passes_load(self) -> float:
+        """The load as the other rows of the table imply it (``load``)."""
+        return load(self.t_s_ms, Interval(self.draft_idle_ms, None, None)).mean
 
     @property
     def deployment(self) -> str:
@@ -234,6 +234,14 @@ class Column:
     def figures(self) -> dict[str, float]:
         """The column by metric."""
         return {metric: getattr(self, metric) for metric in METRICS}
+
+
+def load(step_ms: float, idle: Interval) -> Interval:
+    """Return the draft's load as the paper's columns have it: its passes, S(d) = d t_s (equation
+    5), over passes and idle time, without a turn's overhead (messages, caches by tag); without idle
+    time it is 1. No number is fitted to it."""
+    passes = LAYERS * step_ms
+    return idle.shifted(passes).inverse(passes)
 
 
 def _place(targets: int) -> int:
@@ -259,20 +267,16 @@ def linear(given: Sequence[Column], n: int) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Yield:
-    """Four ratios of the paper's own counters, which the model does not explain.
+    """Two ratios of the paper's own counters, which the model does not explain.
 
     Attributes:
         counted: throughput over the draft's rounds and tokens per round (below 1: throughput
             includes time in which nothing is decoded).
         attended: rounds of a target times targets over the draft's rounds.
-        accepted: tokens of a target's round over those of a round of all deployments.
-        loaded: the draft's load over the share of a turn in which it does not idle.
     """
 
     counted: float
     attended: float
-    accepted: float
-    loaded: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,17 +293,16 @@ class Calibration:
         """
         n, bed, counts = seen.targets, self.bed, self._yield_of(seen.targets)
         share = bed.second.step_share if n > BESIDE else 1.0
+        step = seen.service.scaled(share * bed.step_ms / bed.service_ms)
         return {
             "throughput_tokens_s": seen.rounds.scaled(bed.tokens * counts.counted),
-            "per_target_tokens_s": seen.rounds.scaled(
-                bed.tokens * counts.accepted * counts.attended / n
-            ),
+            "per_target_tokens_s": seen.rounds.scaled(bed.tokens * counts.attended / n),
             "draft_rounds_s": seen.rounds,
             "target_rounds_s": seen.rounds.scaled(counts.attended / n),
             "draft_idle_ms": seen.idle,
             "draft_wait_ms": seen.wait,
-            "draft_load": seen.load.scaled(counts.loaded),
-            "t_s_ms": seen.service.scaled(share * bed.step_ms / bed.service_ms),
+            "draft_load": load(step.mean, seen.idle),
+            "t_s_ms": step,
         }
 
     def _yield_of(self, targets: int) -> Yield:
@@ -341,8 +344,6 @@ def _yields(given: Sequence[Column], tokens: float) -> dict[str, Yield]:
         found[name] = Yield(
             fmean(c.throughput_tokens_s / c.draft_rounds_s / tokens for c in same),
             fmean(c.attended for c in same),
-            fmean(c.per_target_tokens_s / c.target_rounds_s / tokens for c in same),
-            fmean(c.draft_load * 1e3 / c.draft_rounds_s / c.service_ms for c in same),
         )
     return found
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from math import inf
 from pathlib import Path
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Literal
 
 from treepipe.core.errors import UserError
@@ -38,12 +40,14 @@ class Study:
 
     Attributes:
         needs_executor: whether it starts real processes.
+        whole: whether the whole job is the usual one.
     """
 
     name: str
     summary: str
     module: str
     needs_executor: bool = True
+    whole: bool = False
 
 
 _FILE = read_toml(Path(__file__).with_name("studies.toml"))
@@ -76,11 +80,52 @@ class Entry:
         return cls(key, unit, value.mean, value.low, value.high, measured)
 
 
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How predictions met ``cells`` published figures: the median and the largest size of their
+    relative errors and the signed mean, and the share inside their intervals (None: they have
+    none)."""
+
+    cells: int
+    median: float
+    worst: float
+    mean: float
+    covered: float | None
+
+
+def relative_error(entry: Entry) -> float | None:
+    """Return predicted over published - 1; None if either is missing."""
+    if entry.predicted is None or not entry.published:
+        return None
+    return entry.predicted / entry.published - 1
+
+
+def score(entries: Iterable[Entry], guesses: Mapping[str, float] | None = None) -> Score | None:
+    """Score the true predictions that have a published figure; None if there is none.
+
+    Args:
+        guesses: another predictor's figures by key, to score instead, on these keys alone.
+    """
+    judged = [each for each in entries if each.role == "predicted" and each.published]
+    if guesses is not None:
+        judged = [replace(e, predicted=guesses[e.key]) for e in judged if e.key in guesses]
+    errors = [error for each in judged if (error := relative_error(each)) is not None]
+    if not errors:
+        return None
+    sizes, known = [abs(error) for error in errors], [e for e in judged if e.low is not None]
+    inside = [(e.low or 0) <= (e.published or 0) <= (e.high or inf) for e in known]
+    covered = sum(inside) / len(judged) if known and guesses is None else None
+    return Score(len(errors), median(sizes), max(sizes), fmean(errors), covered)
+
+
 @dataclass(slots=True)
 class StudyResult:
     """The results of a study.
 
     Attributes:
+        left_out: published figures that were each predicted from the rest, or that no fit used, by
+            ``PAPER/METHOD``.
+        further: further keys of the JSON file.
         tables: the first one of at most ``LONG`` rows is the page's.
         figures: plots by file name (without ``.png``), the page's first.
         findings: conclusions in sentences, the main one first.
@@ -97,6 +142,8 @@ class StudyResult:
     warnings: dict[str, list[str]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     sections: dict[str, list[str]] = field(default_factory=dict)
+    left_out: dict[str, list[Entry]] = field(default_factory=dict)
+    further: dict[str, Any] = field(default_factory=dict)
 
     def content(self) -> dict[str, Any]:
         """Return the content of the JSON file."""
@@ -104,7 +151,9 @@ class StudyResult:
         others = {
             each: getattr(self, each) for each in ("findings", "warnings", "faults", "sections")
         }
-        return {"schema": SCHEMA, "study": self.study, "rows": rows, **others}
+        scores = {of: score(entries) for of, entries in self.left_out.items()} | {"all": self.whole}
+        others["left_out"] = {of: asdict(each) for of, each in scores.items() if each}
+        return {"schema": SCHEMA, "study": self.study, "rows": rows, **others, **self.further}
 
     def page(self) -> str:
         """Return the page in Markdown: what was found, one picture and one table; the cells of all
@@ -119,7 +168,7 @@ class StudyResult:
                 f"{summary[0].upper()}{summary[1:]}{stop} Made by `treepipe study {self.study}`.",
                 "",
             ]
-        parts += _list(self.findings[1:])
+        parts += _list([*self.findings[1:], *self.judged()])
         parts += [sheet.markdown() for sheet in self.tables if len(sheet.rows) <= LONG][:1]
         for heading, sentences in self.sections.items():
             parts += [f"## {heading}", "", *_list(sentences)]
@@ -127,6 +176,21 @@ class StudyResult:
         warned = f"; {counted(len(self.warned()), 'warning')} in {self.study}.json"
         parts.append(f"Cells: {files}{warned if self.warnings else ''}.")
         return "\n".join(parts) + "\n"
+
+    @property
+    def whole(self) -> Score | None:
+        """The score of all figures that were left out; None without any."""
+        return score(entry for entries in self.left_out.values() for entry in entries)
+
+    def judged(self) -> list[str]:
+        """Return a sentence about the figures that were left out, if there are any."""
+        if (whole := self.whole) is None:
+            return []
+        return [
+            f"left out, each predicted from the rest: {counted(whole.cells, 'published figure')}, "
+            f"off by {whole.median:.1%} in the median and {whole.mean:+.1%} in the mean; "
+            f"{whole.covered or 0:.0%} lie within their 95 % intervals"
+        ]
 
     def warned(self) -> list[str]:
         """Return a sentence per kind of warning, with the number of its cells; warnings of one kind
@@ -157,13 +221,14 @@ def find_study(name: str) -> Study:
     return STUDIES[name]
 
 
-def run_study(study: Study, say: Progress, full: bool) -> StudyResult:
+def run_study(study: Study, say: Progress, full: bool | None = None) -> StudyResult:
     """Run a study.
 
     Args:
-        full: use all prompts, instead of a shorter job of about three minutes.
+        full: the whole job, instead of a shorter one of about three minutes; None: the usual one.
     """
     module = importlib.import_module(study.module)
+    full = study.whole if full is None else full
     result: StudyResult = module.study(module.FULL if full else module.SHORT, say)
     return result
 
@@ -184,7 +249,7 @@ def write_study(result: StudyResult, out: Path) -> None:
 def show_study(result: StudyResult, out: Path) -> None:
     """Print the findings and tables."""
     sections = [f"{name}: {each}" for name, own in result.sections.items() for each in own]
-    sentences, tables = [*result.findings[1:], *sections], result.tables
+    sentences, tables = [*result.findings[1:], *result.judged(), *sections], result.tables
     says, warned = next(iter(result.findings), result.study), result.warned()
     print_screen(Screen(says, None, (), warned, (), tables, sentences), verbose=True)
     console().print(f"tables, plots and figures: {out}/", highlight=False)

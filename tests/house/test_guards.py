@@ -34,7 +34,7 @@ STUDIED = {
     *("validation.comparison", "validation.judgement", "validation.validation"),
 }
 """What studies use of the rooms with the machinery: the list may become shorter."""
-MEASURING = {"dsd.py", "real_speed.py", "real_time.py"}
+MEASURING = {"dsd.py", "evidence.py", "real_speed.py", "real_time.py"}
 """Studies that run processes in a way of their own."""
 IMPURE = {"time", "random", "threading", "socket", "subprocess", "multiprocessing", "asyncio"}
 """Of the standard library: what a rule may not know."""

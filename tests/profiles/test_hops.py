@@ -53,7 +53,7 @@ def test_a_token_takes_a_message_to_the_second_box_and_one_back() -> None:
     found = treepipe.simulate(scenario).metrics["time_between_tokens_ms"].mean
     assert found == pytest.approx(40 + 2 * 3.3 + 0.06, abs=0.06)
     of = Estimated("link", "ethernet-2.5g+llama-cpp-rpc")
-    assert deploy(scenario).estimates[of] == 1.2
+    assert deploy(scenario).estimates[of] == 3.3
     slower = scenario.with_(**{"scale.links": {of.name: 2.0}})
     more = treepipe.simulate(slower).metrics["time_between_tokens_ms"].mean
     assert more - found == pytest.approx(2 * 3.3 + 0.06, abs=0.06)

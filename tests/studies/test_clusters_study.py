@@ -46,6 +46,19 @@ def test_one_rate_sets_a_device_and_nothing_else(tmp_path: Path) -> None:
     assert found["A2"] < 12.83
 
 
+def test_a_row_that_sets_a_hop_is_predicted_by_the_others(tmp_path: Path) -> None:
+    """Two Raspberry Pi with the hop that four ask for: 64 exchanges of a token, and the logits'."""
+    known = {key: people.cells()[key] for key in ("D1/2", "D1/4")}
+    made = people.Clusters(tmp_path, TINY)
+    stated = people.predict_cells(made, known, TINY, say)
+    ms = {key: 1e3 / rate.mean for key, rate in stated.items()}
+    found = people.without_themselves(made, known, stated, say)
+    off = 1e3 / known["D1/4"]["tokens_s"] - ms["D1/4"]
+    assert 1e3 / found["D1/2"].mean == pytest.approx(ms["D1/2"] + off, rel=1e-3)
+    low, high = found["D1/2"].ends
+    assert low < found["D1/2"].mean < high
+
+
 def test_shared_tensors_by_hand(tmp_path: Path) -> None:
     """Two Raspberry Pi: half of the layers and of the projection, 64 exchanges of 0.2 + 0.02 + 1.5
     ms and 8,192 * 0.53 bytes at 940 Mbit/s, and half of the logits likewise."""

@@ -11,12 +11,14 @@ from tests.worlds.written_studies import say
 from treepipe.sim.pool import Pool
 from treepipe.studies import pipedec as pipedec_stages
 from treepipe.studies import specpipe as specpipe_width
-from treepipe.studies.layered import POOL, Effort, Levels, build, cards, plain_ms, solve_all
+from treepipe.studies.layered import POOL, Effort, Level, Levels, acceptance, build, cards, plain_ms
 from treepipe.studies.study import StudyResult
 
 pytestmark = pytest.mark.processes
 
-LEVELS = Levels(0.6, (1.6, 0.4), {"specinfer": 120.0, "specpipe": 55.0})
+LEVELS = Levels(
+    Level(1.3, 0.6), (Level(2.0, 2.4), Level(0.8, 0.1)), {"specinfer": 120.0, "specpipe": 55.0}
+)
 
 
 def keys_of(result: StudyResult) -> dict[str, float]:
@@ -71,9 +73,14 @@ def test_clusters_hold_the_whole_target_and_meet_the_plain_pipeline() -> None:
         assert len(cards(name)) == stages
 
 
-def test_a_level_between_two_curves_serves_both() -> None:
-    curves = {level: 100.0 * level for level in (0.5, 1.0, 2.0)}
-    assert solve_all([(curves, 80.0), (curves, 125.0)]) == pytest.approx(1.0, abs=0.01)
+def test_a_level_has_two_numbers_of_which_the_rest_moves_more() -> None:
+    """Tails move two to four times where first candidates hardly move (SpecPipe, 3.3.1)."""
+    code = Level(1.4, 0.4)
+    harder = code.at(1.4 * 1.27)
+    assert 2 < harder.rest / code.rest < 4
+    assert harder.first / code.first == 1.27
+    ratio = acceptance(code)["acceptance"]["hit_ratio"]
+    assert ratio == {1: 1 - 1.4 * 0.19, 8: 1 - 0.4 * 0.01}
 
 
 def test_a_sharpened_pool_is_surer_and_proposes_the_same() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from math import exp, log1p, sqrt
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,9 @@ from treepipe.studies.reproduction import (
     fill,
     predicted,
     published,
-    relative_error,
-    score,
     score_sheet,
 )
-from treepipe.studies.study import Entry, StudyResult
+from treepipe.studies.study import Entry, StudyResult, relative_error, score
 
 ROOT = Path(__file__).parents[2] / "studies"
 STORED = {
@@ -32,6 +31,9 @@ STORED = {
     "starsd.md": "starsd-threshold",
     "which-system.md": "which-system",
 }
+
+OFF = (0.1, -0.05, 0.2)
+"""Errors of figures that were left out."""
 
 ENTRIES = [
     predicted("a", "ms", 10.0, 10.0, fitted=True),
@@ -45,18 +47,42 @@ def test_only_true_predictions_count() -> None:
     found = score(ENTRIES)
     assert found is not None
     assert found.cells == 2
-    assert found.mean == pytest.approx((0.1 + 0.25) / 2)
+    assert found.median == pytest.approx((0.1 + 0.25) / 2)
     assert found.worst == pytest.approx(0.25)
-    assert found.bias == pytest.approx((0.1 - 0.25) / 2)
+    assert found.mean == pytest.approx((0.1 - 0.25) / 2)
+    assert found.covered == 0, "10.0 is not in 10.5 to 11.5, and the other one has no interval"
     assert score([ENTRIES[0]]) is None
 
 
 def test_a_trivial_predictor_is_judged_on_the_same_cells() -> None:
     trivial = score(ENTRIES, {"b": 10.0, "a": 99.0, "held out": 1.0})
     assert trivial is not None
-    assert (trivial.cells, trivial.mean) == (1, 0)
-    sheet = score_sheet("scores", [("trivial", trivial), ("nobody", None)])
-    assert sheet.rows == [("trivial", 1, 0, 0, 0)]
+    assert (trivial.cells, trivial.median, trivial.covered) == (1, 0, None)
+    sheet = score_sheet("made", {"paper/way": ENTRIES, "paper/none": []}, {"b": 10.0})
+    (row,) = sheet.rows
+    assert (row[0], row[1], row[-1]) == ("paper/way", 2, 0)
+
+
+def test_a_left_out_figure_counts_the_errors_of_the_others(tmp_path: Path) -> None:
+    """By hand: of three with errors of 10, -5 and 20 %, the first one's half-width is Student's t
+    of two degrees of freedom times the root mean square of the others' logarithms."""
+    (tmp_path / "page.md").write_text("- so\n")
+    made = Reproduction("made", tmp_path / "page.md")
+    entries = [predicted(f"left-out/{n}", "ms", 100 * (1 + e), 100.0) for n, e in enumerate(OFF)]
+    wide = made.leave_out({"paper/way": entries[:2], "paper/other": entries[2:]})
+    assert wide == pytest.approx(3.182 * sqrt(sum(log1p(e) ** 2 for e in OFF) / 3), rel=1e-3)
+    first, second = made.left_out["paper/way"]
+    half = 4.303 * sqrt((log1p(OFF[1]) ** 2 + log1p(OFF[2]) ** 2) / 2)
+    assert first.high == pytest.approx(110 * exp(half), rel=1e-3)
+    assert second.low == pytest.approx(
+        95 * exp(-4.303 * sqrt(sum(log1p(e) ** 2 for e in (OFF[0], OFF[2])) / 2)), rel=1e-3
+    )
+    result = made.result({}, Figure())
+    assert result.content()["left_out"]["paper/way"]["covered"] == 1.0
+    (sentence,) = result.judged()
+    assert "3 published figures, off by 10.0% in the median and +8.3% in the mean; 100%" in sentence
+    assert f"- {sentence}\n" in result.page()
+    assert result.tables[0].name == "made-scores"
 
 
 def test_held_out_figures_have_no_error() -> None:

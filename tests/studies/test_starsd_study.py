@@ -41,6 +41,20 @@ def test_a_column_says_what_a_round_is_made_of() -> None:
     assert columns()[4].figures["draft_idle_ms"] == 0.6
 
 
+def test_load_is_of_the_passes_in_every_column_and_full_without_idle_time() -> None:
+    for column in columns().values():
+        assert column.passes_load == pytest.approx(column.draft_load, rel=0.035)
+    assert replace(columns()[4], draft_idle_ms=0.0).passes_load == 1.0
+    assert columns()[1].passes_load == pytest.approx(7 * 2.24 / (7 * 2.24 + 30.6))
+
+
+def test_beyond_the_columns_the_draft_slows_by_its_last_idle_time_at_most() -> None:
+    """So that its rounds do not become fewer than in the last column (section 5.2)."""
+    middle, least, most = threshold.slowing(columns())
+    assert least == 1.0 < middle < most
+    assert most * columns()[4].service_ms == pytest.approx(1e3 / 81.54)
+
+
 @pytest.mark.processes
 def test_simulated_without_jitter_is_the_closed_form() -> None:
     seen = simulate_columns(replace(BED, cold=1.0), [1, 3, 5], 1, say)
@@ -96,6 +110,9 @@ def test_end_to_end(tmp_path: Path) -> None:
             assert row["predicted"] is not None
             assert (row["published"] is None) == (n > 4)
             assert row["role"] == ("calibrated" if n <= 4 else "predicted")
+    idle, load = (rows[f"n=5/{each}"]["predicted"] for each in ("draft_idle_ms", "draft_load"))
+    passes = 7 * rows["n=5/t_s_ms"]["predicted"]
+    assert load == pytest.approx(passes / (passes + idle))
     assert rows["n=5/draft_rounds_s"]["low"] < rows["n=5/draft_rounds_s"]["high"]
     assert rows["n_full"]["predicted"] == 4
     assert rows["n_max"]["low"] <= rows["n_max"]["predicted"]

@@ -325,7 +325,10 @@ class StudyOptions(Output):
         Path | None, typer.Option(help="Folder for tables and plots; default treepipe-study-NAME.")
     ] = None
     listed: Annotated[bool, typer.Option("--list", help="Show all, and do no more.")] = False
-    full: Annotated[bool, typer.Option("--full", help="The whole job, not the short one.")] = False
+    full: Annotated[
+        bool | None,
+        typer.Option("--full/--quick", help="The whole job, or the short one (default: by study)."),
+    ] = None
     quiet: Quiet = False
 
 
