@@ -164,6 +164,7 @@ def operations(unpack_ms: float) -> float:
     float32 (a multiplication with an addition is one)."""
     hardware, shape = find_device(DEVICE, __name__), model_profile("vicuna-13b").shape
     assert isinstance(hardware, Hardware)
+    assert hardware.roofline is not None
     rate = hardware.roofline.tflops["float32"] * 1e9 / 2  # per millisecond
     return unpack_ms * rate / (shape.layers // STAGES * shape.layer_parameters)
 

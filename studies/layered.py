@@ -146,7 +146,7 @@ MISSES = {int(first): round(1 - share, 6) for first, share in _HITS.items()}
 """Share of book text's tokens that are not among the draft's first 1, 8 (8B for 70B; published)."""
 LEVELS, RESTS = (0.6, 0.9, 1.2, 1.5, 1.9), (0.25, 0.5, 1.0, 1.5)
 """Multiples of ``MISSES`` at which curves are simulated, of the first candidate and of the rest."""
-HARDER = (0.6, 0.8, 1.0, 1.25, 1.5, 1.75)
+HARDER = (0.6, 0.8, 1.0, 1.25, 1.5, 1.75, 2.0)
 """Multiples of HumanEval-X's misses of the first candidate, for PipeDec's data sets."""
 TAIL = 4.0
 """Exponent with which the misses of the rest of the tree go with the first candidate's over data
@@ -284,10 +284,11 @@ def find_levels(effort: Effort, say: Progress) -> Levels:
     longer = _curve(fourteen_cards, PIPEDEC, harder, effort, say)
     plain, ends = plain_ms(fourteen_cards), published()["pipedec"]["speedup_over_pp_14_stage_range"]
     left_out = {
-        "specinfer": _smooth(tree)(solve(layers, wanted["specpipe"])),
-        "specpipe": _smooth(rests)(1.0),
+        "specinfer": float(_smooth(tree)(solve(layers, wanted["specpipe"]))),
+        "specpipe": float(_smooth(rests)(1.0)),
     }
-    times = np.linspace(*(solve(longer, plain / ratio) for ratio in ends), 6)
+    hardest, easiest = (solve(longer, plain / ratio) for ratio in ends)
+    times = np.linspace(hardest, easiest, 6)
     return Levels(code, tuple(map(code.at, (times * first).tolist())), left_out)
 
 
