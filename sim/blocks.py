@@ -143,13 +143,13 @@ class Blocks:
         """Return the blocks at uniform numbers, as far as possible those of ``like``."""
         if self._like is None or self._weights is None or self._like._weights is None:
             return np.minimum(edges.searchsorted(at, side="right"), len(edges) - 1)
-        own, its, ends = self._weights, self._like._weights, np.cumsum(self._like._weights)
+        new, old, ends = self._weights, self._like._weights, np.cumsum(self._like._weights)
         chosen = self._like._chosen(ends, at)
-        kept = np.minimum(1.0, own[chosen] / its[chosen])
-        within = (at - ends[chosen]) / its[chosen] + 1  # uniform, whichever block it is
-        gone = np.flatnonzero(within >= kept)
-        more = np.cumsum(np.maximum(own - its, 0.0))
-        again = (within[gone] - kept[gone]) / (1 - kept[gone]) * more[-1]
+        stays = np.minimum(1.0, new[chosen] / old[chosen])
+        within = (at - ends[chosen]) / old[chosen] + 1  # uniform, whichever block it is
+        gone = np.flatnonzero(within >= stays)
+        more = np.cumsum(np.maximum(new - old, 0.0))
+        again = (within[gone] - stays[gone]) / (1 - stays[gone]) * more[-1]
         chosen[gone] = np.minimum(more.searchsorted(again, side="right"), len(more) - 1)
         return chosen
 

@@ -38,7 +38,8 @@ def drawn_levels(inputs: int, cases: int, seed: int) -> Floats:
     rng = np.random.default_rng(seed)
     strata = rng.permuted(np.tile(np.arange(cases), (inputs, 1)), axis=1)
     shares = ((strata + rng.random(strata.shape)) / cases).T
-    return np.vectorize(NormalDist().inv_cdf, otypes=[float])(shares)
+    levels: Floats = np.vectorize(NormalDist().inv_cdf, otypes=[float])(shares)
+    return levels
 
 
 def orthogonal_levels(inputs: int) -> Floats:

@@ -87,6 +87,7 @@ BEHIND = 1.15
 puts it off. A form leaves waiting out: of 87 plans of two clusters (``docs/planning.md``) simulated
 figures were 0.98 to 3 times the forms'.
 """
+BY_FORM = f"not simulated: its closed form is {BEHIND - 1:.0%} or more behind the first plans' best"
 SHORTER, SHORTEST = 3, 16
 """Divisor of a text's tokens in the first rung, and the fewest that it keeps: some rounds."""
 
@@ -194,7 +195,11 @@ def rank(cluster: Cluster, say: Progress) -> SearchResult:
     while True:
         plans, rung = list[Simulated](), Rung(len(candidates), runs, tokens)
         try:
-            for plan in (_simulated if rungs else _first)(candidates, cluster, rung, say, refused):
+            for plan in (
+                _simulated(candidates, cluster, rung, say)
+                if rungs
+                else _first(candidates, cluster, rung, say, refused)
+            ):
                 plans.append(plan)
         except KeyboardInterrupt:
             if not whole and not plans:
@@ -242,11 +247,8 @@ def _first(
         behind = (form / least if goal.less_is_better else least / form) if known else 0.0
         if behind <= BEHIND:
             others.append(each)
-            continue
-        reason = (
-            f"not simulated: its closed form is {behind:.2f} times the best figure of the first"
-        )
-        refused.append(Refused(each.schedule, each.settings, each.partition, reason))
+        else:
+            refused.append(Refused(each.schedule, each.settings, each.partition, BY_FORM))
     if others:
         yield from _simulated(others, cluster, rung, say)
 
@@ -280,11 +282,7 @@ def _answer(
 
 
 def _simulated(
-    candidates: Sequence[Candidate],
-    cluster: Cluster,
-    rung: Rung,
-    say: Progress,
-    _: Sequence[Refused] = (),
+    candidates: Sequence[Candidate], cluster: Cluster, rung: Rung, say: Progress
 ) -> Iterator[Simulated]:
     """Yield plans as they are simulated, and tell the best so far."""
     goal, short = metric(cluster.search.goal), rung.new_tokens

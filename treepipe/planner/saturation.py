@@ -70,7 +70,7 @@ class Saturation:
 
 
 def _one_target(cluster: Cluster) -> Scenario:
-    """Return one target with a draft server of its own; the others are equal to it."""
+    """Return one target with a draft server; the others are equal to it."""
     if len(cluster.pipelines) != 1 or len(cluster.drafts) != 1:
         raise UserError(f"{cluster.path}: the question is about one draft and equal targets")
     data = cluster.content

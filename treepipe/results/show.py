@@ -40,7 +40,7 @@ class ProgressBars:
     nothing when quiet.
 
     A call with (text, steps) opens a bar; ("", n) advances the last one, (text, 0) annotates it, or
-    is a line of its own before any.
+    is a line alone before any.
     """
 
     def __init__(self, quiet: bool) -> None:
