@@ -68,7 +68,8 @@ def test_a_formula_answers_at_once_but_not_where_nothing_is_to_be_shown(
 ) -> None:
     searched = {"schedules": ["pp", "pearl"], "grid": {"schedule.gamma": [1]}}
     Path("c.toml").write_text(toml_text({**CLUSTER, "search": searched}, []), "utf-8")
-    for options, first in (((), "first answer, by closed forms that 1 of 2 systems"), (["--quiet"], "")):
+    line = "first answer, by closed forms that 1 of 2 systems"
+    for options, first in (([], line), (["--quiet"], "")):
         assert call(terminal.monkeypatch, "plan", "c.toml", *options) == 0
         shown = capsys.readouterr().err
         assert shown.startswith(first)

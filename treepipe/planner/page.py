@@ -66,6 +66,7 @@ def question(result: SearchResult) -> list[str]:
             limits.append(f"all devices together at most {price:g} {unit}")
     limits.append(f"at most {search.limits.memory_share:.0%} of each device's memory")
     taken, requests = all_taken_as_exact(result), cluster.workload.requests
+    few = 0 if result.cases is None else result.cases.simulated % result.cases.count
     in_a_run = "1 request" if requests == 1 else f"{requests} requests"
     return [
         f"Which schedule, with which parameters and which layers per stage, has the {side} "
@@ -74,6 +75,7 @@ def question(result: SearchResult) -> list[str]:
         f"{len(result.refused)} refused), {in_a_run} a run.",
         f"Limits: {'; '.join(limits)}.",
         *(f"Taken as exact: {each}." for each in taken),
+        *([f"Uncertain inputs: {few} simulated cases, whose slopes tell the others."] * bool(few)),
     ]
 
 

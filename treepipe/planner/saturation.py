@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from treepipe.core.errors import UserError
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.depths import cases_of, middle
+from treepipe.planner.depths import cases_of, middle, times
 from treepipe.planner.drawn import drawn_factors, in_case
 from treepipe.planner.questions import QuestionAnswer, exact_first, left_out
 from treepipe.results.sheet import Sheet, columns, figures
@@ -94,11 +94,12 @@ def saturation_answer(cluster: Cluster) -> QuestionAnswer:
     heads = [*columns("drafted|d", "tokens|.2f", "S (ms)|.4g", "Z (ms)|.4g")]
     sheet = Sheet("Targets of one draft, by its tokens", [*heads, *figures("N_full", "N_max")])
     ends = {
-        n: [_targets(result.number(n, term)) for term in ("n_full", "n_max")] for n in result.stated
+        n: [times(result.number(n, term), form=".0f") for term in ("n_full", "n_max")]
+        for n in result.stated
     }
-    for drafted, each in result.stated.items():
-        times = each.terms["service_ms"], each.terms["return_ms"]
-        sheet.add(drafted, each.metrics["tokens_per_round"], *times, *ends[drafted])
+    for n, each in result.stated.items():
+        ms = each.terms["service_ms"], each.terms["return_ms"]
+        sheet.add(n, each.metrics["tokens_per_round"], *ms, *ends[n])
     best = result.fastest
     up_to = f"up to {ends[best][1]} each is as fast as without it"
     slower = "not even one is as fast as without it"
@@ -109,12 +110,3 @@ def saturation_answer(cluster: Cluster) -> QuestionAnswer:
     terms = "S is the draft's time in a round, Z the rest of it (StarSD, section 4)."
     sentences = [*exact_first(result), answer, *left_out(result)[:1], terms]
     return QuestionAnswer("saturation", SATURATION, result, sentences, sheet)
-
-
-def _targets(number: Interval) -> str:
-    """
-    >>> _targets(Interval(4, 3, 5)), _targets(Interval(4, None, None))
-    ('4 (3 to 5)', '4')
-    """
-    known = number.low is not None and number.high is not None
-    return f"{number.mean:.0f}" + (f" ({number.low:.0f} to {number.high:.0f})" if known else "")
