@@ -106,15 +106,16 @@ class PoolSource:
         seed: int,
         hit_ratio: Mapping[int, float] | None = None,
         *,
+        stated: Mapping[int, float] | None = None,
         whole: bool = False,
     ) -> None:
-        """Draw blocks from a pool; ``block`` and ``hit_ratio`` are as in ``Blocks``.
+        """Draw blocks from a pool; ``block`` and the hit ratios are as for ``blocks_of``.
 
         Args:
             whole: chains are judged at once; the pool has the ratios that this takes.
         """
         self._pool, self._seed, self._whole = pool, seed, whole
-        self._blocks = blocks_of(pool, block, hit_ratio)
+        self._blocks = blocks_of(pool, block, hit_ratio, stated)
 
     def reseeded(self, seed: int, *, resampled: bool = False) -> PoolSource:
         """Return the same pool and blocks with another seed; ``resampled`` draws from the seed's

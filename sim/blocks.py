@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from treepipe.profiles.hit_ratio import CHAIN, chain_rounds
 from treepipe.sim.pool import Pool
 
 Floats = npt.NDArray[np.float64]
+_Ratios: TypeAlias = tuple[tuple[int, float], ...]
 Bounds = npt.NDArray[np.int64]
 """[blocks, 2]: where a block begins, and where it stops."""
 CLOSE = 1e-4
@@ -80,12 +81,19 @@ class Blocks:
     """
 
     def __init__(
-        self, pool: Pool, length: int | None, hit_ratio: Mapping[int, float] | None = None
+        self,
+        pool: Pool,
+        length: int | None,
+        hit_ratio: Mapping[int, float] | None = None,
+        like: Blocks | None = None,
     ):
         """Choose the blocks of a pool.
 
         Args:
             length: number of positions; None: whole texts.
+            like: the same blocks, tilted to other hit ratios, of which draws from equal generators
+                keep as many as their weights allow (a maximal coupling; Lindvall, Lectures on the
+                Coupling Method (1992), section I.5). So differences come from the hit ratio alone.
 
         Raises:
             UserError: no mixture of the pool's blocks has these hit ratios.
@@ -98,6 +106,7 @@ class Blocks:
             weights = _tilt(pool, self._bounds, hit_ratio)
             self._weights = weights / weights.sum()
             self._edges = np.cumsum(self._weights)
+        self._like = like
 
     def resampled(self, rng: np.random.Generator) -> Blocks:
         """Draw as many prompts with repetition.
@@ -127,9 +136,22 @@ class Blocks:
         if edges is None:
             chosen = rng.integers(len(bounds), size=count)
         else:
-            chosen = edges.searchsorted(rng.random(count), side="right")
-            np.minimum(chosen, len(bounds) - 1, out=chosen)
+            chosen = self._chosen(edges, rng.random(count))
         return [(first, stop) for first, stop in bounds[chosen].tolist()]
+
+    def _chosen(self, edges: Floats, at: Floats) -> npt.NDArray[np.signedinteger[Any]]:
+        """Return the blocks at uniform numbers, as far as possible those of ``like``."""
+        if self._like is None or self._weights is None or self._like._weights is None:
+            return np.minimum(edges.searchsorted(at, side="right"), len(edges) - 1)
+        new, old, ends = self._weights, self._like._weights, np.cumsum(self._like._weights)
+        chosen = self._like._chosen(ends, at)
+        stays = np.minimum(1.0, new[chosen] / old[chosen])
+        within = (at - ends[chosen]) / old[chosen] + 1  # uniform, whichever block it is
+        gone = np.flatnonzero(within >= stays)
+        more = np.cumsum(np.maximum(new - old, 0.0))
+        again = (within[gone] - stays[gone]) / (1 - stays[gone]) * more[-1]
+        chosen[gone] = np.minimum(more.searchsorted(again, side="right"), len(more) - 1)
+        return chosen
 
     def hit_ratio(self, top_k: int) -> float:
         """Return the share of positions whose target token is among the first ``top_k``."""
@@ -143,15 +165,23 @@ class Blocks:
 
 
 def blocks_of(
-    pool: Pool, length: int | None, hit_ratio: Mapping[int, float] | None = None
+    pool: Pool,
+    length: int | None,
+    hit_ratio: Mapping[int, float] | None = None,
+    stated: Mapping[int, float] | None = None,
 ) -> Blocks:
-    """Return cached blocks, shared by the plans of a search; drawing does not change them."""
-    return _remembered(pool, length, tuple(sorted((hit_ratio or {}).items())))
+    """Return cached blocks, shared by the plans of a search; drawing does not change them.
+
+    Args: ``stated``: the hit ratios that ``hit_ratio`` is a change of: they share their draws.
+    """
+    ratios = (tuple(sorted((each or {}).items())) for each in (hit_ratio, stated))
+    return _remembered(pool, length, *ratios)
 
 
 @lru_cache(maxsize=8)
-def _remembered(pool: Pool, length: int | None, hit_ratio: tuple[tuple[int, float], ...]) -> Blocks:
-    return Blocks(pool, length, dict(hit_ratio))
+def _remembered(pool: Pool, length: int | None, hit_ratio: _Ratios, stated: _Ratios) -> Blocks:
+    like = _remembered(pool, length, stated, ()) if stated else None
+    return Blocks(pool, length, dict(hit_ratio), like)
 
 
 def _all_blocks(lengths: list[int], length: int | None) -> tuple[Bounds, list[int]]:

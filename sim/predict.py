@@ -18,7 +18,7 @@ from treepipe.scenario.placement import READ, Placement, place
 from treepipe.scenario.resolve import input_warnings, resolve
 from treepipe.scenario.rows import AskedRows, with_guessed_rows
 from treepipe.scenario.scenario import Scenario
-from treepipe.scenario.schema import Replay
+from treepipe.scenario.schema import PoolSection, Replay
 from treepipe.scenario.workload import draw_requests, run_seeds, trace_warnings
 from treepipe.sim.acceptance import PoolSource
 from treepipe.sim.acceptance_pool import acceptance_pool, acceptance_warnings, judges_whole
@@ -221,7 +221,9 @@ def _sources(scenario: Scenario) -> dict[int, PoolSource]:
     """Make the acceptance of each run, by its seed."""
     pool, block, ratio = acceptance_pool(scenario)
     whole = judges_whole(scenario, pool)
-    source = PoolSource(pool, block, scenario.seed, ratio, whole=whole)
+    acceptance, changed = scenario.acceptance, scenario.scale.misses != 1
+    stated = acceptance.hit_ratio if changed and isinstance(acceptance, PoolSection) else None
+    source = PoolSource(pool, block, scenario.seed, ratio, stated=stated, whole=whole)
     seeds = run_seeds(scenario.seed, scenario.runs)
     return {seed: source.reseeded(seed, resampled=scenario.runs > 1) for seed in seeds}
 

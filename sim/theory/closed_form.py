@@ -53,13 +53,16 @@ class ClosedForm:
         return f"closed form ({self.form}): {value} ms between tokens{left_out}"
 
 
-def closed_form(scenario: Scenario) -> ClosedForm:
+def closed_form(scenario: Scenario, deployment: Deployment | None = None) -> ClosedForm:
     """Compute the expected values of a scenario.
+
+    Args:
+        deployment: of the scenario; None: it is made.
 
     Raises:
         UserError: no closed form describes it, or something it names is wrong.
     """
-    deployment = deploy(scenario)
+    deployment = deploy(scenario) if deployment is None else deployment
     for key, reason in _refusals(scenario, deployment):
         raise UserError(f"{scenario.path}: key {key}: no closed form applies: {reason}")
     acceptance_warnings(scenario)  # refuses a pool that was recorded otherwise

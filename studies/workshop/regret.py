@@ -56,7 +56,10 @@ def regret(cluster: Cluster, say: Callable[[str, int], None]) -> Regret:
     values = [each.metrics[goal].mean for each in kept]
     chosen = found.winner.outcome.metrics[goal].mean
     share = chosen / min(values) - 1 if metric(goal).less_is_better else max(values) / chosen - 1
-    searched = sum(rung.candidates * rung.runs for rung in found.rungs)
+    tokens = cluster.workload.new_tokens
+    whole = tokens if isinstance(tokens, int) else 1
+    shares = [(rung.new_tokens or whole) / whole for rung in found.rungs]
+    searched = sum(r.candidates * r.runs * s for r, s in zip(found.rungs, shares, strict=True))
     return Regret(share, searched / (len(points) * cluster.runs))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds.command_line import Terminal
+from tests.worlds.command_line import Terminal, call
 from tests.worlds.searches import CLUSTER, METRIC, found
 from tests.worlds.written_studies import say
 from treepipe.files.toml_file import toml_text
@@ -44,11 +44,37 @@ class Press:
 def test_the_best_so_far_is_told_and_gets_better() -> None:
     cluster, press = Cluster.of(CLUSTER).with_(**CHAINS), Press(0)
     result = rank(cluster, press)
-    told = [float(each.split(", ")[1].removesuffix(" ms")) for each in press.told]
+    formula, *best = press.told
+    assert formula.startswith("first answer, by closed forms that 2 of 2 systems have: chain gamma")
+    told = [float(each.split(", ")[1].removesuffix(" ms")) for each in best]
     first = told[: told.index(min(told)) + 1]
-    assert press.told[0].startswith("best so far: pp, ")
+    assert best[0].startswith("best so far: chain, ")
     assert first == sorted(first, reverse=True)
     assert told[-1] == pytest.approx(result.winner.outcome.metrics[METRIC].mean, rel=1e-3)
+
+
+def test_the_first_rung_has_the_beginnings_of_texts_where_their_length_is_no_matter() -> None:
+    long = {**CHAINS, "workload.new_tokens": 48}
+    first, *others = found(**long).rungs
+    assert (first.runs, first.new_tokens) == (2, 16)
+    assert {each.new_tokens for each in others} == {None}
+    assert [each.runs for each in others] == [2, 3]
+    for more in ({"search.limits.request_latency_ms": 9e9}, {"search.goal": "request_latency_ms"}):
+        assert {each.new_tokens for each in found(**long, **more).rungs} == {None}
+
+
+def test_a_formula_answers_at_once_but_not_where_nothing_is_to_be_shown(
+    terminal: Terminal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    searched = {"schedules": ["pp", "pearl"], "grid": {"schedule.gamma": [1]}}
+    Path("c.toml").write_text(toml_text({**CLUSTER, "search": searched}, []), "utf-8")
+    line = "first answer, by closed forms that 1 of 2 systems"
+    for options, first in (([], line), (["--quiet"], "")):
+        assert call(terminal.monkeypatch, "plan", "c.toml", *options) == 0
+        shown = capsys.readouterr().err
+        assert shown.startswith(first)
+        assert bool(shown) is bool(first)
+        assert Path("c-best.toml").exists()
 
 
 @pytest.mark.parametrize(

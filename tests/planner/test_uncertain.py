@@ -10,7 +10,7 @@ from scipy import stats
 
 from tests.worlds.written_studies import say
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.drawn import RUNS, drawn_factors
+from treepipe.planner.drawn import RUNS, drawn_factors, in_case, orthogonal_levels
 from treepipe.planner.halving import SearchResult
 from treepipe.planner.plan import search
 from treepipe.planner.report import plan_content, verdict
@@ -58,6 +58,36 @@ def test_shares_of_the_cases_add_up_and_stand_in_the_verdict() -> None:
     assert entry["estimates"] == {"device jetson-agx-orin": 0.4, "acceptance": 0.3}
     assert "of 20 cases that the inputs allow" in verdict(each)[-2]
     assert verdict(each)[-1].startswith("It hangs most on: ")
+
+
+def test_a_few_cases_tell_what_all_drawn_ones_do() -> None:
+    """Plain decoding is its stages alone, so slopes of logarithms are exact; a chain's texts differ
+    from case to case by a few hits, and its time is no power of the misses."""
+    each = found(**{"acceptance.uncertainty": 0.3, "workload.new_tokens": 96})
+    assert (each.cases.simulated, each.cases.count) == (4, 20)
+    for name, share in {"pp": 1e-6, "chain": 0.08}.items():
+        plan = each.best_of_each[name].candidate.scenario
+        drawn = drawn_factors(each.cases.inputs, 20, 0)
+        points = [
+            Point(str(n), in_case(plan, each.cases.inputs, case)) for n, case in enumerate(drawn)
+        ]
+        means = [o.metrics[METRIC].mean for o in simulate_points(points, say).values()]
+        assert each.cases.values[name] == pytest.approx(means, rel=share), name
+    assert found(**{"acceptance.uncertainty": 0.3, "search.cases": 4}).cases.simulated == 4
+    assert (
+        found(
+            **{"search.goal": "slo_attainment", "serving.slo.time_to_first_token_ms": 99.0}
+        ).cases.simulated
+        == 20
+    )
+
+
+def test_orthogonal_levels_have_the_spread_of_normal_ones() -> None:
+    for inputs in range(1, 10):
+        levels = orthogonal_levels(inputs)
+        assert (levels.T @ levels == len(levels) * np.eye(inputs)).all()
+        assert not levels.sum(axis=0).any()
+        assert inputs < len(levels) <= 2 * inputs
 
 
 def test_measured_inputs_and_no_cases_leave_the_verdict_as_it_is() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -98,6 +99,24 @@ def test_tilted_blocks_reach_the_hit_ratios(length: int, ratio: dict[int, float]
     for k, share in ratio.items():
         assert blocks.hit_ratio(k) == pytest.approx(share, abs=1e-3)
         assert np.mean(text < k) == pytest.approx(share, abs=0.01)
+
+
+def test_other_hit_ratios_keep_the_blocks_that_their_weights_allow() -> None:
+    """The share that stays is the overlap of the two distributions, which no coupling exceeds."""
+    stated = Blocks(_uneven(), 16, {1: 0.7})
+    changed, alone = Blocks(_uneven(), 16, {1: 0.65}, stated), Blocks(_uneven(), 16, {1: 0.65})
+    draws = [each.draw(np.random.default_rng(2), 60_000) for each in (stated, changed, alone)]
+    shares = [a == b for a, b in zip(*draws[:2], strict=True)]
+    overlap = np.minimum(stated._weights, changed._weights).sum()
+    assert np.mean(shares) == pytest.approx(overlap, abs=0.01)
+    assert overlap > 0.8 > np.mean([a == b for a, b in zip(draws[0], draws[2], strict=True)])
+    counts = Counter(draws[1])
+    bounds = [tuple(each) for each in changed._bounds.tolist()]
+    expected = dict.fromkeys(bounds, 0.0)
+    for each, weight in zip(bounds, changed._weights, strict=True):
+        expected[each] += 60_000 * weight
+    found = [(counts[each], share) for each, share in expected.items() if share > 20]
+    assert sum((n - share) ** 2 / share for n, share in found) < 1.2 * len(found)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from treepipe.results.estimates import observe
 from treepipe.sim.predict import predict
 from treepipe.studies.workshop.regret import regret
 
-GAMMAS = {"search.schedules": ["chain"], "search.grid": {"schedule.gamma": [1, 2, 3, 4, 6, 8]}}
+GAMMAS = {"search.schedules": ["pearl"], "search.grid": {"schedule.gamma": [1, 2, 3, 4, 6, 8]}}
 
 
 @pytest.mark.parametrize("goal", [METRIC, "throughput_tokens_s"])

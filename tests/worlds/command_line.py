@@ -114,11 +114,12 @@ class Terminal:
         return self.capsys.readouterr().out
 
     def fails(self, part: str, *arguments: object, code: int = 2) -> str:
-        """The command ends with this code, and with one sentence that holds this part; returns
-        what it says besides."""
+        """The command ends with this code, and with one sentence that holds this part, behind a
+        formula's answer at most; returns what it says besides."""
         assert call(self.monkeypatch, *arguments) == code
         shown = self.capsys.readouterr()
-        assert_sentence(shown.err, part)
+        lines = shown.err.splitlines(keepends=True)
+        assert_sentence("".join(lines[lines[0].startswith("first answer") :]), part)
         return shown.out
 
     def refuses(self, part: str, *arguments: object) -> None:

@@ -49,9 +49,9 @@ class PlanOptions(Output, Distributed, Changes):
     question: Annotated[
         str | None,
         typer.Option(
-            metavar="depth|split|worth",
-            help="Answer by a formula, without a search: tokens to draft by streams, how to split "
-            "the model over the boxes, or whether speculation pays.",
+            metavar="depth|saturation|split|worth",
+            help="Answer by a formula, without a search: tokens to draft by streams, how many "
+            "targets a draft feeds, how to split the model, or whether speculation pays.",
         ),
     ] = None
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import comb, inf, prod
 from typing import Any
@@ -22,12 +23,13 @@ from treepipe.planner.limits import LimitError, check_limits, check_price, state
 from treepipe.planner.partition import partitions
 from treepipe.planner.split_question import slow_splits
 from treepipe.planner.splits import splits, tries_splits
+from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.memory import fitted, memory_needs
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario, assign_key
 from treepipe.scenario.schema import ScheduleName
 from treepipe.scenario.workload import draw_requests
-from treepipe.sim.theory.closed_form import resolve_admission
+from treepipe.sim.theory.closed_form import closed_form, resolve_admission
 
 MOST_COMBINATIONS, MANY_COMBINATIONS = 100_000, 2_000
 """Most combinations that a search tries, and the number from which it says beforehand how many: one
@@ -58,12 +60,14 @@ class Candidate(Combination):
     Attributes:
         layers: number of layers of every stage, per pipeline.
         prices: ``price_usd`` of the purchase and ``price_usd_per_hour`` of all devices, if stated.
+        by_form: the goal by the closed form; None where none has it.
         same: other candidates with equal figures, to nine digits, in every run of both.
     """
 
     layers: tuple[tuple[int, ...], ...]
     scenario: Scenario
     prices: Mapping[str, float] = field(default_factory=dict)
+    by_form: float | None = None
     same: tuple[Candidate, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
@@ -171,12 +175,21 @@ def find_candidates(cluster: Cluster) -> tuple[list[Candidate], list[Refused]]:
                 tuple(len(s.layers) for s in stages) for stages in deployment.roles.pipelines
             )
             prices = stated_prices(deployment, layout.price_usd)
-            found.append(Candidate(name, settings, partition, layers, each, prices))
+            by_form = _by_form(each, deployment, cluster.search.goal)
+            found.append(Candidate(name, settings, partition, layers, each, prices, by_form))
     if not found:
         nearest = min(refused, key=lambda each: (each.excess, each.reason))
         more = f" ({len(refused)} candidates were tried)" if len(refused) > 1 else ""
         raise UserError(f"{cluster.path}: {nearest.reason}{more}")
     return found, refused
+
+
+def _by_form(scenario: Scenario, deployment: Deployment, goal: str) -> float | None:
+    if scenario.schedule.system.closed_form is None:
+        return None
+    with suppress(UserError, ArithmeticError):  # none applies, or all of its times are 0
+        return closed_form(scenario, deployment).metrics.get(goal)
+    return None
 
 
 def _scenarios(

@@ -134,15 +134,15 @@ def gains(tokens: Floats, periods_ms: Floats) -> Floats:
     return found
 
 
-def times(interval: Interval, to: str = " to ") -> str:
+def times(interval: Interval, to: str = " to ", form: str = ".2f") -> str:
     """Format a ratio with its interval; ``to`` stands between the ends.
 
-    >>> times(Interval(1.5, None, None)), times(Interval(1.5, 1.25, 2.0))
-    ('1.50', '1.50 (1.25 to 2.00)')
+    >>> times(Interval(1.5, None, None)), times(Interval(4, 3, 5), form=".0f")
+    ('1.50', '4 (3 to 5)')
     """
     if interval.low is None or interval.high is None:
-        return f"{interval.mean:.2f}"
-    return f"{interval.mean:.2f} ({interval.low:.2f}{to}{interval.high:.2f})"
+        return f"{interval.mean:{form}}"
+    return f"{interval.mean:{form}} ({interval.low:{form}}{to}{interval.high:{form}})"
 
 
 def cases_of(cluster: Cluster) -> int:

@@ -30,17 +30,37 @@ def drawn_factors(
 ) -> list[dict[Estimated, float]]:
     """Draw the factor of every input for each case, from a Latin hypercube (McKay, Beckman and
     Conover, *Technometrics* 1979)."""
+    return factors_at(inputs, drawn_levels(len(inputs), cases, seed))
+
+
+def drawn_levels(inputs: int, cases: int, seed: int) -> Floats:
+    """Return the standard normal numbers [cases, inputs] of that hypercube."""
     rng = np.random.default_rng(seed)
-    strata = rng.permuted(np.tile(np.arange(cases), (len(inputs), 1)), axis=1)
+    strata = rng.permuted(np.tile(np.arange(cases), (inputs, 1)), axis=1)
     shares = ((strata + rng.random(strata.shape)) / cases).T
-    normal = NormalDist()
+    levels: Floats = np.vectorize(NormalDist().inv_cdf, otypes=[float])(shares)
+    return levels
+
+
+def orthogonal_levels(inputs: int) -> Floats:
+    """Return +1 or -1 [cases, inputs] in as few cases as a power of two has, so that all columns
+    are orthogonal (Plackett and Burman, *Biometrika* 1946): of a function that is linear in the
+    levels, they tell the slopes, and so its spread over normal levels, exactly.
+
+    >>> orthogonal_levels(3).tolist()
+    [[1.0, 1.0, 1.0], [-1.0, 1.0, -1.0], [1.0, -1.0, -1.0], [-1.0, -1.0, 1.0]]
+    """
+    cases = range(1 << inputs.bit_length())
+    signs = [[(-1.0) ** (case & (of + 1)).bit_count() for of in range(inputs)] for case in cases]
+    return np.array(signs)
+
+
+def factors_at(inputs: Mapping[Estimated, float], levels: Floats) -> list[dict[Estimated, float]]:
+    """Return each case's factors at its levels: so many standard deviations of their logarithms."""
     spreads = [log1p(share) / QUANTILE for share in inputs.values()]
     return [
-        {
-            of: exp(spread * normal.inv_cdf(at))
-            for of, spread, at in zip(inputs, spreads, row, strict=True)
-        }
-        for row in shares.tolist()
+        {of: exp(spread * at) for of, spread, at in zip(inputs, spreads, row, strict=True)}
+        for row in levels.tolist()
     ]
 
 

@@ -1,17 +1,18 @@
 """Successive halving: many candidates on few runs, the survivors on more (Jamieson and Talwalkar,
 AISTATS 2016), on common random numbers.
 
-Candidates are compared on the same runs, that is, on the same texts. The best candidate of every
-schedule reaches the last rung; an unranked one lost to another of its own schedule, and is not
-on the front. Of candidates with equal figures in all runs so far one survives, and none that the
-runs so far tell from the best one of all by far more than their chance.
+Candidates are compared on the same runs, that is, on the same texts; first, where the goal is a
+time between tokens, on the beginnings of the texts. The best candidate of every schedule reaches
+the last rung; an unranked one lost to another of its own schedule, and is not on the front. Of
+candidates with equal figures in all runs so far one survives, and none that the runs so far tell
+from the best one of all by far more than their chance. A candidate whose closed form is far behind
+the best plan of the first ones, one of each schedule, is not simulated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from math import ceil, comb
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from treepipe.planner.uncertain import Cases
 from treepipe.progress import Progress
 from treepipe.results.critical_path import CriticalPath
 from treepipe.results.metric import Metric
-from treepipe.results.metrics import GOALS, PERCENTILES, metric
+from treepipe.results.metrics import GOALS, METRIC, PERCENTILES, metric
 from treepipe.results.statistics import Interval
 from treepipe.results.units import number
 from treepipe.scenario.schema import ScheduleName
@@ -81,12 +82,28 @@ class Ranked(Simulated):
         return self.path.binds
 
 
+BEHIND = 1.15
+"""Factor on the best simulated figure of the first plans, beyond which a candidate's closed form
+puts it off. A form leaves waiting out: of 87 plans of two clusters (``docs/planning.md``) simulated
+figures were 0.98 to 3 times the forms'.
+"""
+BY_FORM = f"not simulated: its closed form is {BEHIND - 1:.0%} or more behind the first plans' best"
+SHORTER, SHORTEST = 3, 16
+"""Divisor of a text's tokens in the first rung, and the fewest that it keeps: some rounds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """The number of candidates simulated, and of runs of each."""
+    """The number of candidates simulated, and of runs of each; of ``new_tokens`` of each text, or
+    of all (None)."""
 
     candidates: int
     runs: int
+    new_tokens: int | None = None
+
+    def __str__(self) -> str:
+        short = "" if self.new_tokens is None else f" of {self.new_tokens} tokens"
+        return f"{self.candidates} on {self.runs} runs{short}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,31 +190,77 @@ def rank(cluster: Cluster, say: Progress) -> SearchResult:
         SearchInterrupted: Ctrl-C, once a plan is simulated.
     """
     candidates, refused = find_candidates(cluster)
-    candidates, runs = _by_turns(candidates), cluster.search.first_runs
+    runs, tokens = cluster.search.first_runs, _first_tokens(cluster)
     rungs, whole = list[Rung](), list[Simulated]()
     while True:
-        plans = list[Simulated]()
+        plans, rung = list[Simulated](), Rung(len(candidates), runs, tokens)
         try:
-            for plan in _simulated(candidates, cluster, runs, say):
+            for plan in (
+                _simulated(candidates, cluster, rung, say)
+                if rungs
+                else _first(candidates, cluster, rung, say, refused)
+            ):
                 plans.append(plan)
         except KeyboardInterrupt:
             if not whole and not plans:
                 raise
-            rungs = rungs or [Rung(len(plans), runs)]
+            rungs = rungs or [Rung(len(plans), runs, tokens)]
             raise SearchInterrupted(_answer(cluster, whole or plans, refused, rungs)) from None
-        rungs.append(Rung(len(candidates), runs))
-        if runs == cluster.runs:
+        rungs.append(replace(rung, candidates=len(plans)))
+        if runs == cluster.runs and tokens is None:
             return _answer(cluster, plans, refused, rungs)
         whole, candidates = plans, _survivors(plans, cluster)
-        runs = min(cluster.runs, runs * cluster.search.keep)
+        if tokens is None:
+            runs = min(cluster.runs, runs * cluster.search.keep)
+        tokens = None
 
 
-def _by_turns(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Order candidates so that the first of each schedule come first, then the second."""
-    groups: dict[ScheduleName, list[Candidate]] = {}
-    for each in candidates:
-        groups.setdefault(each.schedule, []).append(each)
-    return [each for turn in zip_longest(*groups.values()) for each in turn if each is not None]
+def _first(
+    candidates: Sequence[Candidate],
+    cluster: Cluster,
+    rung: Rung,
+    say: Progress,
+    refused: list[Refused],
+) -> Iterator[Simulated]:
+    """Tell the best candidate by the closed forms at once, then yield the first rung's plans: one
+    of each schedule, the best by its form, and those that are not far behind the best of these by
+    theirs; append the others to ``refused``."""
+    goal, heads = metric(cluster.search.goal), dict[ScheduleName, Candidate]()
+    order = sorted(candidates, key=lambda each: (not each.by_form, goal.cost(each.by_form or 0)))
+    for each in order:
+        heads.setdefault(each.schedule, each)
+    if best := order[0].by_form:
+        say(
+            f"first answer, by closed forms that {sum(bool(e.by_form) for e in heads.values())} of "
+            f"{len(heads)} systems have: {order[0].label}, {number(best)} {goal.unit}; short runs "
+            f"of all systems follow, mostly up to half as long again",
+            0,
+        )
+    costs = list[float]()
+    for plan in _simulated([*heads.values()], cluster, rung, say):
+        costs.append(goal.cost(plan.outcome.metrics[goal.name].mean))
+        yield plan
+    others = list[Candidate]()
+    for each in (one for one in candidates if heads[one.schedule] is not one):
+        form, least = abs(each.by_form or 0), abs(min(costs))
+        known = form and least and not (cluster.search.limits.of_metrics or cluster.search.weighed)
+        behind = (form / least if goal.less_is_better else least / form) if known else 0.0
+        if behind <= BEHIND:
+            others.append(each)
+        else:
+            refused.append(Refused(each.schedule, each.settings, each.partition, BY_FORM))
+    if others:
+        yield from _simulated(others, cluster, rung, say)
+
+
+def _first_tokens(cluster: Cluster) -> int | None:
+    """Return how many tokens of each text the first rung has; None: all, where the goal or a limit
+    depends on their number."""
+    search, tokens = cluster.search, cluster.workload.new_tokens
+    alone = search.goal == METRIC and not (search.limits.of_metrics or search.weighed)
+    if not alone or not isinstance(tokens, int) or cluster.workload.arriving:
+        return None
+    return max(tokens // SHORTER, SHORTEST) if tokens >= 2 * SHORTEST else None
 
 
 def _answer(
@@ -219,17 +282,18 @@ def _answer(
 
 
 def _simulated(
-    candidates: Sequence[Candidate], cluster: Cluster, runs: int, say: Progress
+    candidates: Sequence[Candidate], cluster: Cluster, rung: Rung, say: Progress
 ) -> Iterator[Simulated]:
     """Yield plans as they are simulated, and tell the best so far."""
-    goal = metric(cluster.search.goal)
+    goal, short = metric(cluster.search.goal), rung.new_tokens
     best: Simulated | None = None
-    paths = runs == cluster.runs
+    paths = rung.runs == cluster.runs and short is None
+    changes = {"runs": rung.runs, **({"workload.new_tokens": short} if short else {})}
     points = [
-        Point(str(i), each.scenario.with_(runs=runs), paths=paths)
+        Point(str(i), each.scenario.with_(**changes), paths=paths)
         for i, each in enumerate(candidates)
     ]
-    say(f"{len(points)} plans, {runs} runs", len(points))
+    say(f"plans: {replace(rung, candidates=len(points))}", len(points))
     for candidate, (_, outcome) in zip(candidates, outcomes_of(points), strict=True):
         plan = Simulated(candidate, outcome)
         _check_goals(plan, cluster)

@@ -55,10 +55,12 @@ def _tried(result: SearchResult) -> list[str]:
         if (price := getattr(search.limits, name)) is not None:
             limits.append(f"all devices together at most {price:g} {unit}")
     limits.append(f"at most {search.limits.memory_share:.0%} of each device's memory")
+    few = 0 if result.cases is None else result.cases.simulated % result.cases.count
     return [
         f"Tried: {', '.join(search.schedules)} ({result.rungs[0].candidates} plans simulated, "
         f"{len(result.refused)} refused), {requests} request{'s' * (requests != 1)} a run.",
         f"Limits: {'; '.join(limits)}.",
+        *([f"Uncertain inputs: {few} simulated cases, whose slopes tell the others."] * bool(few)),
     ]
 
 

@@ -24,6 +24,7 @@ DEPTH = "How many tokens to draft, by the number of streams?"
 WORTH = "Does speculation pay here, and up to which load?"
 QUESTIONS = {
     "depth": "treepipe.planner.questions:depth_answer",
+    "saturation": "treepipe.planner.saturation:saturation_answer",
     "split": "treepipe.planner.split_question:split_answer",
     "worth": "treepipe.planner.questions:worth_answer",
 }

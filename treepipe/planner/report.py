@@ -69,6 +69,7 @@ def _uncertain_inputs(result: SearchResult, cases: Cases) -> dict[str, Any]:
     return {
         "estimates": {str(of): share for of, share in cases.inputs.items()},
         "cases": cases.count,
+        "simulated": cases.simulated,
         "plans": {n: {goal: each.as_dict(), "best_in": best_in[n]} for n, each in wide.items()},
     }
 
@@ -323,7 +324,7 @@ def check_feasible(result: SearchResult) -> None:
 
 
 def _ranking_title(result: SearchResult) -> str:
-    rungs = ", ".join(f"{rung.candidates} on {rung.runs} runs" for rung in result.rungs)
+    rungs = ", ".join(map(str, result.rungs))
     return f"{result.cluster.name}: {result.goal.in_words} (plans simulated: {rungs})"
 
 

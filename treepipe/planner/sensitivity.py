@@ -3,9 +3,8 @@
 Of each input: the change of the best plan's goal as it is a tenth smaller or larger, and the value
 nearest to the stated one at which another schedule becomes the best. An input is a key of the
 scenario (mostly a factor of ``[scale]``). Plans are simulated again with other values of it, on the
-ranking's runs and texts, so that differences come from the input alone (other misses of a recorded
-pool draw other passages from the same seeds). Limits are not checked again, and parameters are not
-searched again.
+ranking's runs and texts, so that differences come from the input alone. Limits are not checked
+again, and parameters are not searched again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""Uncertainty of inputs, propagated to an answer: the best plans simulated in drawn cases.
+"""Uncertainty of inputs, propagated to an answer: the best plans simulated in a few cases.
 
-Plans are compared within a case, on the first runs' own texts, so that common errors cancel.
+Plans are compared within a case, on the first runs' own texts, so that common errors cancel. A few
+cases, at one standard deviation of every input, tell the slopes of the goal's logarithm, and these
+its value in the drawn cases. A goal with a threshold, or of requests that queue, has no such
+slopes: there each drawn case is simulated.
 """
 
 from __future__ import annotations
@@ -13,8 +16,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from treepipe.core.errors import UserError
-from treepipe.planner.cluster import Cluster
-from treepipe.planner.drawn import QUANTILE, Floats, drawn_factors, in_case
+from treepipe.planner.cluster import OF_PROMISES, Cluster
+from treepipe.planner.drawn import (
+    QUANTILE,
+    Floats,
+    drawn_levels,
+    factors_at,
+    in_case,
+    orthogonal_levels,
+)
 from treepipe.progress import Progress
 from treepipe.results.metric import Metric
 from treepipe.results.statistics import Interval
@@ -37,13 +47,15 @@ class Cases:
 
     Attributes:
         inputs: relative uncertainty of each estimated input.
-        values: by schedule, the goal's mean over the runs in each case.
+        values: by schedule, the goal's mean over the runs in each drawn case.
         stated: by schedule, the goal's mean with all inputs as stated.
+        simulated: number of cases in which the plans were simulated.
     """
 
     inputs: Mapping[Estimated, float]
     values: Mapping[ScheduleName, Floats]
     stated: Mapping[ScheduleName, float]
+    simulated: int
 
     @property
     def count(self) -> int:
@@ -108,7 +120,10 @@ def in_cases(
     }
     if not inputs or cases < 2:
         return None
-    drawn = [dict.fromkeys(inputs, 1.0), *drawn_factors(inputs, cases, seed)]
+    levels, few = drawn_levels(len(inputs), cases, seed), orthogonal_levels(len(inputs))
+    if cluster.workload.arriving or goal in OF_PROMISES or cases <= len(few):
+        few = levels
+    drawn = [dict.fromkeys(inputs, 1.0), *factors_at(inputs, few)]
     like = _like(plans)
     apart = [name for name in plans if like[name] == name]
     points = [
@@ -117,7 +132,7 @@ def in_cases(
         for case, factors in enumerate(drawn)
     ]
     try:
-        outcomes = simulate_points(points, say, f"{len(apart)} plans in {cases} cases")
+        outcomes = simulate_points(points, say, f"{len(apart)} plans in {len(few)} cases")
     except UserError as error:
         raise UserError(
             f"{error} (a case that the inputs' uncertainty allows; search.cases = 0 tries none)"
@@ -126,7 +141,12 @@ def in_cases(
     rows = dict(zip(apart, np.array(means).reshape(len(apart), len(drawn)), strict=True))
     table = {name: rows[like[name]] for name in plans}
     stated = {name: float(row[0]) for name, row in table.items()}
-    return Cases(inputs, {name: row[1:] for name, row in table.items()}, stated)
+    values = {name: row[1:] for name, row in table.items()}
+    if few is not levels:
+        logs = {name: np.log(each) for name, each in values.items()}
+        slopes = {name: few.T @ each / len(few) for name, each in logs.items()}
+        values = {n: np.exp(each.mean() + levels @ slopes[n]) for n, each in logs.items()}
+    return Cases(inputs, values, stated, len(few))
 
 
 def _like(plans: Mapping[ScheduleName, Candidate]) -> dict[ScheduleName, ScheduleName]:

@@ -31,7 +31,8 @@ class ProgressBars:
     """A bar per kind of work on a terminal, elsewhere a line every ``LINE_S`` on standard error;
     nothing when quiet.
 
-    A call with (text, steps) opens a bar; ("", n) advances the last one, (text, 0) annotates it.
+    A call with (text, steps) opens a bar; ("", n) advances the last one, (text, 0) annotates it, or
+    is a line alone before any.
     """
 
     def __init__(self, quiet: bool | None) -> None:
@@ -81,6 +82,8 @@ class ProgressBars:
             self._bars.update(self._current, found=what)
         elif self._current is not None:
             self._bars.advance(self._current, steps)
+        elif self._lines or not self._bars.disable:
+            self._bars.console.print(what, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_sheet(shown: Console, sheet: Sheet) -> None:
