@@ -72,7 +72,7 @@ def test_two_runs_bound_nothing_and_call_no_plan_worse() -> None:
 
 def test_a_plan_whose_figures_are_drawn_of_nothing_is_exact_and_the_worse_one_is_worse() -> None:
     """Plain decoding on stages and links of constant times; a link with jitter is not."""
-    links = {"search.grid": {"links.default.latency_ms": [1.0, 4.0, 5.0]}}
+    links = {"search.grid": {"links.default.latency_ms": [1.0, 2.0, 2.5]}}
     jitter = Cluster.of(PLAIN).with_(**links, **{"links.default.jitter_ms": 0.5})
     assert "yes" not in [row[-1] for row in ranking_table(search(jitter, say)).texts]
     ranked = search(Cluster.of(PLAIN).with_(**links), say)

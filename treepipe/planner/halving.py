@@ -84,7 +84,7 @@ class Ranked(Simulated):
 
 BEHIND = 1.15
 """Factor on the best simulated figure of the first plans, beyond which a candidate's closed form
-puts it off. A form leaves waiting out: of 87 plans of two clusters (``docs/planning.md``) simulated
+puts it off. A form leaves waiting out: of 69 plans of two clusters (``docs/planning.md``) simulated
 figures were 0.98 to 3 times the forms'.
 """
 BY_FORM = f"not simulated: its closed form is {BEHIND - 1:.0%} or more behind the first plans' best"
