@@ -128,7 +128,7 @@ def depth_answer(cluster: Cluster) -> QuestionAnswer:
 def worth_answer(cluster: Cluster) -> QuestionAnswer:
     found = Depths.of(cluster)
     title = "Tokens/s of a stream without and with drafting, and tokens of a round"
-    heads = columns("streams|d", "drafted|d", "plain|.4g", "drafting|.4g")
+    heads = columns("streams|d", "drafted|d", "plain|.4g", "drafting (tokens/s)|.4g")
     sheet = Sheet(title, [*heads, *figures("gain"), *columns("tokens|.2f", "pays at|.2f")])
     gains = list[float]()
     for streams in SHOWN:

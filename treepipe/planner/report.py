@@ -254,9 +254,10 @@ def verdict(result: SearchResult) -> list[str]:
     sentences = [*[CUT] * result.interrupted, f"Its plan: {best.label}{layers}."]
     others = [each for each in result.ranking if each.tied and each.gap is not result.winner.gap]
     if any(each.gap is None or not each.gap.fixed for each in others):
+        names = "1 other (maybe) is" if len(others) == 1 else f"{len(others)} others (maybe) are"
         more = "more may" if result.runs >= FEWEST else f"{FEWEST} or more may"
         sentences.append(
-            f"{result.runs} runs cannot tell whether {len(others)} others (maybe) are worse; "
+            f"{result.runs} runs cannot tell whether {names} worse; "
             f"{more} (--runs)."
         )
     return [*sentences, *by_inputs(result), *hangs_on(result)]
