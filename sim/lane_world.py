@@ -128,6 +128,8 @@ class LaneStage(StageRole):
             clock.passed(later(since_ms, self._idle_ms))
         elif since_ms is not None:
             clock.advance(since_ms, self._idle_ms)
+        elif word_is_due:  # the first segment comes after this in each lane
+            clock.touch(self, "segments")
         clock.touch(self, "words")
 
 

@@ -197,11 +197,12 @@ def test_equal_plans_are_not_told_apart_and_worse_ones_are() -> None:
 
 
 def test_a_rung_keeps_one_of_candidates_that_are_the_same() -> None:
-    """A short prompt is one chunk, however large that may be: of nine candidates three are told
-    apart, so one goes on, for all that are as it is."""
+    """A short prompt is one chunk, however large that may be: of nine candidates three are far
+    behind by the closed form, and of the others two are told apart, so one goes on, for all that
+    are as it is."""
     grid = "search.grid={schedule={gamma=[1,2,3],prefill_chunk=[64,128,256]}}"
     ranked = found('search.schedules=["chain"]', grid, text=WITHOUT_SEARCH)
-    assert [(rung.candidates, rung.runs) for rung in ranked.rungs] == [(9, 2), (1, 6)]
+    assert [(rung.candidates, rung.runs) for rung in ranked.rungs] == [(6, 2), (1, 6)]
     kept = ranked.winner.candidate
     assert [each.settings["schedule.gamma"] for each in kept.same] == [
         kept.settings["schedule.gamma"]
@@ -313,7 +314,7 @@ def test_where_no_plan_keeps_the_limits_the_nearest_is_first(
     limits = "search.limits={ time_between_tokens_ms = 2, throughput_tokens_s = 25 }"
     said = "no plan keeps the limits; of the nearest one, chain gamma=4, time "
     given = ("plan", path, "--json", "plan.json", "--set", limits)
-    assert "nearest first" in terminal.fails(said, *given, code=1)
+    assert "no plan keeps the limits: " in terminal.fails(said, *given, code=1)
     assert not path.with_name("cluster-best.toml").exists()
     content = json.loads(Path("plan.json").read_text())
     assert (content["feasible"], content["comparisons"]) == (False, 0)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from simpy.core import EmptySchedule
 
@@ -86,6 +86,7 @@ def played(clock: Clock, deployment: Deployment, messages: Any, times: Sequence[
     return world
 
 
+@example("flowspec_free", 3.0, 1.0, False, 632548)  # a word alone is due, then a segment comes
 @examples(400, deadline=None)
 @given(
     st.sampled_from(["flowspec", "flowspec_free", "pruned_pp"]),

@@ -256,10 +256,7 @@ def verdict(result: SearchResult) -> list[str]:
     if any(each.gap is None or not each.gap.fixed for each in others):
         names = "1 other (maybe) is" if len(others) == 1 else f"{len(others)} others (maybe) are"
         more = "more may" if result.runs >= FEWEST else f"{FEWEST} or more may"
-        sentences.append(
-            f"{result.runs} runs cannot tell whether {names} worse; "
-            f"{more} (--runs)."
-        )
+        sentences.append(f"{result.runs} runs cannot tell whether {names} worse; {more} (--runs).")
     return [*sentences, *by_inputs(result), *hangs_on(result)]
 
 
