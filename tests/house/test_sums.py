@@ -25,8 +25,8 @@ MOST = {"lines of the product": 61_640, "scenario keys": 199, "command parameter
 """The aim of the first is 52,500. It was raised three times: from 58,600 for `pipeinfer`,
 `pipespec`, the law of kernels and other people's clusters, which took more than went out for them;
 from 59,330 for passes on static buffers with the self-test, for tensor splits with their question,
-and for the study `pipespec`; from 61,080 for the study `evidence` with its scores, the few cases and
-the bounds by formulas of a search, and the question `saturation`."""
+and for the study `pipespec`; from 61,080 for the study `evidence` with its scores, the few cases
+and the bounds by formulas of a search, and the question `saturation`."""
 WORDS = {
     "asked": 370,
     "found": 1090,
