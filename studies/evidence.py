@@ -69,7 +69,10 @@ def study(settings: Settings, say: Progress) -> StudyResult:
                 inside[of] = Entry(of, "1", value, published=0.95)
     heads = "claim", "figure", "date", "machine"
     sheet = Sheet("Claims", words(*heads), name=f"{NAME}-claims")
-    sheet.rows += [tuple(claim[head] for head in heads) for claim in claims.values()]
+    where = ["", *(claim["machine"] for claim in claims.values())]
+    for before, claim in zip(where, claims.values(), strict=False):
+        again = claim["machine"] == before != ""
+        sheet.rows.append((*map(claim.get, heads[:3]), "as above" if again else claim["machine"]))
     result.tables = [sheet, score_sheet(NAME, result.left_out, {})]
     result.further["claims"] = claims
     result.findings.append(f"{len(claims)} claims, for which {len(made) - 1} parts were made again")
