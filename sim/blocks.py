@@ -101,12 +101,15 @@ class Blocks:
         self._pool = pool
         self._bounds, self._prompts = _all_blocks(pool.lengths, length)
         self._weights: Floats | None = None
-        self._edges: Floats | None = None
+        self._edges: Floats = np.empty(0)
         if hit_ratio:
             weights = _tilt(pool, self._bounds, hit_ratio)
             self._weights = weights / weights.sum()
             self._edges = np.cumsum(self._weights)
         self._like = like
+        if like is not None and self._weights is not None and like._weights is not None:
+            surplus = np.maximum(self._weights - like._weights, 0.0)
+            self._more: Floats = np.cumsum(surplus)  # of what these blocks have more often
 
     def resampled(self, rng: np.random.Generator) -> Blocks:
         """Draw as many prompts with repetition.
@@ -131,26 +134,22 @@ class Blocks:
         return self._weights is not None
 
     def draw(self, rng: np.random.Generator, count: int) -> list[tuple[int, int]]:
-        bounds, edges = self._bounds, self._edges
-        chosen: npt.NDArray[np.signedinteger[Any]]
-        if edges is None:
-            chosen = rng.integers(len(bounds), size=count)
-        else:
-            chosen = self._chosen(edges, rng.random(count))
+        bounds, of = self._bounds, len(self._bounds)
+        tilted = self.is_tilted
+        chosen = self._chosen(rng.random(count)) if tilted else rng.integers(of, size=count)
         return [(first, stop) for first, stop in bounds[chosen].tolist()]
 
-    def _chosen(self, edges: Floats, at: Floats) -> npt.NDArray[np.signedinteger[Any]]:
-        """Return the blocks at uniform numbers, as far as possible those of ``like``."""
-        if self._like is None or self._weights is None or self._like._weights is None:
-            return np.minimum(edges.searchsorted(at, side="right"), len(edges) - 1)
-        new, old, ends = self._weights, self._like._weights, np.cumsum(self._like._weights)
-        chosen = self._like._chosen(ends, at)
-        stays = np.minimum(1.0, new[chosen] / old[chosen])
-        within = (at - ends[chosen]) / old[chosen] + 1  # uniform, whichever block it is
+    def _chosen(self, at: Floats) -> npt.NDArray[np.signedinteger[Any]]:
+        """Return the tilted blocks at uniform numbers, as far as possible those of ``like``."""
+        if (like := self._like) is None or self._weights is None or like._weights is None:
+            return _place_of(self._edges, at)
+        chosen = like._chosen(at)
+        old = like._weights[chosen]
+        stays = np.minimum(1.0, self._weights[chosen] / old)
+        within = (at - like._edges[chosen]) / old + 1  # uniform, whichever block it is
         gone = np.flatnonzero(within >= stays)
-        more = np.cumsum(np.maximum(new - old, 0.0))
-        again = (within[gone] - stays[gone]) / (1 - stays[gone]) * more[-1]
-        chosen[gone] = np.minimum(more.searchsorted(again, side="right"), len(more) - 1)
+        again = (within[gone] - stays[gone]) / (1 - stays[gone]) * self._more[-1]
+        chosen[gone] = _place_of(self._more, again)
         return chosen
 
     def hit_ratio(self, top_k: int) -> float:
@@ -162,6 +161,11 @@ class Blocks:
         return float(
             self._weights @ (hits[stops] - hits[firsts]) / (self._weights @ (stops - firsts))
         )
+
+
+def _place_of(edges: Floats, at: Floats) -> npt.NDArray[np.signedinteger[Any]]:
+    """Return the intervals, by their upper edges, in which numbers lie."""
+    return np.minimum(edges.searchsorted(at, side="right"), len(edges) - 1)
 
 
 def blocks_of(

@@ -318,7 +318,7 @@ def study(settings: Settings, say: Progress) -> StudyResult:
         engine = str(known[key].get("link", "")).partition("+")[2] or "one-box"
         result.left_out.setdefault(f"clusters/{engine}", []).append(judged[key])
     errors = {key: relative_error(each) or 0.0 for key, each in judged.items()}
-    worst = max(errors, key=lambda key: abs(errors[key] or 0.0))
+    worst = max(errors, key=lambda key: abs(errors[key]))
     result.findings = [
         f"of {len(known)} cells of {len({c['id'] for c in known.values()})} public measurements "
         f"{len(given)} results are known here: {len(judged)}, each left out, are missed by "

@@ -177,19 +177,17 @@ class Observed:
             for each in binned.values()
             for value in np.log(np.array(each) / np.median(each))
         ]
-        messages = {
-            what: _line(pieces, divisor)
-            for what in ("send", "receive")
-            if (pieces := [piece for piece in self.messages if piece.of == what])
-        }
-        received = [piece for piece in self.messages if piece.of == "receive"]
-        first, later = (
-            [p for p in received if (p.place == 1) == is_first] for is_first in (True, False)
+        sent, received = (
+            [piece for piece in self.messages if piece.of == what] for what in ("send", "receive")
         )
+        first = [piece for piece in received if piece.place == 1]
+        later = [piece for piece in received if piece.place > 1]
+        apart = bool(first) and len(later) >= LEAST
+        lines = {"send": sent, "receive": later if apart else received}
+        messages = {what: _line(pieces, divisor) for what, pieces in lines.items() if pieces}
         look = 0.0
-        if len(later) >= LEAST and first:
-            line = messages["receive"] = _line(later, divisor)
-            usual = TimeTable(line)
+        if apart:
+            usual = TimeTable(messages["receive"])
             look = max(0.0, _mean([_alone(piece, divisor) - usual(piece.rows) for piece in first]))
         desk = _binned((piece.rows, _alone(piece, divisor)) for piece in self.decisions)
         return FittedHost(

@@ -19,7 +19,7 @@ from treepipe.files.toml_file import toml_text
 from treepipe.planner.analysis import Finding, with_empty
 from treepipe.planner.candidates import Candidate
 from treepipe.planner.cluster import published_price
-from treepipe.planner.drawn import drawn_factors
+from treepipe.planner.drawn import QUANTILE
 from treepipe.planner.front import Front
 from treepipe.planner.gaps import shown, shown_factor, shown_interval
 from treepipe.planner.halving import Ranked, SearchResult
@@ -157,11 +157,9 @@ def hangs_on(result: SearchResult) -> list[str]:
     cases, winner = result.cases, result.winner.candidate.schedule
     if cases is None or cases.count <= len(cases.inputs) or min(cases.values[winner]) <= 0:
         return []
-    drawn = drawn_factors(cases.inputs, cases.count, result.cluster.seed)
-    factors = np.log([[case[of] for of in cases.inputs] for case in drawn])
     moved = np.log(cases.values[winner] / cases.stated[winner])
-    slopes = np.linalg.lstsq(factors, moved, rcond=None)[0]
-    halves = dict(zip(cases.inputs, slopes * np.log1p([*cases.inputs.values()]), strict=True))
+    slopes = np.linalg.lstsq(cases.levels, moved, rcond=None)[0]
+    halves = dict(zip(cases.inputs, slopes * QUANTILE, strict=True))
     most = [
         f"{of} ±{cases.inputs[of]:.0%} ({np.expm1(-half):+.0%} to {np.expm1(half):+.0%})"
         for of, half in sorted(halves.items(), key=lambda each: -abs(each[1]))[:2]

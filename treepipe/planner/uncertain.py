@@ -50,12 +50,14 @@ class Cases:
         values: by schedule, the goal's mean over the runs in each drawn case.
         stated: by schedule, the goal's mean with all inputs as stated.
         simulated: number of cases in which the plans were simulated.
+        levels: [cases, inputs] of the drawn cases, in standard deviations of an input's logarithm.
     """
 
     inputs: Mapping[Estimated, float]
     values: Mapping[ScheduleName, Floats]
     stated: Mapping[ScheduleName, float]
     simulated: int
+    levels: Floats
 
     @property
     def count(self) -> int:
@@ -146,7 +148,7 @@ def in_cases(
         logs = {name: np.log(each) for name, each in values.items()}
         slopes = {name: few.T @ each / len(few) for name, each in logs.items()}
         values = {n: np.exp(each.mean() + levels @ slopes[n]) for n, each in logs.items()}
-    return Cases(inputs, values, stated, len(few))
+    return Cases(inputs, values, stated, len(few), levels)
 
 
 def _like(plans: Mapping[ScheduleName, Candidate]) -> dict[ScheduleName, ScheduleName]:
