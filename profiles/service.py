@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
+from functools import wraps
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from treepipe.core.errors import UserError
@@ -26,6 +28,7 @@ from treepipe.profiles.schema import Hardware, MeasuredTime, Roofline, SamplingT
 from treepipe.profiles.shapes import BYTES, STATE_BYTES, DType, Shape, compute_dtype
 
 Entry = TypeVar("Entry", bound=MeasuredTime)
+Result = TypeVar("Result")
 Tables: TypeAlias = dict[int, dict[int, float]]
 """Milliseconds by context, by tokens."""
 
@@ -36,10 +39,7 @@ TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048
 """Token counts of estimates."""
 MORE_ROWS: Unknown = ((1, math.inf),)
 """What one pass of one row leaves unknown, however well it is known."""
-MOST_KNOWN = 1024
-_KNOWN: dict[tuple[MeasuredPart, DType, tuple[int, ...], str], Tables] = {}
-"""Estimates by all that they depend on: a search, or cases of uncertain inputs, place the same
-model on the same devices thousands of times, which took most of their time."""
+MOST_KNOWN = 4096
 UNSTATED = {False: 0.4, True: 1.0}
 """Relative uncertainty of times that no measurement of the device in weights of as many bytes
 supports, where its profile states none; of quantized weights (True) and of others
@@ -204,6 +204,31 @@ def told(remarks: Iterable[Remark]) -> list[tuple[tuple[str, ...], str]]:
     return found
 
 
+def _once(method: Callable[..., Result]) -> Callable[..., Result]:
+    """Remember a method's results, with its remarks, by all that they depend on: a search, or cases
+    of uncertain inputs, place the same model on the same devices thousands of times, which took
+    most of their time."""
+    known = dict[tuple[object, ...], tuple[Result, list[Remark], float | None]]()
+
+    @wraps(method)
+    def remembered(self: ServiceTimes, *args: object, **options: object) -> Result:
+        key = self._device, self._content, self._shape_of, repr((args, options))
+        if key not in known:
+            if len(known) == MOST_KNOWN:
+                known.clear()
+            alone = copy(self)
+            alone._warnings, alone.uncertainty = [], None
+            result = method(alone, *args, **options)
+            known[key] = result, alone._warnings, alone.uncertainty
+        result, remarks, uncertainty = known[key]
+        self._warnings += [each for each in remarks if each not in self._warnings]
+        if uncertainty is not None:
+            self.uncertainty = max(uncertainty, self.uncertainty or 0.0)
+        return result
+
+    return remembered
+
+
 class ServiceTimes:
     """Service times on one device."""
 
@@ -221,8 +246,10 @@ class ServiceTimes:
         """
         self._device, self._hardware, self._shape_of = device, hardware, shape_of
         self._warnings = warnings
+        self._content = repr(hardware)
         self.uncertainty: float | None = None
 
+    @_once
     def stage(self, model: ServedModel, layers: int) -> TimeTable:
         """Time a pass through ``layers`` decoder layers."""
         unknown = self._unknown_layer(model)
@@ -230,6 +257,7 @@ class ServiceTimes:
             [(self.layer(model), layers)], unknown, layers, self._doubt(unknown, model)
         )
 
+    @_once
     def draft(self, model: ServedModel, target: Shape | None = None) -> TimeTable:
         """Time one draft pass: all layers and the output projection (an EAGLE head's target's)."""
         shape = model.shape
@@ -252,6 +280,7 @@ class ServiceTimes:
             self._doubt(unknown, model),
         )
 
+    @_once
     def projection(self, model: ServedModel, target: Shape | None = None) -> TimeTable | None:
         """Time a draft pass's output projection; None if nothing separates it from the rest."""
         owner = model if target is None else ServedModel(model.name, target, model.dtype)
@@ -261,6 +290,7 @@ class ServiceTimes:
         )
         return self.evaluation(owner, embeds=True) if known else None
 
+    @_once
     def evaluation(self, model: ServedModel, embeds: bool = False) -> TimeTable:
         """Time the output projection of returned rows, at a role that also embeds or not."""
         parts = [(self.head(model, embeds and model.shape.tied), 1)]
@@ -288,6 +318,7 @@ class ServiceTimes:
         drawn = entry.draw_ms and {n: ms * ratio for n, ms in entry.draw_ms.items()}
         return entry.model_copy(update={"judge_ms": entry.judge_ms * ratio, "draw_ms": drawn})
 
+    @_once
     def layer(self, model: ServedModel) -> Tables:
         """Return the times of one decoder layer with attention."""
         return self._by_law(self._layer(model), model)
@@ -302,6 +333,7 @@ class ServiceTimes:
             return tables
         return self._with_attention(tables, model, included=nearest.attention)
 
+    @_once
     def head(self, model: ServedModel, shared: bool = False) -> Tables:
         """Return the times of one output projection, by the matrix of the embedding or not."""
         if not self._hardware.head:
@@ -519,15 +551,6 @@ class ServiceTimes:
         return self._estimated(part, model, contexts)
 
     def _estimated(self, part: MeasuredPart, model: ServedModel, contexts: Sequence[int]) -> Tables:
-        device = self._hardware.roofline, self._hardware.kernels
-        key = part, model.dtype, tuple(contexts), repr((device, model.shape))
-        if key not in _KNOWN:
-            if len(_KNOWN) == MOST_KNOWN:
-                _KNOWN.clear()
-            _KNOWN[key] = self._estimates(part, model, contexts)
-        return _KNOWN[key]
-
-    def _estimates(self, part: MeasuredPart, model: ServedModel, contexts: Sequence[int]) -> Tables:
         quantized = part.bytes_of(model.dtype) < 2
         rows = sorted({*TOKENS, *ROWS}) if quantized else TOKENS
         return {

@@ -19,7 +19,7 @@ from treepipe.files.section import MOST, Positive, Section, Several
 from treepipe.files.toml_file import DottedGrid, read_toml
 from treepipe.profiles.library import load_device, profile_path
 from treepipe.profiles.schema import AnyDevice, Price, Share
-from treepipe.results.metrics import GOALS, METRICS, PRICES
+from treepipe.results.metrics import GOALS, METRIC, METRICS, PRICES
 from treepipe.results.statistics import SHARE
 from treepipe.scenario.scenario import Scenario, override_key, refuse_other_files
 from treepipe.scenario.schema import Replay, ScheduleName, ScheduleSection
@@ -40,6 +40,8 @@ Placement: TypeAlias = Literal["own", "shared", "stage"]
 Role: TypeAlias = Literal["stage", "draft"]
 OF_PROMISES = ("goodput_requests_s", "slo_attainment")
 """Goals that ``serving.slo`` defines."""
+SHORTER, SHORTEST = 3, 16
+"""Divisor of a text's tokens in the first rung, and the fewest that it keeps: some rounds."""
 RUNS = 18
 """Default runs of the last rung."""
 
@@ -244,6 +246,16 @@ class Cluster(Scenario):
     def fixed(self) -> set[str]:
         """Keys of the schedule that are fixed for all candidates."""
         return set(self._content.get("schedule", {})) - {"name"}
+
+    @property
+    def first_tokens(self) -> int | None:
+        """How many tokens of each text are simulated at first, and in cases of uncertain inputs;
+        None: all, where the goal or a limit depends on their number."""
+        search, tokens = self.search, self.workload.new_tokens
+        alone = search.goal == METRIC and not (search.limits.of_metrics or search.weighed)
+        if not alone or not isinstance(tokens, int) or self.workload.arriving:
+            return None
+        return max(tokens // SHORTER, SHORTEST) if tokens >= 2 * SHORTEST else None
 
     @model_validator(mode="after")
     def _can_be_searched(self) -> Cluster:

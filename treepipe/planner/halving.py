@@ -26,7 +26,7 @@ from treepipe.planner.uncertain import Cases
 from treepipe.progress import Progress
 from treepipe.results.critical_path import CriticalPath
 from treepipe.results.metric import Metric
-from treepipe.results.metrics import GOALS, METRIC, PERCENTILES, metric
+from treepipe.results.metrics import GOALS, PERCENTILES, metric
 from treepipe.results.statistics import Interval
 from treepipe.results.units import number
 from treepipe.scenario.schema import ScheduleName
@@ -88,8 +88,6 @@ puts it off. A form leaves waiting out: of 69 plans of two clusters (``docs/plan
 figures were 0.98 to 3 times the forms'.
 """
 BY_FORM = f"not simulated: its closed form is {BEHIND - 1:.0%} or more behind the first plans' best"
-SHORTER, SHORTEST = 3, 16
-"""Divisor of a text's tokens in the first rung, and the fewest that it keeps: some rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +188,7 @@ def rank(cluster: Cluster, say: Progress) -> SearchResult:
         SearchInterrupted: Ctrl-C, once a plan is simulated.
     """
     candidates, refused = find_candidates(cluster)
-    runs, tokens = cluster.search.first_runs, _first_tokens(cluster)
+    runs, tokens = cluster.search.first_runs, cluster.first_tokens
     rungs, whole = list[Rung](), list[Simulated]()
     while True:
         plans, rung = list[Simulated](), Rung(len(candidates), runs, tokens)
@@ -251,16 +249,6 @@ def _first(
             refused.append(Refused(each.schedule, each.settings, each.partition, BY_FORM))
     if others:
         yield from _simulated(others, cluster, rung, say)
-
-
-def _first_tokens(cluster: Cluster) -> int | None:
-    """Return how many tokens of each text the first rung has; None: all, where the goal or a limit
-    depends on their number."""
-    search, tokens = cluster.search, cluster.workload.new_tokens
-    alone = search.goal == METRIC and not (search.limits.of_metrics or search.weighed)
-    if not alone or not isinstance(tokens, int) or cluster.workload.arriving:
-        return None
-    return max(tokens // SHORTER, SHORTEST) if tokens >= 2 * SHORTEST else None
 
 
 def _answer(

@@ -47,8 +47,9 @@ class Cases:
 
     Attributes:
         inputs: relative uncertainty of each estimated input.
-        values: by schedule, the goal's mean over the runs in each drawn case.
-        stated: by schedule, the goal's mean with all inputs as stated.
+        values: by schedule, the goal's mean over the runs in each drawn case, on the first tokens
+            of the texts (``Cluster.first_tokens``).
+        stated: by schedule, the same with all inputs as stated.
         simulated: number of cases in which the plans were simulated.
         levels: [cases, inputs] of the drawn cases, in standard deviations of an input's logarithm.
     """
@@ -126,10 +127,11 @@ def in_cases(
     if cluster.workload.arriving or goal in OF_PROMISES or cases <= len(few):
         few = levels
     drawn = [dict.fromkeys(inputs, 1.0), *factors_at(inputs, few)]
+    short = {"workload.new_tokens": cluster.first_tokens} if cluster.first_tokens else {}
     like = _like(plans)
     apart = [name for name in plans if like[name] == name]
     points = [
-        Point(f"{name}/{case}", in_case(plans[name].scenario, own[name], factors))
+        Point(f"{name}/{case}", in_case(plans[name].scenario.with_(**short), own[name], factors))
         for name in apart
         for case, factors in enumerate(drawn)
     ]
