@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from treepipe.core.errors import UserError
@@ -69,6 +70,7 @@ def period_ms(
         served: pipelines like this one that the draft server serves.
     """
     flights, batch = batches
+    passage = replace(passage, requests=batch)
     rows = batch * (depth + 1)
     drafting = drafting_ms(passage, batch, depth, shares)
     # A batch holds a decision of each stream, of which ``Passage`` counts one.
@@ -95,8 +97,8 @@ def drafting_ms(passage: Passage, batch: int, depth: int, shares: Sequence[float
     for accepted, share in enumerate((*shares[:depth], 0.0)):
         unread += reached * (1 - share) * passage.unread(accepted, depth - 1)
         reached *= share
-    rows = round(batch * unread)
+    rows, more_ms = round(batch * unread), (batch - 1) * draft.times.draft.request_ms
     if draft.block:
-        return draft.times.draft(rows + batch * draft.block)
-    others = (depth - 1) * draft.times.draft(batch)
-    return draft.times.draft(rows) - draft.times.spared(rows, batch) + others
+        return draft.times.draft(rows + batch * draft.block) + more_ms
+    others = (depth - 1) * (draft.times.draft(batch) + more_ms)
+    return draft.times.draft(rows) - draft.times.spared(rows, batch) + more_ms + others
