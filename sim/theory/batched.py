@@ -15,7 +15,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from treepipe.core.errors import UserError
-from treepipe.profiles.hit_ratio import at_depth, chain_rounds, depths_of
+from treepipe.profiles.hit_ratio import at_depth, chain_rounds, depths_of, round_tokens
+from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.passage import Passage
 from treepipe.scenario.scale import scaled_hits
 from treepipe.scenario.scenario import Scenario
@@ -57,6 +58,21 @@ class Batches(NamedTuple):
     def of(cls, streams: int, stages: int) -> Batches:
         flights = min(streams, stages)
         return cls(flights, -(-streams // flights))
+
+
+def tokens_s(
+    deployment: Deployment, users: int, depth: int, groups: int, shares: Sequence[float]
+) -> float:
+    """Return the tokens per second of all users, who share the pipelines evenly, each pipeline's in
+    so many groups; other arguments are as for ``period_ms``."""
+    pipelines, servers = len(deployment.roles.pipelines), len(deployment.roles.drafts)
+    served, rounds_s = -(-min(users, pipelines) // servers), 0.0
+    for number in range(min(users, pipelines)):
+        streams = users // pipelines + (number < users % pipelines)
+        batches = Batches(min(groups, streams), -(-streams // min(groups, streams)))
+        passage = Passage(deployment, number, number % servers)
+        rounds_s += 1e3 * streams / period_ms(passage, batches, depth, shares, served)
+    return rounds_s * round_tokens(shares[:depth])
 
 
 def period_ms(
