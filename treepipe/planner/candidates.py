@@ -61,8 +61,8 @@ class Candidate(Combination):
         layers: number of layers of every stage, per pipeline.
         prices: ``price_usd`` of the purchase and ``price_usd_per_hour`` of all devices, if stated.
         by_form: the goal by the closed form; None where none has it.
-        groups: in how many groups a pipeline's requests pass a stage, and the most rows of a group;
-            None where requests are alone, step together, or come and go (arrivals).
+        groups: in how many groups a pipeline's requests pass a stage, and the rows of a group's
+            usual segments; None where requests are alone, step together, or come and go (arrivals).
         same: other candidates with equal figures, to nine digits, in every run of both.
     """
 
@@ -195,7 +195,9 @@ def _groups(scenario: Scenario, deployment: Deployment) -> tuple[int, int] | Non
     if most == 1 or deployment.arrivals_ms or scenario.schedule.system.in_lock_step:
         return None
     groups = -(-most // deployment.service.pass_requests)
-    return groups, -(-most // groups) * deployment.service.bounds.segment_tokens
+    bound = deployment.service.bounds.segment_tokens  # also of what leaves at once behind a miss
+    rows = getattr(scenario.schedule.parameters, "segment_tokens", bound)
+    return groups, -(-most // groups) * min(rows, bound)
 
 
 def _by_form(scenario: Scenario, deployment: Deployment, goal: str) -> float | None:
