@@ -46,6 +46,7 @@ class KernelFamily(Section):
     flat: Positive = Field(description="a pass behind it, over one of one row")
     per_row: Annotated[float, Field(ge=0)] = Field(description="added for rows beyond 16")
     uncertainty: Positive = Field(description="relative")
+    state_moves: Count = Field(3, description="of a further request's state, each way, in a pass")
 
     def times(self, reading_ms: float, row_ms: float | None, rows: int, met: float) -> float:
         """Return the milliseconds of a pass over ``rows`` that reads weights for ``reading_ms``.

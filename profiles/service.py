@@ -253,9 +253,8 @@ class ServiceTimes:
     def stage(self, model: ServedModel, layers: int) -> TimeTable:
         """Time a pass through ``layers`` decoder layers."""
         unknown = self._unknown_layer(model)
-        return self._call(
-            [(self.layer(model), layers)], unknown, layers, self._doubt(unknown, model)
-        )
+        doubt, request_ms = self._doubt(unknown, model), self._request_ms(model, layers)
+        return self._call([(self.layer(model), layers)], unknown, request_ms, doubt)
 
     @_once
     def draft(self, model: ServedModel, target: Shape | None = None) -> TimeTable:
@@ -266,7 +265,7 @@ class ServiceTimes:
             taken = self._taken(whole, model, "draft pass")
             tables = self._by_law(taken.ms, model, shape.layers)
             unknown = self._rows(taken, LAYER, model)
-            request_ms = self._hardware.request_ms * shape.layers
+            request_ms = self._request_ms(model, shape.layers)
             return ServiceTable(tables, request_ms, unknown, self._doubt(unknown, model))
         parts, unknown = [(self.layer(model), shape.layers)], self._unknown_layer(model)
         if shape.eagle or shape.inputs:
@@ -276,7 +275,7 @@ class ServiceTimes:
         return self._call(
             [*parts, (self.head(owner, owner.shape.tied), 1), *self._embedding(model)],
             united([unknown, self._unknown_head(owner)]),
-            shape.layers,
+            self._request_ms(model, shape.layers),
             self._doubt(unknown, model),
         )
 
@@ -385,15 +384,22 @@ class ServiceTimes:
         self,
         parts: Sequence[tuple[Tables, int]],
         unknown: Unknown,
-        layers: int = 0,
+        request_ms: float = 0.0,
         doubt: float | None = None,
     ) -> TimeTable:
-        """Add the parts, each times its count, and the overhead of one call of ``layers``."""
+        """Add the parts, each times its count, and the overhead of one call."""
         total = add_tables(parts, self._hardware.call_overhead_ms)
-        request_ms = self._hardware.request_ms * layers
         if len(total) == 1 and not request_ms:
             return TimeTable(total[min(total)], unknown, doubt)
         return ServiceTable(total, request_ms, unknown, doubt)
+
+    def _request_ms(self, model: ServedModel, layers: int) -> float:
+        """Return what each request beyond the first adds to a pass through ``layers``: what was
+        measured, and the ``state_moves`` of its linear layers' state."""
+        moved = 2 * STATE_BYTES * model.shape.state * self._kernels.state_moves
+        roofline, state = self._hardware.roofline, PassWork(0.0, moved)
+        state_ms = 0.0 if roofline is None else roofline_ms(state, roofline, model.dtype)
+        return layers * (self._hardware.request_ms + state_ms)
 
     def _doubt(self, unknown: Unknown, model: ServedModel) -> float | None:
         """Return the uncertainty of the law of kernels, where rows above the first follow it."""

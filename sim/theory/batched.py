@@ -11,10 +11,12 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from treepipe.core.errors import UserError
-from treepipe.profiles.hit_ratio import at_depth, chain_rounds, depths_of
+from treepipe.profiles.hit_ratio import at_depth, chain_rounds, depths_of, round_tokens
+from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.passage import Passage
 from treepipe.scenario.scale import scaled_hits
 from treepipe.scenario.scenario import Scenario
@@ -58,6 +60,21 @@ class Batches(NamedTuple):
         return cls(flights, -(-streams // flights))
 
 
+def tokens_s(
+    deployment: Deployment, users: int, depth: int, groups: int, shares: Sequence[float]
+) -> float:
+    """Return the tokens per second of all users, who share the pipelines evenly, each pipeline's in
+    so many groups; other arguments are as for ``period_ms``."""
+    pipelines, servers = len(deployment.roles.pipelines), len(deployment.roles.drafts)
+    served, rounds_s = -(-min(users, pipelines) // servers), 0.0
+    for number in range(min(users, pipelines)):
+        streams = users // pipelines + (number < users % pipelines)
+        batches = Batches(min(groups, streams), -(-streams // min(groups, streams)))
+        passage = Passage(deployment, number, number % servers)
+        rounds_s += 1e3 * streams / period_ms(passage, batches, depth, shares, served)
+    return rounds_s * round_tokens(shares[:depth])
+
+
 def period_ms(
     passage: Passage, batches: Batches, depth: int, shares: Sequence[float], served: int = 1
 ) -> float:
@@ -69,6 +86,7 @@ def period_ms(
         served: pipelines like this one that the draft server serves.
     """
     flights, batch = batches
+    passage = replace(passage, requests=batch)
     rows = batch * (depth + 1)
     drafting = drafting_ms(passage, batch, depth, shares)
     # A batch holds a decision of each stream, of which ``Passage`` counts one.
@@ -95,8 +113,8 @@ def drafting_ms(passage: Passage, batch: int, depth: int, shares: Sequence[float
     for accepted, share in enumerate((*shares[:depth], 0.0)):
         unread += reached * (1 - share) * passage.unread(accepted, depth - 1)
         reached *= share
-    rows = round(batch * unread)
+    rows, more_ms = round(batch * unread), (batch - 1) * draft.times.draft.request_ms
     if draft.block:
-        return draft.times.draft(rows + batch * draft.block)
-    others = (depth - 1) * draft.times.draft(batch)
-    return draft.times.draft(rows) - draft.times.spared(rows, batch) + others
+        return draft.times.draft(rows + batch * draft.block) + more_ms
+    others = (depth - 1) * (draft.times.draft(batch) + more_ms)
+    return draft.times.draft(rows) - draft.times.spared(rows, batch) + more_ms + others

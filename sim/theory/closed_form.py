@@ -24,6 +24,7 @@ from treepipe.scenario.schema import HIT_RATIOS, Bernoulli, PoolSection, Replay,
 from treepipe.sim.acceptance_pool import acceptance_pool, acceptance_warnings
 from treepipe.sim.blocks import Blocks, blocks_of
 from treepipe.sim.theory import alone, layered, starsd
+from treepipe.sim.theory.batched import shares_of, tokens_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,21 @@ def closed_form(scenario: Scenario, deployment: Deployment | None = None) -> Clo
     found = _form(scenario).evaluate(scenario, deployment, pool)
     bent = _bent(scenario, deployment)
     return replace(found, warnings=tuple(sorted({*found.warnings, *bent})))
+
+
+def batched_form(scenario: Scenario, deployment: Deployment, groups: int) -> Mapping[str, float]:
+    """Return the figures of requests that decode together, in so many groups per pipeline.
+
+    Raises ``UserError``: the form of batched chains does not describe the scenario.
+    """
+    keys = {key for key, _ in _refusals(scenario, deployment)}
+    bent = keys - {"drafts", "pipelines", "workload.concurrency"}
+    if bent or _form(scenario) not in (FORMS["plain"], FORMS["chain"]):
+        raise UserError(f"{scenario.path}: no closed form of several requests applies")
+    users = sum(map(deployment.most_open, range(len(deployment.roles.pipelines))))
+    depth = scenario.schedule.parameters.gamma if scenario.schedule.system.drafts else 0
+    speed = tokens_s(deployment, users, depth, groups, shares_of(scenario, depth) if depth else ())
+    return {METRIC: 1e3 * users / speed, "throughput_tokens_s": speed}
 
 
 # --- conditions ----------------------------------------------------------------------------------

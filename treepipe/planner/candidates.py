@@ -29,7 +29,7 @@ from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario, assign_key
 from treepipe.scenario.schema import ScheduleName
 from treepipe.scenario.workload import draw_requests
-from treepipe.sim.theory.closed_form import closed_form, resolve_admission
+from treepipe.sim.theory.closed_form import batched_form, closed_form, resolve_admission
 
 MOST_COMBINATIONS, MANY_COMBINATIONS = 100_000, 2_000
 """Most combinations that a search tries, and the number from which it says beforehand how many: one
@@ -61,6 +61,8 @@ class Candidate(Combination):
         layers: number of layers of every stage, per pipeline.
         prices: ``price_usd`` of the purchase and ``price_usd_per_hour`` of all devices, if stated.
         by_form: the goal by the closed form; None where none has it.
+        groups: in how many groups a pipeline's requests pass a stage, and the rows of a group's
+            usual segments; None where requests are alone, step together, or come and go (arrivals).
         same: other candidates with equal figures, to nine digits, in every run of both.
     """
 
@@ -68,10 +70,13 @@ class Candidate(Combination):
     scenario: Scenario
     prices: Mapping[str, float] = field(default_factory=dict)
     by_form: float | None = None
+    groups: tuple[int, int] | None = None
     same: tuple[Candidate, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        return {**Combination.as_dict(self), "layers": [list(counts) for counts in self.layers]}
+        shared = {} if self.groups is None else {"groups": self.groups[0], "rows": self.groups[1]}
+        layers = [list(counts) for counts in self.layers]
+        return {**Combination.as_dict(self), "layers": layers, **shared}
 
     @property
     def parameters(self) -> int:
@@ -114,7 +119,7 @@ def count_combinations(cluster: Cluster) -> int:
     for stages, rows in _rows(cluster):
         layouts_tried += rows * drafts
         for name in dict.fromkeys(search.schedules):
-            tried = {**_batches(name, cluster), **_around(cluster)}
+            tried = {"serving.batch": _batches(name, stages, cluster), **_around(cluster)}
             fixed = dict.fromkeys(_fixed(name, cluster), (None,))
             blocks = _default_grid(name, stages, cluster)
             whole = _whole_blocks(blocks, {**fixed, **_instead(name, cluster)})
@@ -135,12 +140,12 @@ def count_combinations(cluster: Cluster) -> int:
 
 def _rows(cluster: Cluster) -> Iterator[tuple[tuple[int, ...], int]]:
     """Yield the stages of each pipeline, and in how many ways devices are chosen for them."""
-    devices, stages = cluster.search.devices, [p.length for p in cluster.pipelines]
+    devices, stages = cluster.search.devices, _lengths(cluster)
     if tries_splits(cluster):
         yield from (((each.stages,) * each.replicas, 1) for each in splits(cluster))
         return
     if devices is None:
-        yield tuple(stages), 1
+        yield stages, 1
         return
     kinds = sum("stage" in kind.roles for kind in devices.kinds)
     for n in dict.fromkeys(devices.counts):
@@ -175,8 +180,9 @@ def find_candidates(cluster: Cluster) -> tuple[list[Candidate], list[Refused]]:
                 tuple(len(s.layers) for s in stages) for stages in deployment.roles.pipelines
             )
             prices = stated_prices(deployment, layout.price_usd)
-            by_form = _by_form(each, deployment, cluster.search.goal)
-            found.append(Candidate(name, settings, partition, layers, each, prices, by_form))
+            form = _by_form(each, deployment, cluster.search.goal)
+            groups = _groups(each, deployment)
+            found.append(Candidate(name, settings, partition, layers, each, prices, form, groups))
     if not found:
         nearest = min(refused, key=lambda each: (each.excess, each.reason))
         more = f" ({len(refused)} candidates were tried)" if len(refused) > 1 else ""
@@ -184,10 +190,22 @@ def find_candidates(cluster: Cluster) -> tuple[list[Candidate], list[Refused]]:
     return found, refused
 
 
+def _groups(scenario: Scenario, deployment: Deployment) -> tuple[int, int] | None:
+    most = max(map(deployment.most_open, range(len(deployment.roles.pipelines))))
+    if most == 1 or deployment.arrivals_ms or scenario.schedule.system.in_lock_step:
+        return None
+    groups = -(-most // deployment.service.pass_requests)
+    bound = deployment.service.bounds.segment_tokens  # also of what leaves at once behind a miss
+    rows = getattr(scenario.schedule.parameters, "segment_tokens", bound)
+    return groups, -(-most // groups) * min(rows, bound)
+
+
 def _by_form(scenario: Scenario, deployment: Deployment, goal: str) -> float | None:
     if scenario.schedule.system.closed_form is None:
         return None
     with suppress(UserError, ArithmeticError):  # none applies, or all of its times are 0
+        if groups := _groups(scenario, deployment):
+            return batched_form(scenario, deployment, groups[0]).get(goal)
         return closed_form(scenario, deployment).metrics.get(goal)
     return None
 
@@ -219,15 +237,16 @@ def _settings(
 ) -> Iterator[tuple[dict[str, Any], Scenario]]:
     """Yield settings and scenario of every combination of a schedule in a layout."""
     instead = _instead(name, cluster)
-    tried = {**_batches(name, cluster), **_around(cluster)}
+    tried = _around(cluster)
     for values in itertools.product(*tried.values()):
         around = dict(zip(tried, values, strict=True))
         base = _with(cluster, {**layout.changes, **around, "schedule.name": name})
         fixed = {key: (base.content["schedule"][key],) for key in _fixed(name, cluster)}
-        stages = tuple(pipeline.length for pipeline in base.pipelines)
-        blocks = _default_grid(name, stages, base)
-        for settings in _settings_of(blocks, {**fixed, **instead}):
+        stages = _lengths(base)
+        chosen_settings = _settings_of(_default_grid(name, stages, base), {**fixed, **instead})
+        for batch, settings in itertools.product(_batches(name, stages, base), chosen_settings):
             chosen = {
+                **batch,
                 **around,
                 **{f"schedule.{k}": v for k, v in settings.items() if k not in fixed},
             }
@@ -258,14 +277,25 @@ def _default_grid(schedule: str, stages: tuple[int, ...], scenario: Scenario) ->
     return systems()[schedule].grid(load)
 
 
-def _batches(schedule: str, scenario: Scenario) -> dict[str, Sequence[Any]]:
-    """Return values of ``serving.batch`` if the file sets none: 1, as in the papers, and the number
-    that fills the stages, if requests can share a pass at all."""
+def _lengths(scenario: Scenario) -> tuple[int, ...]:
+    """Return the number of stages of every pipeline."""
+    return tuple(each.length for each in scenario.pipelines for _ in range(each.count))
+
+
+def _batches(schedule: str, stages: tuple[int, ...], scenario: Scenario) -> list[dict[str, Any]]:
+    """Return settings of ``serving.batch``, if the file has none and requests can share a pass: 1,
+    as in the papers, the number that fills the stages, and of a closed loop those of a single
+    group, of half as many groups as stages, and of twice as many."""
     workload = scenario.workload
-    alone = not workload.arriving and min(workload.concurrency, workload.requests) == 1
+    users = min(workload.concurrency, workload.requests)
+    alone = not workload.arriving and users == 1
     if alone or systems()[schedule].in_lock_step or "batch" in scenario.serving.model_fields_set:
-        return {}
-    return {"serving.batch": (1, "auto")}
+        return [{}]
+    share, longest = -(-users // len(stages)), max(stages)
+    groups = () if workload.arriving else (1, max(1, longest // 2), 2 * longest)
+    sizes = {-(-share // min(each, share)) for each in groups}
+    more = sorted(sizes - {1, -(-share // longest)})
+    return [{"serving.batch": size} for size in (1, "auto", *more)]
 
 
 def _settings_of(blocks: Sequence[Block], instead: Block) -> list[dict[str, Any]]:

@@ -115,7 +115,7 @@ def best_table(result: SearchResult) -> Sheet:
     """Show the best plan of each schedule and split, with both intervals and the share of cases it
     wins; those with equal figures share a row."""
     goal, cases, seen = result.goal, result.cases, set[tuple[str, str]]()
-    heads = [*words("plan", "split"), *figures(goal.unit, "gap"), *words("worse")]
+    heads = [*words("plan", "split"), *figures("groups x rows", goal.unit, "gap"), *words("worse")]
     more = figures("best in", "gap, 95%", f"{goal.unit} with inputs, 95%")
     sheet = Sheet("the best plan of each schedule", [*heads, *more])
     for rank, each in enumerate(result.ranking):
@@ -124,7 +124,8 @@ def best_table(result: SearchResult) -> Sheet:
         if not names:
             continue
         value, split, (gap, spread) = result.value(each), _kind(each.candidate)[1], _gap(each)
-        first = " = ".join(names), split, number(value.mean), gap, _worse(rank, each)
+        groups = " x ".join(map(str, each.candidate.groups or ()))
+        first = " = ".join(names), split, groups, number(value.mean), gap, _worse(rank, each)
         wins = wide = ""
         if cases is not None and names[0] not in {name for name, _ in seen}:  # of its best plan
             wins = _share(max(map(cases.best_in(goal).__getitem__, names)), cases)

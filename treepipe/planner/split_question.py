@@ -19,7 +19,6 @@ from treepipe.planner.layouts import PLACED, laid_out
 from treepipe.planner.partition import partitions
 from treepipe.planner.questions import QuestionAnswer, exact_first, left_out
 from treepipe.planner.splits import Split, implied_placements, splits
-from treepipe.profiles.hit_ratio import round_tokens
 from treepipe.results.sheet import Sheet, columns, figures
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.passage import Passage
@@ -28,7 +27,7 @@ from treepipe.scenario.rows import MEASURE, rows_of_formula, with_guessed_rows
 from treepipe.scenario.scale import Estimated
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.stated import Stated
-from treepipe.sim.theory.batched import Batches, drafting_ms, period_ms, shares_of
+from treepipe.sim.theory.batched import drafting_ms, shares_of, tokens_s
 
 SPLIT = "Layers, tensors or a copy of the model on each box: which split is the fastest?"
 DEEPEST = 8
@@ -220,23 +219,9 @@ def _fastest(deployment: Deployment, users: int, shares: Sequence[float], split:
     most, rates = -(-users // split.replicas), list[Rate]()
     for depth in range(bool(shares), len(shares) + 1):
         for groups in range(1, min(most, 2 * split.stages) + 1):
-            speed = _tokens_s(deployment, users, depth, groups, shares)
+            speed = tokens_s(deployment, users, depth, groups, shares)
             rates.append(Rate(speed, depth, groups, -(-most // groups) * (1 + depth)))
     return max(rates, key=lambda rate: rate.tokens_s)
-
-
-def _tokens_s(
-    deployment: Deployment, users: int, depth: int, groups: int, shares: Sequence[float]
-) -> float:
-    """Return the tokens per second of all users, who share the pipelines evenly."""
-    pipelines, servers = len(deployment.roles.pipelines), len(deployment.roles.drafts)
-    served, rounds_s = min(users, pipelines) if servers < pipelines else 1, 0.0
-    for number in range(min(users, pipelines)):
-        streams = users // pipelines + (number < users % pipelines)
-        batches = Batches(min(groups, streams), -(-streams // min(groups, streams)))
-        passage = Passage(deployment, number, number % servers)
-        rounds_s += 1e3 * streams / period_ms(passage, batches, depth, shares, served)
-    return rounds_s * round_tokens(shares[:depth])
 
 
 def _parts(deployment: Deployment, depth: int, shares: Sequence[float]) -> dict[str, float]:
@@ -260,7 +245,7 @@ def _in_cases(option: Option, cases: Sequence[Mapping[Estimated, float]]) -> Opt
         shares, deployment = _shares(scenario), resolve(scenario)
         for users, rate in option.rates.items():
             way = rate.drafted, rate.groups, shares
-            in_each[users].append(_tokens_s(deployment, users, *way))
+            in_each[users].append(tokens_s(deployment, users, *way))
     rates = {n: replace(rate, cases=in_each[n]) for n, rate in option.rates.items()}
     return replace(option, rates=rates)
 

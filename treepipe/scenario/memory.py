@@ -357,5 +357,5 @@ def _fits(deployment: Deployment) -> bool:
 def _time_per_request(deployment: Deployment, requests: int) -> float:
     """Return the slowest stage's milliseconds per request in a pass of ``requests``."""
     rows = requests * max(1, deployment.service.bounds.segment_tokens)
-    stages = [stage for stages in deployment.roles.pipelines for stage in stages]
-    return max(stage.times.stage(rows) for stage in stages) / requests
+    tables = [stage.times.stage for own in deployment.roles.pipelines for stage in own]
+    return max(table(rows) + (requests - 1) * table.request_ms for table in tables) / requests

@@ -18,11 +18,13 @@ from treepipe.scenario.deployment import Deployment, Placed
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """The way from the draft server through a pipeline and back; all times in milliseconds."""
+    """The way from the draft server through a pipeline and back; all times in milliseconds, of
+    passes over rows of so many ``requests``."""
 
     deployment: Deployment
     pipeline: int = 0
     server: int = 0
+    requests: int = 1
 
     @property
     def draft(self) -> Placed:
@@ -59,7 +61,8 @@ class Passage:
         return [*itertools.pairwise(names)]
 
     def passes_ms(self, rows: int) -> list[float]:
-        return [stage.times.stage(rows) for stage in self.stages]
+        tables, more = [stage.times.stage for stage in self.stages], self.requests - 1
+        return [table(rows) + more * table.request_ms for table in tables]
 
     def verify_ms(self, rows: int) -> float:
         """Time of evaluation and decision at the last stage, 0 if they are elsewhere."""
