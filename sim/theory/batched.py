@@ -79,10 +79,9 @@ def period_ms(
     round_ms = lap + passage.decide_ms(rows) + decisions
     work = defaultdict[str, float](float)
     times = [*passage.stage_ms(rows), served * (drafting + passage.decide_ms(rows))]
-    for placed, taken in zip((*passage.stages, passage.draft), times, strict=True):
-        machine = passage.deployment.roles.machine(placed.name)
+    for machine, taken in zip(passage.machines, times, strict=True):
         work[machine.name] += taken / machine.capacity
-    work[passage.deployment.roles.machine(last.name).name] += decisions
+    work[passage.machines[-2 if ends else -1].name] += decisions
     return max(round_ms, flights * max(work.values()))
 
 

@@ -218,24 +218,30 @@ def _shares(scenario: Scenario) -> tuple[float, ...]:
 def _fastest(deployment: Deployment, users: int, shares: Sequence[float], split: Split) -> Rate:
     """Try all depths, and numbers of groups of up to two for each stage."""
     most, rates = -(-users // split.replicas), list[Rate]()
+    passages = _passages(deployment)
     for depth in range(bool(shares), len(shares) + 1):
         for groups in range(1, min(most, 2 * split.stages) + 1):
-            speed = _tokens_s(deployment, users, depth, groups, shares)
+            speed = _tokens_s(passages, users, depth, groups, shares)
             rates.append(Rate(speed, depth, groups, -(-most // groups) * (1 + depth)))
     return max(rates, key=lambda rate: rate.tokens_s)
 
 
+def _passages(deployment: Deployment) -> list[Passage]:
+    """Return the way through each pipeline, from the draft server that serves it."""
+    pipelines, servers = len(deployment.roles.pipelines), len(deployment.roles.drafts)
+    return [Passage(deployment, number, number % servers) for number in range(pipelines)]
+
+
 def _tokens_s(
-    deployment: Deployment, users: int, depth: int, groups: int, shares: Sequence[float]
+    passages: Sequence[Passage], users: int, depth: int, groups: int, shares: Sequence[float]
 ) -> float:
     """Return the tokens per second of all users, who share the pipelines evenly."""
-    pipelines, servers = len(deployment.roles.pipelines), len(deployment.roles.drafts)
+    pipelines, servers = len(passages), len(passages[0].deployment.roles.drafts)
     served, rounds_s = min(users, pipelines) if servers < pipelines else 1, 0.0
     for number in range(min(users, pipelines)):
         streams = users // pipelines + (number < users % pipelines)
         batches = Batches(min(groups, streams), -(-streams // min(groups, streams)))
-        passage = Passage(deployment, number, number % servers)
-        rounds_s += 1e3 * streams / period_ms(passage, batches, depth, shares, served)
+        rounds_s += 1e3 * streams / period_ms(passages[number], batches, depth, shares, served)
     return rounds_s * round_tokens(shares[:depth])
 
 
@@ -257,10 +263,10 @@ def _in_cases(option: Option, cases: Sequence[Mapping[Estimated, float]]) -> Opt
     in_each: dict[int, list[float]] = {users: [] for users in option.rates}
     for factors in cases if in_each else ():
         scenario = in_case(option.scenario, option.inputs, factors)
-        shares, deployment = _shares(scenario), resolve(scenario)
+        shares, passages = _shares(scenario), _passages(resolve(scenario))
         for users, rate in option.rates.items():
             way = rate.drafted, rate.groups, shares
-            in_each[users].append(_tokens_s(deployment, users, *way))
+            in_each[users].append(_tokens_s(passages, users, *way))
     rates = {n: replace(rate, cases=in_each[n]) for n, rate in option.rates.items()}
     return replace(option, rates=rates)
 
