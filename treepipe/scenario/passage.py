@@ -69,18 +69,6 @@ class Passage:
         return [roles.flight_row_bytes(sender) + ROW_BYTES for sender, _ in self._hops]
 
     @cached_property
-    def _words(self) -> list[tuple[LinkTimes, bool]]:
-        """The way of a decision's word to each stage, and whether it leaves the machine."""
-        aside, name = self.deployment.wiring.central_transfers, self.draft.name
-        return [
-            (
-                self.deployment.link_for(name, stage.name, unscheduled=aside),
-                not self.deployment.roles.is_local(name, stage.name),
-            )
-            for stage in self.stages
-        ]
-
-    @cached_property
     def machines(self) -> list[Machine]:
         """The machine of each stage, and of the draft server."""
         return [self.deployment.roles.machine(each.name) for each in (*self.stages, self.draft)]
@@ -141,9 +129,11 @@ class Passage:
         """Return when a decision's word of ``told`` indices reaches each stage, and when all have
         left the draft server's port."""
         found, sent, size = [], 0.0, HEADER_BYTES + 4 * told
-        for link, leaves in self._words:
+        aside, name = self.deployment.wiring.central_transfers, self.draft.name
+        for stage in self.stages:
+            link = self.deployment.link_for(name, stage.name, unscheduled=aside)
             occupied = link.occupied_ms(size)
-            if leaves:
+            if not self.deployment.roles.is_local(name, stage.name):
                 sent = occupied = sent + occupied
             found.append(occupied + link.mean_delay_ms)
         return tuple(found), sent
