@@ -155,8 +155,12 @@ def load_file(file: Path) -> ModuleType:
     return module
 
 
-@cache
 def names_of(parameters: type) -> frozenset[str]:
+    return _names_of(parameters)
+
+
+@cache
+def _names_of(parameters: type) -> frozenset[str]:
     return frozenset(each.name for each in dataclasses.fields(parameters))
 
 
