@@ -122,7 +122,7 @@ def outcomes_of(points: Sequence[Point]) -> Iterator[tuple[str, Outcome]]:
     remembered, together = memory.cache(_simulate), memory.cache(_simulate_alike)
     groups = _groups(points)
     jobs = [
-        _job(remembered, points[group[0]])
+        delayed(remembered)(*_inputs(points[group[0]]))
         if len(group) == 1
         else delayed(together)(tuple(_inputs(points[number]) for number in group))
         for group in groups
@@ -148,10 +148,6 @@ def _groups(points: Sequence[Point]) -> list[list[int]]:
     ]
     alone = [[number] for number, point in enumerate(points) if point.paths]
     return sorted([*groups, *alone])
-
-
-def _job(work: Any, point: Point) -> Any:
-    return delayed(work)(*_inputs(point))
 
 
 def _inputs(point: Point) -> tuple[str, str, Path, bool, bool]:

@@ -248,16 +248,13 @@ def overhead_ms() -> float:
     return float((wanted - plain_ms(bare)) / LAYERS)
 
 
-def l40_overhead_ms() -> float:
-    """Return the overhead per layer of an L40, from the 70B model's 374 ms a token on four."""
-    return float((published()["specpipe"]["target_tbt_ms_4xL40"] - unscaled_ms("l40", 4)) / LAYERS)
-
-
 def build(name: str) -> CardCluster:
     """Make a cluster with the calibrated overheads (an RTX 4090's is assumed equal to an RTX
-    3090's) and the draft's profiled times on an L40."""
-    found = overhead_ms()
-    overheads = {"rtx-3090": found, "rtx-4090": found, "l40": l40_overhead_ms()}
+    3090's; an L40's is of the 70B model's 374 ms a token on four) and the draft's profiled times on
+    an L40."""
+    found, token_ms = overhead_ms(), published()["specpipe"]["target_tbt_ms_4xL40"]
+    l40 = float((token_ms - unscaled_ms("l40", 4)) / LAYERS)
+    overheads = {"rtx-3090": found, "rtx-4090": found, "l40": l40}
     draft = device_times("l40").draft(model_profile(DRAFT))
     draft_ms = {n: draft(n) for n in draft.points if n <= MOST_TOKENS}
     return CardCluster(cards(name), overheads, draft_ms)

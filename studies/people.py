@@ -319,12 +319,13 @@ def study(settings: Settings, say: Progress) -> StudyResult:
         result.left_out.setdefault(f"clusters/{engine}", []).append(judged[key])
     errors = {key: relative_error(each) or 0.0 for key, each in judged.items()}
     worst = max(errors, key=lambda key: abs(errors[key]))
+    lessons = {c["id"]: c["taught"] for c in known.values() if "taught" in c}
     result.findings = [
         f"of {len(known)} cells of {len({c['id'] for c in known.values()})} public measurements "
         f"{len(given)} results are known here: {len(judged)}, each left out, are missed by "
         f"{median(map(abs, errors.values())):.0%} in the median and by {errors[worst]:+.0%} at "
         f"worst ({worst})",
-        *(f"{key}: {cell['taught']}" for key, cell in _taught(known).items()),
+        *(f"{of}: {taught}" for of, taught in lessons.items()),
     ]
     result.tables = [_sheet("Predicted against measured", "clusters-given", given, known)]
     result.tables.append(_sheet("All cells", "clusters-all", entries, known))
@@ -339,10 +340,6 @@ def _entry(key: str, cell: Cell, rate: Interval) -> Entry:
         rate = rate.scaled(1 / over)
     ends, unit = (rate.mean, rate.low, rate.high), "tokens/s" if over is None else "times one box"
     return Entry(f"{key}/tokens_s", unit, *ends, published=cell.get("tokens_s"), role=role)
-
-
-def _taught(known: Mapping[str, Cell]) -> dict[str, Cell]:
-    return {cell["id"]: cell for cell in known.values() if "taught" in cell}
 
 
 def _sheet(title: str, name: str, entries: Mapping[str, Entry], known: Mapping[str, Cell]) -> Sheet:

@@ -162,9 +162,8 @@ def gain_figure(
     panels: Mapping[str, Gains],
     axes_names: tuple[str, str] = ("", ""),
     frames: Mapping[tuple[str, tuple[str, str]], str] | None = None,
-    over: str = "plain decoding",
 ) -> Figure:
-    """Plot maps of gains ``over`` something: blue is faster and red is slower. ``frames``: style
+    """Plot maps of gains over plain decoding: blue is faster and red is slower. ``frames``: style
     of the frame around a cell, by the panel's title and the cell."""
     rows = list(dict.fromkeys(row for gains in panels.values() for row, _ in gains))
     columns = [list(dict.fromkeys(column for _, column in gains)) for gains in panels.values()]
@@ -191,7 +190,7 @@ def gain_figure(
     bar = figure.colorbar(image, ax=list(axes), shrink=0.8, pad=0.01)
     ticks = range(-int(reach), int(reach) + 1)
     bar.set_ticks(list(ticks), labels=[f"{2.0**tick:g}" for tick in ticks])
-    bar.set_label(f"times as fast as {over}")
+    bar.set_label("times as fast as plain decoding")
     figure.suptitle(title)
     return figure
 

@@ -140,16 +140,18 @@ def study(settings: Settings, say: Progress) -> StudyResult:
     needed = {key: needs(each, say) for key, each in plans.items()}
     made = Reproduction(NAME, PAGE)
     made.add([entry for key, each in plans.items() for entry in _entries(*key, each)])
-    made.add([entry for key, each in needed.items() for entry in _need_entries(*key, each)])
+    made.add(
+        [
+            predicted(f"{place.name}/{goal}/{name}/over_five/{what.replace(' ', '-')}", "1", value)
+            for (place, goal), own in needed.items()
+            for name, values in own.items()
+            for what, value in values.items()
+        ]
+    )
     made.tables += _winners(plans), _needs(plans, needed), _one_everywhere(settings, plans)
     made.tables.append(_all_plans(plans))
     fields = {**_fields(settings, plans), "new": _answer(plans, needed)}
     return made.result(fields, _map(settings, plans))
-
-
-def draft_busy(ranked: Ranked) -> float:
-    """Return the utilization of the draft server, which must exist."""
-    return ranked.outcome.utilization["draft0"].mean
 
 
 def _verdict(settings: Settings, plans: Results, goal: Goal) -> dict[str, Any]:
@@ -257,14 +259,6 @@ def _entries(place: Place, goal: Goal, plan: Plan) -> list[Entry]:
     return entries
 
 
-def _need_entries(place: Place, goal: Goal, needed: Needs) -> list[Entry]:
-    return [
-        predicted(f"{place.name}/{goal}/{name}/over_five/{what.replace(' ', '-')}", "1", value)
-        for name, values in needed.items()
-        for what, value in values.items()
-    ]
-
-
 _GAIN = columns(
     *(f"{each}|.4g" for each in ("ms or tokens/s", "low", "high")),
     *(f"{each}|.2f" for each in ("times pp", "times pp, low", "times pp, high")),
@@ -337,7 +331,8 @@ def _all_plans(plans: Results) -> Sheet:
     for (place, goal), each in plans.items():
         for ranked in each.best_of_each.values():
             cells = _gain_cells(each, ranked, goal)
-            sheet.add(place.name, goal, ranked.candidate.label, *cells, draft_busy(ranked))
+            busy = ranked.outcome.utilization["draft0"].mean
+            sheet.add(place.name, goal, ranked.candidate.label, *cells, busy)
     return sheet
 
 

@@ -74,16 +74,16 @@ class Pulse:
     def _beat(self) -> None:
         used = -1
         while True:
-            before, used = used, self._used()
+            before, used = (
+                used,
+                time.clock_gettime_ns(self._clock) if self._clock is not None else 0,
+            )
             if used != before or self._clock is None or state_of(self._state) == b"R":
                 self._say(self.idle())
             if self._over.wait(self._beat_s):
                 return
             if os.getppid() != self._parent:  # where no signal ends a worker with its parent
                 os._exit(1)
-
-    def _used(self) -> int:
-        return time.clock_gettime_ns(self._clock) if self._clock is not None else 0
 
 
 @dataclass(slots=True)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from treepipe.core.errors import UserError
@@ -60,18 +59,27 @@ class Batches(NamedTuple):
         return cls(flights, -(-streams // flights))
 
 
+def passages_of(deployment: Deployment) -> list[Passage]:
+    """Return the way through each pipeline, from the draft server that serves it."""
+    pipelines, servers = len(deployment.roles.pipelines), len(deployment.roles.drafts)
+    return [Passage(deployment, number, number % servers) for number in range(pipelines)]
+
+
 def tokens_s(
-    deployment: Deployment, users: int, depth: int, groups: int, shares: Sequence[float]
+    passages: Sequence[Passage], users: int, depth: int, groups: int, shares: Sequence[float]
 ) -> float:
     """Return the tokens per second of all users, who share the pipelines evenly, each pipeline's in
-    so many groups; other arguments are as for ``period_ms``."""
-    pipelines, servers = len(deployment.roles.pipelines), len(deployment.roles.drafts)
+    so many groups.
+
+    Args:
+        passages: as of ``passages_of``; all else is as for ``period_ms``.
+    """
+    pipelines, servers = len(passages), len(passages[0].deployment.roles.drafts)
     served, rounds_s = -(-min(users, pipelines) // servers), 0.0
     for number in range(min(users, pipelines)):
         streams = users // pipelines + (number < users % pipelines)
         batches = Batches(min(groups, streams), -(-streams // min(groups, streams)))
-        passage = Passage(deployment, number, number % servers)
-        rounds_s += 1e3 * streams / period_ms(passage, batches, depth, shares, served)
+        rounds_s += 1e3 * streams / period_ms(passages[number], batches, depth, shares, served)
     return rounds_s * round_tokens(shares[:depth])
 
 
@@ -86,7 +94,7 @@ def period_ms(
         served: pipelines like this one that the draft server serves.
     """
     flights, batch = batches
-    passage = replace(passage, requests=batch)
+    passage = passage.shared_by(batch)
     rows = batch * (depth + 1)
     drafting = drafting_ms(passage, batch, depth, shares)
     # A batch holds a decision of each stream, of which ``Passage`` counts one.
@@ -97,10 +105,9 @@ def period_ms(
     round_ms = lap + passage.decide_ms(rows) + decisions
     work = defaultdict[str, float](float)
     times = [*passage.stage_ms(rows), served * (drafting + passage.decide_ms(rows))]
-    for placed, taken in zip((*passage.stages, passage.draft), times, strict=True):
-        machine = passage.deployment.roles.machine(placed.name)
+    for machine, taken in zip(passage.machines, times, strict=True):
         work[machine.name] += taken / machine.capacity
-    work[passage.deployment.roles.machine(last.name).name] += decisions
+    work[passage.machines[-2 if ends else -1].name] += decisions
     return max(round_ms, flights * max(work.values()))
 
 

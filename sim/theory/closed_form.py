@@ -24,7 +24,7 @@ from treepipe.scenario.schema import HIT_RATIOS, Bernoulli, PoolSection, Replay,
 from treepipe.sim.acceptance_pool import acceptance_pool, acceptance_warnings
 from treepipe.sim.blocks import Blocks, blocks_of
 from treepipe.sim.theory import alone, layered, starsd
-from treepipe.sim.theory.batched import shares_of, tokens_s
+from treepipe.sim.theory.batched import passages_of, shares_of, tokens_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,8 @@ def batched_form(scenario: Scenario, deployment: Deployment, groups: int) -> Map
         raise UserError(f"{scenario.path}: no closed form of several requests applies")
     users = sum(map(deployment.most_open, range(len(deployment.roles.pipelines))))
     depth = scenario.schedule.parameters.gamma if scenario.schedule.system.drafts else 0
-    speed = tokens_s(deployment, users, depth, groups, shares_of(scenario, depth) if depth else ())
+    shares = shares_of(scenario, depth) if depth else ()
+    speed = tokens_s(passages_of(deployment), users, depth, groups, shares)
     return {METRIC: 1e3 * users / speed, "throughput_tokens_s": speed}
 
 

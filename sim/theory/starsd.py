@@ -73,14 +73,6 @@ class Cycle:
         """
         return targets * self.service_ms / self.iteration_ms(targets)
 
-    def throughput(self, targets: int) -> float:
-        """Tokens per second of all targets (eq. 11, C.2).
-
-        >>> Cycle(45.0, 15.0, 3.0).throughput(2)
-        100.0
-        """
-        return targets * self.target_throughput(targets)
-
     def target_throughput(self, targets: int) -> float:
         """Tokens per second of one target (eq. C.3).
 
@@ -137,7 +129,7 @@ def shared_metrics(cycle: Cycle, targets: int) -> dict[str, float]:
     return {
         **fairness,
         "time_between_tokens_ms": between,
-        "throughput_tokens_s": cycle.throughput(targets),
+        "throughput_tokens_s": targets * cycle.target_throughput(targets),  # eq. 11, C.2
         "per_session_throughput_tokens_s": cycle.target_throughput(targets),
         "tokens_per_round": cycle.tokens,
         "tokens_per_step": cycle.tokens,

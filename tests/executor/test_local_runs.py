@@ -186,7 +186,8 @@ def test_prompt_lookup_leads_a_draft_whose_passes_check_it() -> None:
     """Three levels: a look-up, the bundled draft, the bundled target. The look-up spares passes."""
     passes = dict[int, int]()
     for lookup in (0, 4):
-        keys = "workload.new_tokens=24", "runs=1", f"schedule.lookup={lookup}"
+        few = "workload.requests=1", "workload.new_tokens=24"
+        keys = *few, "runs=1", f"schedule.lookup={lookup}"
         made = launch.prepare(Scenario.load(ROOT / "studies/scenarios/pipespec.toml", keys))
         drafted = list[DraftPass]()
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.worlds.command_line import Terminal
+from tests.worlds.few_streams import few_streams
 from treepipe.files.toml_file import toml_text
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.depths import ENOUGH_CASES, SHOWN, Depths
@@ -30,7 +31,7 @@ def box(**changes: Any) -> Cluster:
 
 
 def test_one_stream_and_many_are_the_sums_by_hand() -> None:
-    found = Depths.of(box())
+    found = Depths.of(box(search={"cases": 0}))
     assert found.tokens[:4] == pytest.approx([1, 1.8, 2.36, 2.64])
     # The draft reads a token, and one more after all were right: 1.8 and 1.28 rows, rounded.
     assert found.periods_ms[0, [0, 1, 3]] == pytest.approx([20, 22.1, 26])
@@ -85,8 +86,11 @@ def test_more_streams_neither_slow_all_down_nor_gain_more(terminal: Terminal) ->
     assert "tell no interval" in " ".join(said.split())
 
 
-def test_uncertain_devices_reach_the_interval_and_few_cases_tell_none() -> None:
+def test_uncertain_devices_reach_the_interval_and_few_cases_tell_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The draft's device is known to 40 % and the stage's exactly, so the gain has an interval."""
+    few_streams(monkeypatch)
     apart = {"drafts": [{"device": "jetson-agx-orin", "model": {"profile": "llama-3.2-1b"}}]}
     known = {
         "target": {"profile": "llama-3.2-1b"},

@@ -16,7 +16,7 @@ from treepipe.planner.split_question import Option, Splits, find_splits
 from treepipe.planner.splits import splits, tries_splits
 from treepipe.scenario.passage import Passage
 from treepipe.scenario.resolve import resolve
-from treepipe.sim.theory.batched import tokens_s
+from treepipe.sim.theory.batched import passages_of, tokens_s
 
 BOXES: dict[str, Any] = {
     "name": "two boxes",
@@ -98,7 +98,8 @@ def test_the_rows_per_group_of_a_public_measurement() -> None:
     assert (rate.groups, rate.rows) == (2, 32)
     assert rate.tokens_s > option(answer, "one box").rates[64].tokens_s
     both, box = (resolve(option(answer, each).scenario) for each in ("layers over 2", "one box"))
-    grown = tokens_s(both, 64, 0, 1, ()) / tokens_s(box, 32, 0, 1, ())
+    one, two = passages_of(box), passages_of(both)
+    grown = tokens_s(two, 64, 0, 1, ()) / tokens_s(one, 32, 0, 1, ())
     assert grown == pytest.approx(118.96 / 96.15, rel=0.1)
 
 

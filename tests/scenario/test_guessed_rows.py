@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import treepipe
+from tests.worlds.few_streams import few_streams
 from tests.worlds.made_runs import say
 from treepipe.core.errors import UserError
 from treepipe.planner.cluster import Cluster
@@ -104,7 +105,8 @@ def test_it_reaches_plans_their_order_and_what_they_hang_on() -> None:
     assert "scale.rows" not in [row.key for row in sensitivities(flat, say)]
 
 
-def test_a_question_has_its_interval() -> None:
+def test_a_question_has_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    few_streams(monkeypatch)
     alone = Depths.of(cluster()).gain(1, 4)
     assert alone.low is not None
     assert alone.high is not None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from treepipe.core.messages import Flight, Segment
+from treepipe.core.messages import Flight
 
 RoundMs: TypeAlias = Callable[[int], float]
 """Time of a round, in milliseconds, by the rows that its flight takes through the pipeline."""
@@ -50,14 +50,10 @@ def shortened(flight: Flight, chances: dict[int, Sequence[float]], round_ms: Rou
     chains = [s for s in flight.segments if s.session in chances]
     others = sum(len(s.tokens) for s in flight.segments) - sum(len(s.tokens) for s in chains)
     counts = admitted([chances[s.session] for s in chains], others, round_ms)
-    cut = {s.session: _beginning(s, 1 + n) for s, n in zip(chains, counts, strict=True)}
+    cut = {
+        s.session: replace(
+            s, tokens=s.tokens[: 1 + n], positions=s.positions[: 1 + n], parents=s.parents[: 1 + n]
+        )
+        for s, n in zip(chains, counts, strict=True)
+    }
     return flight.holding(tuple([cut.get(s.session, s) for s in flight.segments]))
-
-
-def _beginning(segment: Segment, rows: int) -> Segment:
-    return replace(
-        segment,
-        tokens=segment.tokens[:rows],
-        positions=segment.positions[:rows],
-        parents=segment.parents[:rows],
-    )

@@ -27,7 +27,7 @@ from treepipe.scenario.rows import MEASURE, rows_of_formula, with_guessed_rows
 from treepipe.scenario.scale import Estimated
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.stated import Stated
-from treepipe.sim.theory.batched import drafting_ms, shares_of, tokens_s
+from treepipe.sim.theory.batched import drafting_ms, passages_of, shares_of, tokens_s
 
 SPLIT = "Layers, tensors or a copy of the model on each box: which split is the fastest?"
 DEEPEST = 8
@@ -217,9 +217,10 @@ def _shares(scenario: Scenario) -> tuple[float, ...]:
 def _fastest(deployment: Deployment, users: int, shares: Sequence[float], split: Split) -> Rate:
     """Try all depths, and numbers of groups of up to two for each stage."""
     most, rates = -(-users // split.replicas), list[Rate]()
+    passages = passages_of(deployment)
     for depth in range(bool(shares), len(shares) + 1):
         for groups in range(1, min(most, 2 * split.stages) + 1):
-            speed = tokens_s(deployment, users, depth, groups, shares)
+            speed = tokens_s(passages, users, depth, groups, shares)
             rates.append(Rate(speed, depth, groups, -(-most // groups) * (1 + depth)))
     return max(rates, key=lambda rate: rate.tokens_s)
 
@@ -242,10 +243,10 @@ def _in_cases(option: Option, cases: Sequence[Mapping[Estimated, float]]) -> Opt
     in_each: dict[int, list[float]] = {users: [] for users in option.rates}
     for factors in cases if in_each else ():
         scenario = in_case(option.scenario, option.inputs, factors)
-        shares, deployment = _shares(scenario), resolve(scenario)
+        shares, passages = _shares(scenario), passages_of(resolve(scenario))
         for users, rate in option.rates.items():
             way = rate.drafted, rate.groups, shares
-            in_each[users].append(tokens_s(deployment, users, *way))
+            in_each[users].append(tokens_s(passages, users, *way))
     rates = {n: replace(rate, cases=in_each[n]) for n, rate in option.rates.items()}
     return replace(option, rates=rates)
 

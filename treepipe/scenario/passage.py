@@ -8,25 +8,36 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 
 from treepipe.core.messages import HEADER_BYTES, ROW_BYTES
 from treepipe.core.tree import split
 from treepipe.physics.timing import LinkTimes
-from treepipe.scenario.deployment import Deployment, Placed
+from treepipe.scenario.deployment import Deployment, Machine, Placed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class Passage:
     """The way from the draft server through a pipeline and back; all times in milliseconds, of
-    passes over rows of so many ``requests``."""
+    passes over rows of so many ``requests``.
+
+    What does not depend on rows is looked up once: a formula asks for thousands of rounds.
+    """
 
     deployment: Deployment
     pipeline: int = 0
     server: int = 0
     requests: int = 1
 
-    @property
+    def shared_by(self, requests: int) -> Passage:
+        """Return the same way for passes over rows of so many requests, with all that is known."""
+        other = copy(self)
+        other.requests = requests
+        return other
+
+    @cached_property
     def draft(self) -> Placed:
         """The draft server of this number."""
         return self.deployment.roles.drafts[self.server]
@@ -50,15 +61,26 @@ class Passage:
     def stages(self) -> tuple[Placed, ...]:
         return self.deployment.roles.pipelines[self.pipeline]
 
-    @property
+    @cached_property
     def links(self) -> list[LinkTimes]:
         """The N + 1 links: to the first stage, between the stages, back to the draft server."""
         return [self.deployment.link(a, b) for a, b in self._hops]
 
-    @property
+    @cached_property
     def _hops(self) -> list[tuple[str, str]]:
         names = [self.draft.name, *(stage.name for stage in self.stages), self.draft.name]
         return [*itertools.pairwise(names)]
+
+    @cached_property
+    def _row_bytes(self) -> list[int]:
+        """Bytes of a row on each of the links."""
+        roles = self.deployment.roles
+        return [roles.flight_row_bytes(sender) + ROW_BYTES for sender, _ in self._hops]
+
+    @cached_property
+    def machines(self) -> list[Machine]:
+        """The machine of each stage, and of the draft server."""
+        return [self.deployment.roles.machine(each.name) for each in (*self.stages, self.draft)]
 
     def passes_ms(self, rows: int) -> list[float]:
         tables, more = [stage.times.stage for stage in self.stages], self.requests - 1
@@ -184,12 +206,11 @@ class Passage:
     def _occupied_ms(self, rows: int, answered: int | None = None) -> list[float]:
         """Return how long a segment occupies each link, without the states that a draft reads where
         ids travel. ``answered`` is as for ``stage_ms``; of other rows only the states come back."""
-        roles = self.deployment.roles
-        back = rows if answered is None or roles.reads_states else answered
+        back = rows if answered is None or self.deployment.roles.reads_states else answered
         counts = [rows] * len(self.stages) + [back]
         return [
-            link.occupied_ms(HEADER_BYTES + count * (roles.flight_row_bytes(sender) + ROW_BYTES))
-            for link, count, (sender, _) in zip(self.links, counts, self._hops, strict=True)
+            link.occupied_ms(HEADER_BYTES + count * size)
+            for link, count, size in zip(self.links, counts, self._row_bytes, strict=True)
         ]
 
 

@@ -281,7 +281,9 @@ def assign_key(data: dict[str, Any], key: str, value: Any, text: str) -> None:
             place = above[step] if isinstance(above, list) else above.setdefault(step, {})
         except (TypeError, IndexError):
             place = None
-        if isinstance(place, str) and _may_name_a_profile(parents[: index + 1]):
+        named = parents[: index + 1]  # devices and links may be a profile's name
+        may = name == "device" or named in (["links", "default"], ["links", "local"])
+        if isinstance(place, str) and may:
             place = above[step] = {"profile": place}
         if not isinstance(place, (dict, list)):
             raise UserError(f"setting {text!r}: {'.'.join(parents[: index + 1])} is not a table")
@@ -292,8 +294,3 @@ def assign_key(data: dict[str, Any], key: str, value: Any, text: str) -> None:
             place[last] = value
     except (ValueError, IndexError):
         raise UserError(f"setting {text!r}: {last!r} is no index of the list") from None
-
-
-def _may_name_a_profile(place: Sequence[str]) -> bool:
-    """Return whether a key's value may be a profile's name, which a table could replace."""
-    return place[-1] == "device" or tuple(place) in (("links", "default"), ("links", "local"))
