@@ -400,8 +400,9 @@ class DraftDesk:
         for each in (self._gauge, self.room, self.steps, self._dock):
             each.left(session)
         self._unqueue(session)
-        to = (state.pipeline,) if self._below is None else (state.pipeline, self._below)
-        orders.messages += [(each, Close(session)) for each in to]
+        orders.messages.append((state.pipeline, Close(session)))
+        if self._below is not None:
+            orders.messages.append((self._below, Close(session)))
 
     # --- lock-step of a pipeline -----------------------------------------------------------------
 
