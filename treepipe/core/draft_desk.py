@@ -329,7 +329,9 @@ class DraftDesk:
         for session in [s for s, state in self._sessions.items() if state.pipeline == pipeline]:
             self._queue_passes(self._serve(orders, session, WorkerLost(worker)))
         self._lost.add(pipeline)
-        orders.messages = [each for each in orders.messages if each[0] == self._below]  # it is gone
+        below = [each for each in orders.messages if each[0] == self._below]
+        orders.messages.clear()  # the pipeline is gone
+        orders.messages += below
         return orders
 
     # --- events to schedules ---------------------------------------------------------------------
