@@ -8,8 +8,9 @@ of its own ("Off the path, less sure").
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
+from functools import reduce
 from math import exp
 from typing import Protocol
 
@@ -285,6 +286,40 @@ class BlockOracle(PoolOracle):
             node.payload = above + 1, 0, 0
             rows.append(self._row(above + 2))
         return rows
+
+
+class AgreeingOracle:
+    """A draft's draft: its one candidate is that of the draft above with a given probability, drawn
+    for each token path by itself, else a token that no draft above names."""
+
+    def __init__(
+        self,
+        above: Oracle | AgreeingOracle,
+        agreement: float,
+        prompt_tokens: int,
+        seeds: Sequence[int],
+    ) -> None:
+        """Draw by ``seeds``: those of the run, the request and the level."""
+        self._above, self._agreement, self._prompt = above, agreement, prompt_tokens
+        self._salt = reduce(_mix, seeds, 0)
+        self._scratch = Scratch[None]()
+
+    def truth(self, index: int) -> int:
+        return self._above.truth(index)
+
+    def draft(self, order: DraftPass) -> Drafted:
+        drafted, paths = self._above.draft(order), self._scratch.follow(order).asked
+        firsts = [int(row[0]) for row in drafted.tokens]
+        tokens = [[self._token(*each)] for each in zip(paths, firsts, strict=True)]
+        return Drafted(order.ticket, tokens, [row[:1] for row in drafted.log_probs])
+
+    def _token(self, path: tuple[int, ...], above: int) -> int:
+        first = self._scratch.read - self._prompt
+        along = 0
+        while along < len(path) and path[along] == self.truth(first + along):
+            along += 1
+        key = reduce(_mix, path[along:], _mix(self._salt, self._scratch.read + along))
+        return above if key / 2**64 < self._agreement else min(above, NO_TOKEN) - 1
 
 
 def _mix(key: int, value: int) -> int:

@@ -19,19 +19,20 @@ from treepipe.core.messages import (
     Flight,
     Message,
     Segment,
+    Text,
     Through,
     Verified,
     judged_rows,
 )
 from treepipe.core.recovery import CommitReporter, Committed, DraftBook, OpenRequestState
-from treepipe.core.requests import OpenRequest, RequestTrace
+from treepipe.core.requests import OpenRequest, RequestTrace, numbered
 from treepipe.core.stage import AcceptedRows, Prune
 from treepipe.core.stage_desk import Send, StageWork
 from treepipe.physics.timing import HostTimes, later
 from treepipe.results.trace import Kind
 from treepipe.scenario.deployment import Deployment, Placed
-from treepipe.scenario.desks import draft_desk, stage_desk
-from treepipe.sim.acceptance import AcceptanceSource, Oracle, next_tokens
+from treepipe.scenario.desks import draft_desk, level_desk, stage_desk
+from treepipe.sim.acceptance import AcceptanceSource, AgreeingOracle, Oracle, next_tokens
 from treepipe.sim.clock import Callback, Clock
 from treepipe.sim.device import RolePlace
 
@@ -307,6 +308,8 @@ class DraftServer(Role):
         self._feedback = deployment.service.feedback
         self._target_emits = deployment.service.target_emits
         self._stages = [[stage.name for stage in stages] for stages in deployment.roles.pipelines]
+        self._below = deployment.roles.beside(self.name)
+        self._stages.append(self._below)
         self._by_parts = self._placed.times.draft.by_parts
         self._inbox: deque[tuple[Flight | Verified | Through, float]] = deque()
         self._losses: deque[tuple[int, str]] = deque()
@@ -340,7 +343,11 @@ class DraftServer(Role):
         self._wake()
 
     def deliver(self, message: Message) -> None:
-        """Take a message, which joins the queue later, with its time of arrival."""
+        """Take a message, which joins the queue later, with its time of arrival; the text of the
+        draft below is there for the next pass."""
+        if isinstance(message, Text):
+            self._desk.receive(message, None, self._clock.now)
+            return
         assert isinstance(message, Flight | Verified | Through)
         self._inbox.append((message, self._clock.now))
         self._wake()
@@ -389,6 +396,8 @@ class DraftServer(Role):
         duration_ms = self._placed.draft_ms(work, parts)
         yield duration_ms * self._place.next_cold()
         self._spent("draft", work.passes[0][0], rows)
+        if self._below:
+            yield from self._unpack()
         requests = self._book.by_session
         answers = [(session, requests[session].own.draft(order)) for session, order in work.passes]
         yield from self._carry_out(self._desk.drafted(answers), rows)
@@ -446,3 +455,69 @@ class DraftServer(Role):
     def _ring(self, _: object) -> None:
         self._alarm = False
         self._wake()
+
+
+class LevelRole(Role):
+    """A draft of a draft: its passes, and the messages between the two."""
+
+    def __init__(
+        self,
+        world: World,
+        deployment: Deployment,
+        draft: int,
+        source: AcceptanceSource,
+        place: RolePlace,
+    ) -> None:
+        roles = deployment.roles
+        super().__init__(world, roles.drafts[draft], place)
+        self._requests, self._source = deployment.requests, source
+        self._seed = deployment.seed
+        # From the draft below the target's to this one.
+        between = range(draft % len(roles.heads), draft + 1, len(roles.heads))[1:]
+        self._agreements = [roles.drafts[each].agreement or 0.0 for each in between]
+        self._desk = level_desk(deployment, self.name)
+        self._by_parts = self._placed.times.draft.by_parts
+        self._inbox: deque[Text | Close] = deque()
+        self._oracles: dict[int, Oracle | AgreeingOracle] = {}
+
+    @property
+    def state(self) -> str:
+        return f"{self.name} waits for texts of requests {sorted(self._desk.levels)}"
+
+    def deliver(self, message: Message) -> None:
+        assert isinstance(message, Text | Close)
+        self._inbox.append(message)
+        self._wake()
+
+    def _serve(self) -> Work:
+        self._place.fresh = True
+        while True:
+            if self._unread:
+                yield from self._unpack()
+            while self._inbox:
+                yield from self._tell(self._desk.hear(self._inbox.popleft()))
+            work = self._desk.next()
+            if work is None:
+                return
+            ((session, order),) = work.passes
+            parts = self._desk.parts(work) if self._by_parts else None
+            yield self._placed.draft_ms(work, parts) * self._place.next_cold()
+            self._spent("draft", session, work.rows)
+            answer = self._oracle(session).draft(order)
+            yield from self._tell(self._desk.drafted(work, answer))
+
+    def _oracle(self, session: int) -> Oracle | AgreeingOracle:
+        """Return the request's oracle; those of requests that are over are forgotten."""
+        if session not in self._oracles:
+            for over in self._oracles.keys() - self._desk.levels.keys():
+                del self._oracles[over]
+            request = numbered(session)[1]
+            prompt = len(self._requests[request - 1].prompt)
+            made: Oracle | AgreeingOracle = self._source.open(session, prompt)
+            for level, share in enumerate(self._agreements):
+                made = AgreeingOracle(made, share, prompt, (self._seed, request, level))
+            self._oracles[session] = made
+        return self._oracles[session]
+
+    def _tell(self, letters: Sequence[tuple[str, Message]]) -> Iterable[float]:
+        return self._send(((receiver,), message) for receiver, message in letters)

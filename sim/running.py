@@ -21,7 +21,7 @@ from treepipe.sim.acceptance import AcceptanceSource
 from treepipe.sim.clock import Clock
 from treepipe.sim.device import StoppedPlace, places
 from treepipe.sim.link import Claim, Ports, SimulatedLink, Traffic
-from treepipe.sim.roles import Answers, DraftServer, Role, StageRole, World
+from treepipe.sim.roles import Answers, DraftServer, LevelRole, Role, StageRole, World
 
 
 class RequestListener(Protocol):
@@ -60,14 +60,19 @@ class RunningSystem(World):
         at |= self.stopped
         self.drafts = [
             self.clock.kind(DraftServer)(self, deployment, number, source, at[placed.name])
-            for number, placed in enumerate(deployment.roles.drafts)
+            for number, placed in enumerate(deployment.roles.heads)
+        ]
+        served = len(self.drafts)
+        levels = [
+            LevelRole(self, deployment, number, source, at[placed.name])
+            for number, placed in enumerate(deployment.roles.drafts[served:], start=served)
         ]
         stages = [
             self.clock.kind(StageRole)(self, deployment, pipeline, number, at[placed.name])
             for pipeline, stages in enumerate(deployment.roles.pipelines)
             for number, placed in enumerate(stages, start=1)
         ]
-        self.roles: dict[str, Role] = {role.name: role for role in (*self.drafts, *stages)}
+        self.roles: dict[str, Role] = {role.name: role for role in (*self.drafts, *levels, *stages)}
         self._ports = {name: Ports(Port(), Port()) for name in deployment.roles.devices}
         self._links = self._connect()
 

@@ -69,8 +69,8 @@ class Crew:
 
     @property
     def drafts(self) -> list[str]:
-        """Names of the draft servers, by number."""
-        return [draft.name for draft in self.deployment.roles.drafts]
+        """Names of the draft servers of requests, by number."""
+        return [draft.name for draft in self.deployment.roles.heads]
 
     # --- beginning and end -----------------------------------------------------------------------
 
@@ -206,8 +206,10 @@ class Crew:
         pipelines = [[stage.name for stage in stages] for stages in self.deployment.roles.pipelines]
         if name == SWITCH:
             return [*self.deployment.roles.devices]
-        if name in self.drafts:
-            return [stage for stages in pipelines for stage in stages]
+        if name in [draft.name for draft in self.deployment.roles.drafts]:
+            fed = pipelines if name in self.drafts else []
+            beside = self.deployment.roles.beside(name)
+            return [*(stage for stages in fed for stage in stages), *beside]
         stages = next(stages for stages in pipelines if name in stages)
         return [*stages[stages.index(name) + 1 :][:1], *self.drafts]
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import torch
 
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn, WarmUp
-from treepipe.core.messages import Beat, Flight, Segment, Through, Verified, judged_rows
+from treepipe.core.messages import Beat, Flight, Segment, Text, Through, Verified, judged_rows
 from treepipe.core.protocol import DraftPass, Offer
 from treepipe.core.recovery import CommitReporter, Committed, DraftBook
 from treepipe.core.requests import RUN_ENDED, RequestTrace
@@ -51,6 +51,8 @@ class DraftWorker:
         self._stages = [
             [stage.name for stage in stages] for stages in settings.deployment.roles.pipelines
         ]
+        self._below = self._deployment.roles.beside(settings.placed.name)
+        self._stages.append(self._below)
         target = Checkpoint.open(settings.target) if settings.reads_target else None
         compute = settings.placed.compute
         sizes = settings.vocabulary, settings.capacity
@@ -103,8 +105,7 @@ class DraftWorker:
         """Serve turns until the controller sends an order."""
         station, desk = self._station, self._desk
         while not station.called:
-            while (received := station.due()) is not None:
-                self._arrive(received)
+            self._take_in()
             work = desk.next(station.clock.now_ms())
             if isinstance(work, (Begin, Evaluate, WarmUp)):
                 station.fresh = True  # a turn begins
@@ -132,9 +133,13 @@ class DraftWorker:
             self._verifier.open(work.session, request.started.prompt)
         self._carry_out(self._desk.began(work))
 
+    def _take_in(self) -> None:
+        while (received := self._station.due()) is not None:
+            self._arrive(received)
+
     def _arrive(self, received: Received) -> None:
         message = received.message
-        assert isinstance(message, Flight | Verified | Through)
+        assert isinstance(message, Flight | Verified | Through | Text)
         self._desk.receive(message, received, received.envelope.due_ms)
 
     def _warm_up(self) -> None:
@@ -157,6 +162,8 @@ class DraftWorker:
         for (each, order), drafted in zip(work.passes, drafts, strict=True):
             self._recorder.drafted(each, order, drafted)
             answers.append((each, drafted))
+        if self._below:
+            self._take_in()  # what the draft below has drafted meanwhile
         self._carry_out(self._desk.drafted(answers))
 
     def _evaluate(self, work: Evaluate) -> None:

@@ -274,7 +274,8 @@ def _roles(
     tree = max(cache_entries(each, deployment.service.bounds.tree_tokens) for each in runs)
     scratch = max(cache_entries(each, deployment.service.bounds.scratch_tokens) for each in runs)
     places: list[tuple[Placed, WorkerKind, int, int | None]] = [
-        (placed, "draft", number, None) for number, placed in enumerate(deployment.roles.drafts)
+        (placed, "draft" if placed.agreement is None else "level", number, None)
+        for number, placed in enumerate(deployment.roles.drafts)
     ]
     for pipeline, stages in enumerate(deployment.roles.pipelines):
         places += [(placed, "stage", n, pipeline) for n, placed in enumerate(stages, start=1)]
@@ -283,8 +284,8 @@ def _roles(
             *place,
             deployment,
             target.directory,
-            sources[place[2] if place[1] == "draft" else 0],
-            capacity=scratch if place[1] == "draft" else tree,
+            sources[0 if place[1] == "stage" else place[2]],
+            capacity=tree if place[1] == "stage" else scratch,
             port=base + at if base else 0,
             emulate=scenario.emulate,
             timeout_ms=scenario.faults.timeout_ms,

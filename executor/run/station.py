@@ -154,7 +154,7 @@ class Station:
             warm_up(rows)
             if self.settings.placed.compute.kind == "cuda":  # a CPU has nothing to capture
                 opened = [*map(deployment.most_open, pipelines)]
-                drafting = -(-sum(opened) // len(deployment.roles.drafts))
+                drafting = -(-sum(opened) // len(deployment.roles.heads))
                 capture(drafting if pipeline is None else opened[pipeline], rows)
 
     # --- work ------------------------------------------------------------------------------------

@@ -128,6 +128,10 @@ def _worker(station: Station) -> Any:
             from treepipe.executor.run.draft_worker import DraftWorker
 
             return DraftWorker(station)
+        case "level":
+            from treepipe.executor.run.level_worker import LevelWorker
+
+            return LevelWorker(station)
         case "stage":
             from treepipe.executor.run.stage_worker import StageWorker
 

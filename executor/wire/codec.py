@@ -87,7 +87,9 @@ def _points(points: Mapping[Any, Any]) -> dict[int, float]:
 def _chosen(value: Mapping[str, Any]) -> ScheduleSpec:
     parameters = systems()[value["name"]].parameters
     given = msgspec.convert(value["parameters"], parameters, strict=True)
-    of_draft = [bool(value[name]) for name in ("drawn", "reads_states", "independent_levels")]
+    of_draft = [
+        bool(value[name]) for name in ("drawn", "reads_states", "independent_levels", "below")
+    ]
     return ScheduleSpec(value["name"], given, *of_draft)
 
 

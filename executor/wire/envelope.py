@@ -15,6 +15,7 @@ from treepipe.core.messages import (
     Flight,
     Message,
     MessageLimits,
+    Text,
     Through,
     Verified,
 )
@@ -153,13 +154,17 @@ def gate_of(settings: RoleSettings) -> Gate:
     deployment, name = settings.deployment, settings.placed.name
     drafts = frozenset(draft.name for draft in deployment.roles.drafts)
     receivers = frozenset([name])
-    kinds: tuple[type, ...] = (Flight, Verified, Beat, Through, Close)
+    kinds: tuple[type, ...] = (Flight, Verified, Beat, Through, Close, Text)
     bare = drafts if deployment.roles.ends == "pipeline" else frozenset[str]()
     if settings.kind == "switch":
         senders = receivers = frozenset(deployment.roles.devices)
     elif settings.kind == "draft":
-        senders = frozenset(deployment.roles.layers)
+        beside = deployment.roles.beside(name)
+        senders = frozenset([*deployment.roles.layers, *beside])
         kinds = (Flight if deployment.roles.ends == "draft" else Verified, Through)
+        kinds += (Text,) if beside else ()
+    elif settings.kind == "level":
+        senders, kinds = frozenset(deployment.roles.beside(name)), (Text, Close)
     else:
         assert settings.pipeline is not None  # every stage has one
         kinds = (Flight, Beat, Close)

@@ -11,7 +11,8 @@ from treepipe.executor.models.source_settings import SourceSettings
 from treepipe.scenario.deployment import SWITCH, Deployment, Placed
 from treepipe.scenario.faults import DEFAULT_TIMEOUT_MS
 
-WorkerKind: TypeAlias = Literal["draft", "stage", "switch"]
+WorkerKind: TypeAlias = Literal["draft", "level", "stage", "switch"]
+"""A "level" is a draft that drafts for another draft."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class RoleSettings:
     @property
     def models(self) -> tuple[Path, ...]:
         """Folders of the checkpoints that the worker reads: the target's, and a draft's own."""
-        own = self.source.model if self.kind == "draft" else None
+        own = self.source.model if self.kind in ("draft", "level") else None
         read = self.target if self.reads_target else None
         return tuple(each for each in (read, own) if each is not None)
 

@@ -28,7 +28,9 @@ from treepipe.core.protocol import (
 from treepipe.core.schedules import systems
 from treepipe.core.schedules.pp import Autoregressive
 from treepipe.core.system import ScheduleContext
+from treepipe.testing.case import TrialCase
 from treepipe.testing.hashed_lm import DRAFTS, Logits, any_order, target
+from treepipe.testing.trials.decoding import decode
 
 PROMPT, WANTED = (3, 1, 4), 40
 
@@ -254,3 +256,12 @@ def test_a_pass_that_does_not_wait_cannot_be_withdrawn() -> None:
     assert isinstance(begun, Begin)
     with pytest.raises(ProtocolError, match="7"):
         desk.began(begun)
+
+
+@pytest.mark.parametrize("draft", ["poor", "random", "sure"])
+def test_in_turns_a_draft_guesses_the_targets_token_before_it_reads_it(draft: str) -> None:
+    """With K = 1 the root is verified alone, so the draft's first pass comes behind the verdict: it
+    stops before the target's token, whose place its answer is for."""
+    pipespec, case = systems()["pipespec"], TrialCase.replaying({"draft": draft})
+    keys = pipespec.parameters(gamma=1, draft_ahead=False)
+    decode(pipespec, keys, case, [(length, 40, frozenset()) for length in range(1, 9)], 1)

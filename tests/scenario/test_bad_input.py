@@ -91,6 +91,8 @@ TWICE = "links.pairs=[{ends=['draft0','pipeline0.stage1']},{ends=[%s]}]"
 THERE, BACK = "'draft0','pipeline0.stage1'", "'pipeline0.stage1','draft0'"
 FAULT = "faults=[{worker='draft0',%s}]"
 HITS = "acceptance={source='hit_ratio',table={%s}}"
+LEVELS = "drafts=[{device='emulated-20ms'},{device='emulated-20ms',agreement=0.5}]"
+PIPESPEC = "schedule={name='pipespec'}"
 SIGNALS = "sampling.weights=[0,0,0]"
 ADAPTIVE = ("schedule={name='chain'}", "sampling.rule=adaptive")
 LENGTHS = "workload.new_tokens={distribution=%s}"
@@ -159,6 +161,16 @@ REFUSED: list[tuple[str, ...]] = [
     ("schedule.name=specpipe", "drafts.0.count=2", "'specpipe' uses one draft server, there are 2"),
     # Sampling, acceptance and serving.
     ("schedule={name='pipespec',lookup=2}", "lookup looks for (acceptance.source = 'replay')"),
+    # Drafts of drafts.
+    (LEVELS, "drafts.1.agreement: 'flowspec' has no drafts of drafts, but pipespec has"),
+    (LEVELS, "schedule={name='pipespec',draft_ahead=false}", "contradicts schedule.draft_ahead ="),
+    (LEVELS, "schedule={name='pipespec',lookup=2}", "contradicts schedule.lookup, a second"),
+    (LEVELS, PIPESPEC, "sampling.rule=rejection", "contradicts sampling.rule = 'rejection'"),
+    (LEVELS, PIPESPEC, "drafts.1.least_probability=0.5", "contradicts drafts.least_probability"),
+    (LEVELS, PIPESPEC, "drafts.1.source=eagle", "drafts.agreement is for drafts that read tokens"),
+    (LEVELS, PIPESPEC, "drafts.0.count=2", "there are 2 of the target before it, and 1 behind"),
+    ("drafts=[{agreement=0.5}]", PIPESPEC, "there are 0 of the target before it, and 1 behind"),
+    ("drafts=[{},{agreement=1.5}]", "drafts.1.agreement"),
     (SIGNALS, "are all 0; one of the signals must count"),
     ("sampling.rule=rejection", "'rejection' needs drawn trees, but 'flowspec' takes the most"),
     (

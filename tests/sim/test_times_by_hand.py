@@ -151,6 +151,92 @@ def test_prompt_lookup_is_a_third_level_of_pipespec(
     assert (times[-2] - times[3]) / sum(counts[4:-1]) == pytest.approx(ms_per_token, abs=1e-6)
 
 
+def three_models(
+    times_ms: tuple[float, float, float], agreement: float, **keys: Any
+) -> dict[str, Any]:
+    """A draft of a draft, a draft and a target, each on a device of its own."""
+    lowest, draft, whole = times_ms
+    return {
+        "name": "by hand",
+        "target": {"layers": 8},
+        "drafts": [
+            {"device": {"draft_ms": {1: draft, 100: draft}}},
+            {"device": {"draft_ms": {1: lowest, 100: lowest}}, "agreement": agreement},
+        ],
+        "pipelines": [{"stages": stages(1, whole)}],
+        "links": {"default": {"latency_ms": 0.0}},
+        "schedule": {"name": "pipespec"},
+        "workload": {"prompt_tokens": 1, "new_tokens": 40},
+        **keys,
+    }
+
+
+@pytest.mark.parametrize(
+    ("times_ms", "agreement", "beta", "ms_per_token"),
+    [
+        ((2.0, 5.0, 51.0), 1, 1, 2.0),
+        ((3.0, 7.5, 50.5), 1, 1, 3.0),
+        ((2.0, 5.0, 51.0), 0, 1, 5.0),
+        ((2.0, 5.0, 51.0), 1, 0, 55.0),
+        ((2.0, 5.0, 51.0), 0, 0, 55.0),
+    ],
+)
+def test_three_models_of_pipespec_keep_the_hand_made_timelines(
+    times_ms: tuple[float, float, float], agreement: float, beta: int, ms_per_token: float
+) -> None:
+    """If all is right the lowest draft bounds (by PipeSpec's code, too); if it alone is wrong, the
+    one above it, a token per pass; if that one is wrong, the target's pass and the wait for the
+    draft's eleventh (PipeSpec's code, whose draft also waits for the lowest one, takes 56 ms)."""
+    new = {"prompt_tokens": 1, "new_tokens": 1200 if beta else 20}
+    bernoulli = {"source": "bernoulli", "beta": beta}
+    scenario = three_models(times_ms, agreement, acceptance=bernoulli, workload=new)
+    (trace,) = predict(Scenario.of(scenario))
+    times, counts = zip(*trace.requests[0].emitted, strict=True)
+    eight = slice(8, 16)  # of two or four passes in turn
+    assert (times[15] - times[7]) / sum(counts[eight]) == pytest.approx(ms_per_token, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "pairs", "commits"),
+    [
+        (None, [], [(0, 1), (15.9, 1), (31.8, 6)]),
+        (4, [], [(0, 1), (15.9, 1), (31.8, 3), (47.7, 1), (63.6, 6)]),
+        (None, [3.1], [(0, 1), (15.9, 1), (31.8, 3), (47.7, 8)]),
+    ],
+)
+def test_a_wrong_token_is_rolled_back_through_all_levels(
+    wrong: int | None, pairs: list[float], commits: list[tuple[float, int]]
+) -> None:
+    """Passes of 2, 5.3 and 12.1 ms; g1, g2, ... are drafted behind the first token, at 0 ms. A
+    result waits for the draft's third pass.
+
+    The lowest draft has a token every 2 ms. The draft's passes end with g1 at 5.3 (g2 is there), g3
+    at 10.6 (g4 and g5) and g6 at 15.9, when g1 is committed and g2 to g6 leave; all are right, and
+    a token of the target's: six at 31.8. If it refuses g4, three are final at 31.8. The lowest
+    draft's pass ends at 32; it begins anew behind the target's token, as the draft does at 31.8.
+    At 37.1 the draft has the first token and finds the second, at 42.4 the third, and the fourth
+    and fifth, so all goes as in the beginning, 31.8 ms later.
+
+    A message between the two drafts that takes 3.1 ms comes from the lowest one at 8.2 (g1), 10.2,
+    12.2, 14.2, ... So the draft has g3 at 15.9, and g4 there; g5 at 21.2, and g6 and g7; g8 at
+    26.5, and g9 and g10; g11 at 31.8, when g2 and g3 are committed with the target's g4; and g5 to
+    g11, and one more, at 47.7."""
+    text = [1] * 60
+    said = [1 if n != wrong else 2 for n in range(60)]
+    answers = [Answer(1 + n, (), (token,), (-0.1,)) for n, token in enumerate(said)]
+    recording = Recording({1: RecordedRequest(1, tuple(text), answers)})
+    links = {
+        "default": {"latency_ms": 0.0},
+        "pairs": [{"ends": ["draft0", "draft1"], "latency_ms": each} for each in pairs],
+    }
+    replay = {"source": "replay", "file": "by hand.json"}
+    scenario = three_models((2.0, 5.3, 12.1), 1.0, acceptance=replay, links=links)
+    trace = simulate(deploy(Scenario.of(scenario)), ReplaySource(recording))
+    emitted = trace.requests[0].emitted
+    expected = [(pytest.approx(12.1 + at, abs=1e-6), count) for at, count in commits]
+    assert list(emitted[: len(commits)]) == expected
+
+
 def pipeinfer(
     stages_ms: tuple[int, float], draft_ms: float, gamma: int, beta: int, more: dict[str, Any]
 ) -> list[tuple[float, int]]:

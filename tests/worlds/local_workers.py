@@ -18,6 +18,7 @@ from treepipe.core.recovery import Journal
 from treepipe.core.requests import Assignment
 from treepipe.executor.models.checkpoint import Checkpoint
 from treepipe.executor.run.draft_worker import DraftWorker
+from treepipe.executor.run.level_worker import LevelWorker
 from treepipe.executor.run.stage_worker import StageWorker
 from treepipe.executor.wire.envelope import Envelope, gate_of
 from treepipe.executor.wire.mailbox import Received
@@ -121,10 +122,8 @@ class LocalRun:
         boxes: Mapping[str, deque[Received]] = defaultdict(deque)
         self.stations = {role.placed.name: LocalStation(role, boxes) for role in roles}
         stations: list[Any] = [*self.stations.values()]
-        draft, *stages = [
-            (DraftWorker if each.settings.kind == "draft" else StageWorker)(each)
-            for each in stations
-        ]
+        kinds = {"draft": DraftWorker, "level": LevelWorker, "stage": StageWorker}
+        draft, *stages = [kinds[each.settings.kind](each) for each in stations]
         assert isinstance(draft, DraftWorker)
         prepare(draft)
         deployment, journal = roles[0].deployment, Journal()

@@ -24,7 +24,18 @@ from treepipe.core.cache_room import CacheBook
 from treepipe.core.dock import Dock
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn, WarmUp, Work
 from treepipe.core.front_desk import ArrivalQueue
-from treepipe.core.messages import Beat, Close, Flight, Segment, Through, Verified, Word, require
+from treepipe.core.messages import (
+    Beat,
+    Close,
+    Flight,
+    Message,
+    Segment,
+    Text,
+    Through,
+    Verified,
+    Word,
+    require,
+)
 from treepipe.core.protocol import (
     Announce,
     Command,
@@ -95,6 +106,7 @@ class DraftDesk:
         room: CacheBook | None = None,
         dock: Dock | None = None,
         *,
+        leads: bool = False,
         warm_up_ms: float | None = None,
         least_log_prob: float = -inf,
     ) -> None:
@@ -105,11 +117,14 @@ class DraftDesk:
             groups: number of groups of stages, per pipeline.
             room: keys and values of its requests; None: no bound.
             dock: its flights; None: one request each, and no bound.
+            leads: another draft drafts for this one (``levels.py``); what it is sent stands in
+                orders under the number behind the pipelines'.
             warm_up_ms: idle gap after which a warm-up pass runs while requests are open; None:
                 never.
             least_log_prob: least log probability of a candidate; less probable ones are dropped.
         """
         self._draft, self._queue = draft, queue
+        self._below = len(groups) if leads else None
         self.room = CacheBook() if room is None else room
         self._dock = Dock() if dock is None else dock
         self.steps = PipelineSteps(draft, groups)
@@ -173,10 +188,14 @@ class DraftDesk:
         if type(self._gauge) is Gauge:  # else another request has chosen it
             self._gauge = schedule.gauge()
 
-    def receive(self, message: Flight | Verified | Through, payload: Any, now_ms: float) -> None:
+    def receive(self, message: Message, payload: Any, now_ms: float) -> None:
         if isinstance(message, Through):
             self.through(message, now_ms)
+        elif isinstance(message, Text):
+            if message.session in self._sessions:
+                self._handle(message.session, message)
         else:
+            assert isinstance(message, Flight | Verified)
             flight = message if isinstance(message, Flight) else message.flight
             self.arrive(flight, payload, now_ms)
 
@@ -310,7 +329,9 @@ class DraftDesk:
         for session in [s for s, state in self._sessions.items() if state.pipeline == pipeline]:
             self._queue_passes(self._serve(orders, session, WorkerLost(worker)))
         self._lost.add(pipeline)
+        below = [each for each in orders.messages if each[0] == self._below]
         orders.messages.clear()  # the pipeline is gone
+        orders.messages += below
         return orders
 
     # --- events to schedules ---------------------------------------------------------------------
@@ -350,6 +371,9 @@ class DraftDesk:
                 self._dock.may_cut(session, command.chances)
             elif isinstance(command, Announce):
                 orders.messages.append((pipeline, Beat(self._draft, (command.word,))))
+            elif isinstance(command, Text):
+                assert self._below is not None  # else its schedule has nobody to tell
+                orders.messages.append((self._below, command))
             elif isinstance(command, Emit):
                 orders.emitted.append((session, command.tokens))
             elif not isinstance(command, Judged):  # only the gauge reads it
@@ -379,6 +403,8 @@ class DraftDesk:
             each.left(session)
         self._unqueue(session)
         orders.messages.append((state.pipeline, Close(session)))
+        if self._below is not None:
+            orders.messages.append((self._below, Close(session)))
 
     # --- lock-step of a pipeline -----------------------------------------------------------------
 

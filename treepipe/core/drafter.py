@@ -15,7 +15,8 @@ from treepipe.core.captures import Captures
 from treepipe.core.registry import NAME, NAME_RULE, key, names_of, wrong_keys
 
 TAKEN = frozenset(
-    {"source", "model", "head", "least_probability", "device", "host", "worker"} | {"count"}
+    {"source", "model", "head", "least_probability", "device", "host", "worker"}
+    | {"count", "agreement"}
 )
 """Keys of every draft server's table, which no draft source may redefine."""
 

@@ -387,4 +387,31 @@ class Close(_Rowless):
         return _counts(self.session)
 
 
-Message: TypeAlias = Flight | Verified | Beat | Through | Close
+@record
+class Text:
+    """Tokens of a draft that its neighbour in a hierarchy of models hears of: ``tokens`` stand in
+    its text (prompt included) from place ``start`` on, and nothing stands behind them. ``final``
+    is the number of final tokens in the text; 0 in what a draft tells the one above it."""
+
+    session: int
+    start: int
+    tokens: tuple[int, ...]
+    final: int = 0
+
+    state_rows: ClassVar[int] = 0
+
+    @property
+    def rows(self) -> int:
+        return len(self.tokens)
+
+    def size_bytes(self, row_bytes: int) -> int:
+        """Bytes on a link: one token id each."""
+        return HEADER_BYTES + 4 * len(self.tokens)
+
+    def within(self, limits: MessageLimits) -> bool:
+        known = _counts(self.session, self.start, self.final)
+        few = max(self.start, self.final) + len(self.tokens) <= 2 * (limits.entries + SPARE)
+        return known and few and _between(self.tokens, 0, limits.vocabulary)
+
+
+Message: TypeAlias = Flight | Verified | Beat | Through | Close | Text

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from treepipe.core.errors import ProtocolError
-from treepipe.core.messages import Flight, Segment, Word, record, require
+from treepipe.core.messages import Flight, Segment, Text, Word, record, require
 
 # --- events: world -> schedule -------------------------------------------------------------------
 
@@ -100,7 +100,8 @@ class WorkerLost:
     worker: str
 
 
-Event: TypeAlias = Started | Drafted | Returned | Stepped | WorkerLost
+Event: TypeAlias = Started | Drafted | Returned | Stepped | WorkerLost | Text
+"""A ``Text`` comes from the draft below, at any time; it causes no command."""
 
 
 # --- commands: schedule -> world -----------------------------------------------------------------
@@ -230,7 +231,8 @@ class Finish:
     reason: str
 
 
-Command: TypeAlias = DraftPass | Withdraw | Feed | Announce | Emit | Judged | Finish
+Command: TypeAlias = DraftPass | Withdraw | Feed | Announce | Emit | Judged | Finish | Text
+"""A ``Text`` goes to the draft below; not answered."""
 
 
 @record

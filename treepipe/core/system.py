@@ -121,6 +121,7 @@ class ScheduleContext:
         drawn: candidates are draws from the draft's distribution, as the rejection rule needs.
         reads_states: the draft reads the target's states of committed tokens.
         independent_levels: the draft's candidates at a level are the same below every node.
+        below: another draft drafts for the draft (``levels.py``).
     """
 
     session: int
@@ -128,6 +129,7 @@ class ScheduleContext:
     drawn: bool = False
     reads_states: bool = False
     independent_levels: bool = False
+    below: bool = False
 
     @property
     def keeps(self) -> bool:
@@ -188,6 +190,7 @@ class System:
         in_lock_step: its pipeline steps as a whole, with one draft server as its master.
         drawn: it can draft by drawing, as the rejection rule needs.
         chains: its trees never branch, as the adaptive rule needs.
+        levels: another draft may draft for its draft, and so on (``levels.py``).
         places: maximum number of requests that one pipeline serves at once by itself; None: no
             bound.
         flights: maximum number of flights in a pipeline at once, by stages; None: no bound.
@@ -216,6 +219,7 @@ class System:
     in_lock_step: bool = False
     drawn: bool = False
     chains: bool = False
+    levels: bool = False
     places: Callable[[Any], int | None] = unbounded
     flights: Callable[[Any, int], int | None] = unbounded
     target_emits: bool = False
@@ -255,8 +259,8 @@ def _wrong_words(system: System) -> Iterator[str]:
         yield NAME_RULE
     if not system.source or not system.summary:
         yield "source and summary say where it is described and what it does"
-    if not system.drafts and (system.drawn or system.chains):
-        yield "without a draft there are no drawn candidates and no chains"
+    if not system.drafts and (system.drawn or system.chains or system.levels):
+        yield "without a draft there are no drawn candidates, no chains and no drafts of it"
 
 
 def _wrong_keys(parameters: type[Parameters]) -> Iterator[str]:

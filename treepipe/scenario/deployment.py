@@ -175,6 +175,7 @@ class Placed:
         times: the device's times for each kind of work.
         layers: the target's layers that it holds (empty for a draft).
         block: places of a block draft's block; 0: it is none.
+        agreement: of a draft of another draft: how often it agrees with that one.
         tensor: equal devices that share each of its layers.
         compute: what its worker computes with in a run.
         worker: HOST:PORT of the worker's daemon on another host; None: a process of this host.
@@ -187,6 +188,7 @@ class Placed:
     worker: str | None = None
     block: int = 0
     tensor: int = 1
+    agreement: float | None = None
 
     def draft_ms(self, work: Draft, parts: Sequence[tuple[int, int]] | None) -> float:
         """Return the time of draft passes. Args: ``parts``: their rows and contexts; None: any."""
@@ -281,14 +283,29 @@ class Roles:
         """(Sender, receiver) of all messages: every draft to every stage, each stage to the next,
         the last stage back; in lock-step the other stages also report to the draft when a step
         ends."""
-        drafts, pairs = [draft.name for draft in self.drafts], list[tuple[str, str]]()
+        drafts, pairs = [draft.name for draft in self.heads], list[tuple[str, str]]()
         inner = [stage.name for stages in self.pipelines for stage in stages[:-1]]
         for placed in self.pipelines:
             stages = [stage.name for stage in placed]
             pairs += [(draft, stage) for draft in drafts for stage in stages]
             pairs += itertools.pairwise(stages)
             pairs += [(stages[-1], draft) for draft in drafts]
-        return pairs + [(stage, draft) for stage in inner for draft in drafts]
+        pairs += [(stage, draft) for stage in inner for draft in drafts]
+        below = [each.name for each in self.drafts[len(self.heads) :]]
+        ways = [(low, to) for low in below for to in self.beside(low)]
+        return [*pairs, *dict.fromkeys(each for way in ways for each in (way, way[::-1]))]
+
+    @property
+    def heads(self) -> tuple[Placed, ...]:
+        """The draft servers of requests. The others, behind them, are drafts of drafts: row by row,
+        each row in the order of those for which it drafts."""
+        return tuple([each for each in self.drafts if each.agreement is None])
+
+    def beside(self, draft: str) -> list[str]:
+        """Return the drafts for which one drafts, and that draft for it."""
+        names, row = [each.name for each in self.drafts], len(self.heads)
+        at = names.index(draft)
+        return [names[to] for to in (at - row, at + row) if 0 <= to < len(names)]
 
     def machine(self, role: str) -> Machine:
         """Return the machine that a role works on."""

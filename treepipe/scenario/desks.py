@@ -11,6 +11,7 @@ from treepipe.core.cache_room import CacheBook, CacheRoom
 from treepipe.core.dock import Dock
 from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.front_desk import ArrivalQueue, FrontDesk
+from treepipe.core.levels import LevelDesk
 from treepipe.core.stage_desk import StageDesk
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.passage import Passage
@@ -25,7 +26,7 @@ def front_desk(deployment: Deployment) -> FrontDesk:
     return FrontDesk(
         [len(request.prompt) for request in deployment.requests],
         service.clients,
-        len(roles.drafts),
+        len(roles.heads),
         len(roles.pipelines),
         service.limit,
         service.admission,
@@ -44,11 +45,12 @@ def draft_desk(deployment: Deployment, draft: int) -> DraftDesk:
         CacheBook(cache_room(deployment, draft)),
         Dock(
             service.pass_requests,
-            [_share(most, draft, len(roles.drafts)) for most in service.flights],
+            [_share(most, draft, len(roles.heads)) for most in service.flights],
             [partial(round_ms, deployment, draft, n) for n in range(len(roles.pipelines))]
             if service.cut
             else (),
         ),
+        leads=len(roles.heads) < len(roles.drafts),
         warm_up_ms=service.warm_up_ms,
         least_log_prob=log(least) if least else -inf,
     )
@@ -68,6 +70,17 @@ def round_ms(deployment: Deployment, draft: int, pipeline: int, rows: int) -> fl
     return deployment.service.cut * times.draft(1) + passage.lap_ms(rows) + passage.decide_ms(rows)
 
 
+def level_desk(deployment: Deployment, draft: str) -> LevelDesk:
+    """Make the desk of a draft of a draft."""
+    (above, *below), bounds = deployment.roles.beside(draft), deployment.service.bounds
+    names, heads = [each.name for each in deployment.roles.drafts], len(deployment.roles.heads)
+    levels = len(names) // heads - 1
+    under = levels - names.index(draft) // heads  # each of them may be further ahead
+    segment = bounds.segment_tokens
+    most = bounds.scratch_tokens - segment - segment * under // levels
+    return LevelDesk(above, next(iter(below), None), most)
+
+
 def stage_desk(deployment: Deployment, pipeline: int, number: int) -> StageDesk:
     """Make the desk of the ``number``-th stage (from 1) of a pipeline."""
     service = deployment.service
@@ -83,11 +96,12 @@ def stage_desk(deployment: Deployment, pipeline: int, number: int) -> StageDesk:
 
 
 def cache_room(deployment: Deployment, draft: int) -> CacheRoom:
-    """Return a draft server's own cache, and its share (equal for all) of the stages' caches."""
-    service, servers = deployment.service, len(deployment.roles.drafts)
+    """Return a draft server's own cache (or a smaller one below it), and its share (equal for all)
+    of the stages' caches."""
+    service, servers = deployment.service, len(deployment.roles.heads)
     return CacheRoom(
         tuple(tokens // servers for tokens in service.room.pipelines),
-        service.room.drafts[draft] if service.room.drafts else inf,
+        min(service.room.drafts[draft::servers], default=inf),
         service.bounds.tree_tokens,
         service.bounds.scratch_tokens,
         service.cache == "paged",

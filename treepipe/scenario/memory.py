@@ -110,9 +110,11 @@ def _draft(
     bounds = deployment.service.bounds
     entries = cache_entries(deployment, bounds.scratch_tokens)
     pipelines = range(len(deployment.roles.pipelines))
-    at_once = -(-sum(map(deployment.most_open, pipelines)) // len(deployment.roles.drafts))
+    heads = deployment.roles.heads
+    at_once = -(-sum(map(deployment.most_open, pipelines)) // len(heads))
     rows = max(1, min(deployment.service.pass_requests, at_once)) * bounds.pass_tokens
     borrows = deployment.roles.ends == "draft" or deployment.roles.reads_states
+    borrows = borrows and name in [each.name for each in heads]  # not a draft of a draft
     ends = own.ends_bytes + (target.ends_bytes if borrows else 0.0)
     judged = target if borrows else own
     states = 1 + max(1, len(deployment.roles.captured))
@@ -311,8 +313,8 @@ def _told(deployment: Deployment, room: Room) -> str:
 
 def _check_alone(deployment: Deployment, key: str) -> None:
     """Raise ``UserError`` if a request could not end even if it were alone."""
-    longest, servers = cache_entries(deployment, 0), len(deployment.roles.drafts)
-    for number, draft in enumerate(deployment.roles.drafts):
+    longest, servers = cache_entries(deployment, 0), len(deployment.roles.heads)
+    for number, draft in enumerate(deployment.roles.heads):
         room = cache_room(deployment, number)
         pools = {f"pipeline{n}": n for n in range(len(room.pipelines))} | {draft.name: DRAFT}
         for name, pool in pools.items():

@@ -252,6 +252,7 @@ class _Placing:
             compute=_compute(device, draft.model),
             worker=draft.worker,
             block=keys.block if isinstance(keys, BlockKeys) else 0,
+            agreement=draft.agreement,
         )
         footprint = self._draft_footprint(draft, device, key)
         return _Role(placed, device, draft.host, key, footprint)

@@ -305,6 +305,7 @@ def _service(scenario: Scenario, stages: Sequence[int], reads_states: bool) -> S
             drawn=rule in DRAWN,
             reads_states=reads_states,
             independent_levels=all(draft.drafter.drafts_blocks for draft in scenario.drafts),
+            below=any(draft.agreement is not None for draft in scenario.drafts),
         ),
         groups=section.parameters.groups,
         overlapped_pruning=section.parameters.overlapped_pruning,

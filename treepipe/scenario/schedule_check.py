@@ -106,18 +106,49 @@ def _check_in_turn(scenario: Scenario) -> None:
 
 
 def _check_lookup(scenario: Scenario) -> None:
-    """Refuse prompt lookup in front of a draft whose pass does not check a chain of tokens."""
-    for each in scenario.drafts if scenario.schedule.parameters.lookup else ():
+    """Refuse prompt lookup, or another draft, in front of a draft whose pass does not check a chain
+    of tokens."""
+    levels = any(each.agreement is not None for each in scenario.drafts)
+    key = "schedule.lookup" if scenario.schedule.parameters.lookup else "drafts.agreement"
+    for each in scenario.drafts if levels or scenario.schedule.parameters.lookup else ():
         if each.drafter.drafts_blocks or each.drafter.reads_states:
             raise UserError(
-                f"{scenario.path}: key schedule.lookup is for drafts that read tokens alone, one "
+                f"{scenario.path}: key {key} is for drafts that read tokens alone, one "
                 f"row for each, not for source {each.source!r}"
             )
+
+
+def _check_levels(scenario: Scenario) -> None:
+    """Refuse drafts of drafts where nothing would read what they draft, or how often."""
+    drafts, section, rule = scenario.drafts, scenario.schedule, scenario.sampling.rule
+    below = [n for n, draft in enumerate(drafts) if draft.agreement is not None]
+    if not below:
+        return
+    key, able = f"{scenario.path}: key drafts.{below[0]}.agreement", systems().items()
+    heads = sum(draft.count for draft in drafts[: below[0]])
+    rows = sum(draft.count for draft in drafts[below[0] :])
+    if not section.system.levels:
+        others = ", ".join(name for name, each in able if each.levels)
+        raise UserError(f"{key}: {section.name!r} has no drafts of drafts, but {others} has")
+    if below != [*range(below[0], len(drafts))] or not heads or rows % heads:
+        raise UserError(
+            f"{key}: drafts of drafts stand behind all drafts of the target, in rows of as many; "
+            f"there are {heads} of the target before it, and {rows} behind"
+        )
+    for wrong, why in (
+        (not section.parameters.drafts_ahead, "schedule.draft_ahead = false: none works ahead"),
+        (section.parameters.lookup, "schedule.lookup, a second draft of the same draft"),
+        (rule != "exact", f"sampling.rule = {rule!r}"),
+        (least_probabilities(scenario), "drafts.least_probability, of which no text tells"),
+    ):
+        if wrong:
+            raise UserError(f"{key} contradicts {why}")
 
 
 def check_schedule(scenario: Scenario) -> None:
     """Raise ``UserError`` for parameters that contradict each other or the cluster."""
     section, system, path = scenario.schedule, scenario.schedule.system, scenario.path
+    _check_levels(scenario)
     _check_least(scenario)
     _check_in_turn(scenario)
     _check_lookup(scenario)

@@ -273,6 +273,11 @@ class DraftSection(SourceSection):
         description="the draft proposes no less probable candidate (a simulation needs a recorded "
         "pool)",
     )
+    agreement: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None,
+        description="it drafts for the draft server before it (pipespec), with whose first "
+        "candidate it agrees with this probability in a simulation; default: for the target",
+    )
     device: AnyDevice = Field(Device(), description="a device profile's name, its keys, or both")
     host: Home = Field(None, description=HOST)
     worker: Away = Field(None, description=WORKER)
@@ -358,6 +363,7 @@ class _Schedule(Section):
         drawn: bool = False,
         reads_states: bool = False,
         independent_levels: bool = False,
+        below: bool = False,
     ) -> ScheduleSpec:
         """Make the specification from which schedules are built.
 
@@ -365,8 +371,9 @@ class _Schedule(Section):
             drawn: candidates are random draws, as rejection sampling requires.
             reads_states: the draft reads the target's hidden states of committed tokens.
             independent_levels: the draft's candidates at a level are the same below every node.
+            below: another draft drafts for the draft.
         """
-        of_draft = drawn, reads_states, independent_levels
+        of_draft = drawn, reads_states, independent_levels, below
         return ScheduleSpec(self.name, self.parameters, *of_draft)
 
     @property

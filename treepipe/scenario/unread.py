@@ -70,7 +70,7 @@ class Key:
     def verifying(self) -> bool:
         """Whether the key's role verifies the target's tokens."""
         if self.of_drafts:
-            return self.deployment.roles.ends == "draft"
+            return self.deployment.roles.ends == "draft" and self.role.agreement is None
         last = self.deployment.roles.pipelines[_last(self.scenario.pipelines, self.path[1])][-1]
         return self.deployment.roles.ends == "pipeline" and self.role == last
 

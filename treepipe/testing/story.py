@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from treepipe.core.messages import NO_PARENT, Beat, Close, Flight, Message, Segment, Word
+from treepipe.core.messages import NO_PARENT, Beat, Close, Flight, Message, Segment, Text, Word
 from treepipe.core.protocol import (
     Announce,
     Command,
@@ -123,6 +123,8 @@ def _event(event: Event) -> str:
             return f"pass {ticket} drafted {' | '.join(rows) or 'nothing'}"
         case Returned(ticket, _, start, tokens):
             return f"segment {ticket} is back from row {start}: the target says {_some(tokens)}"
+        case Text():
+            return f"the draft below has {_text(event)}"
         case Stepped(returned):
             own = "without a segment of its own" if returned is None else _event(returned)
             return f"a step ends, {own}"
@@ -144,10 +146,16 @@ def _command(command: Command) -> str:
             return f"announce {_word(word)}"
         case Emit(tokens):
             return f"emit {_some(tokens)}"
+        case Text():
+            return f"send the draft below {_text(command)}"
         case Judged(accepted, drafted):
             return f"{accepted} of {drafted} levels are accepted"
         case Finish(reason):
             return f"finish ({reason})"
+
+
+def _text(text: Text) -> str:
+    return f"{_some(text.tokens) or 'nothing'} from place {text.start} on"
 
 
 def _nodes(nodes: Any) -> str:

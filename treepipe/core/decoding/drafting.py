@@ -37,6 +37,8 @@ class PendingPass:
         self._text, self._read = text, 0
         self._scratch = Scratch[None]() if keeps else None
         self._order: DraftPass | None = None
+        self.hidden = 0
+        """Number of the newest committed tokens that the draft guesses by itself."""
 
     @property
     def under_way(self) -> bool:
@@ -46,7 +48,7 @@ class PendingPass:
     def unread(self) -> Sequence[int]:
         """Committed tokens that the draft has not read as such, nor will with the pass under way;
         it may hold some of them as scratch nodes."""
-        return self._text[self._read :]
+        return self._text[self._read : len(self._text) - self.hidden]
 
     def ask(self, order: DraftPass) -> DraftPass:
         self._order = order
@@ -339,6 +341,7 @@ class ChainDraft:
         tokens: token ids with their log probabilities.
         used: number of them that are committed, the root last.
         ended: the draft has no candidate behind the last of them.
+        begun: the draft has the committed tokens to read, or has read them.
     """
 
     def __init__(self, *, drawn: bool) -> None:
@@ -350,7 +353,7 @@ class ChainDraft:
         self.tokens: list[tuple[int, float]] = []
         self.used, self.ended = 0, False
         self._slots = 0  # number of them in the draft's scratch part
-        self._read = False
+        self.begun = False
         self._guesses: Sequence[int] = ()  # of the pass under way, behind the last of them
         self._wrong = 0  # scratch nodes behind those
 
@@ -363,8 +366,12 @@ class ChainDraft:
         """Take the token behind the last one, and one more behind each guess that it confirms."""
         guesses, self._guesses = self._guesses, ()
         self._wrong = len(guesses)
+        if self.tokens and not self._slots:
+            return  # it read the committed tokens; those behind them were adopted
+        first = len(event.tokens) - len(guesses) - 1
         for row in range(len(guesses) + 1):
-            token, log_prob = int(event.tokens[row][0]), float(event.log_probs[row][0])
+            at = first + row
+            token, log_prob = int(event.tokens[at][0]), float(event.log_probs[at][0])
             self.ended = log_prob == -inf
             if not self.ended:
                 self.tokens.append((token, log_prob))
@@ -372,17 +379,25 @@ class ChainDraft:
                 return
             self._slots, self._wrong = self._slots + 1, self._wrong - 1
 
+    def adopt(self, count: int, tokens: Sequence[int]) -> None:
+        """Keep the first ``count`` tokens, and put these behind them, drafted by another model."""
+        held = min(self._slots, count)
+        self._slots, self._wrong = held, self._wrong + self._slots - held
+        self.tokens[count:] = [(token, 0.0) for token in tokens]
+        self.ended = False
+
     def next_pass(
         self, ticket: int, pending: PendingPass, guesses: Sequence[int] = ()
     ) -> DraftPass:
-        """Return the pass for one token more; the first one reads the committed tokens.
+        """Return the pass for one token more, over those that the draft has not read; the first one
+        reads the committed tokens.
 
         Args:
             guesses: tokens behind the last one that the pass also reads, in turn; the first one
                 does not.
         """
-        if not self._read:
-            self._read = True
+        if not self.begun:
+            self.begun = True
             unread, held = pending.unread, pending.held()
             return DraftPass.over_committed(ticket, unread, 1, held, drawn=self._drawn)
         committed = min(self.used, self._slots)
@@ -390,7 +405,8 @@ class ChainDraft:
         self.tokens, self.used = self.tokens[committed:], self.used - committed
         self._slots -= committed
         first, self._guesses, self._wrong = self._slots, guesses, 0
-        tokens = self.tokens[first][0], *guesses
+        fresh = [token for token, _ in self.tokens[first:]]
+        tokens = *fresh, *guesses
         parents = tuple(n - 1 if n else NO_PARENT for n in range(first, first + len(tokens)))
-        self._slots += 1
+        self._slots += len(fresh)
         return DraftPass(ticket, (), tokens, parents, False, 1, keep, committed, self._drawn)

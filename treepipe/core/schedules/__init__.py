@@ -38,12 +38,13 @@ class ScheduleSpec:
     drawn: bool = False
     reads_states: bool = False
     independent_levels: bool = False
+    below: bool = False
 
     @property
     def system(self) -> System:
         return systems()[self.name]
 
     def __call__(self, session: int, stages: int) -> Schedule:
-        of_draft = self.drawn, self.reads_states, self.independent_levels
+        of_draft = self.drawn, self.reads_states, self.independent_levels, self.below
         context = ScheduleContext(session, stages, *of_draft)
         return self.system.make(self.parameters, context)

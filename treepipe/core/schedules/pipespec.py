@@ -1,12 +1,13 @@
 """A chain that is drafted without end, and verified as far as it has come (``pipespec``).
 
-(PipeSpec's code, ``decoding.py``, for two models; AMUSD is its ancestor.) The target verifies all
+(PipeSpec's code, ``decoding.py``; AMUSD, of two models, is its ancestor.) The target verifies all
 that is drafted, at most ``ahead`` tokens at once, as soon as the draft is ``gamma`` - 1 tokens
 ahead. Then the draft compares the tokens that both have, and begins anew below the target's
 where they differ. It is never told a token that it has not come to: behind a chain that is accepted
 whole it guesses the target's own token, and at a wrong guess the next pass verifies the root alone.
 With ``draft_ahead`` = false the two take turns. With ``lookup`` there are three levels: prompt
-lookup, which takes no time, is ahead of the draft, whose passes verify its tokens.
+lookup, which takes no time, is ahead of the draft, whose passes verify its tokens. A draft of the
+draft, a model on another device (``levels.py``), does the same, and takes its time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from dataclasses import dataclass
 
 from treepipe.core.decoding.in_flight import Walk
 from treepipe.core.decoding.keys import ChainKeys
-from treepipe.core.protocol import Command, Drafted
+from treepipe.core.levels import Neighbour
+from treepipe.core.messages import Text
+from treepipe.core.protocol import Command, Drafted, Event
 from treepipe.core.registry import key
 from treepipe.core.schedules.dsd import ChainAhead
 from treepipe.core.system import Block, Load, ScheduleContext, System
@@ -56,6 +59,8 @@ class ChainWithoutEnd(ChainAhead):
         super().__init__(context, keys.prefill_chunk, keys.gamma)
         self._keys = keys
         self._lookup = 0 if context.independent_levels else keys.lookup
+        self._leads = context.below  # it sends its text from the first token on
+        self._below: Neighbour | None = None
         self._window_tokens = 0
         self._untold = self._strayed = False  # the draft has not come to the root, or past it
 
@@ -63,6 +68,26 @@ class ChainWithoutEnd(ChainAhead):
     def _ahead(self) -> int:
         """Number of tokens that the draft has behind the root's place."""
         return self._draft.ahead - self._untold
+
+    @property
+    def _text(self) -> list[int]:
+        """The draft's text: the committed one as far as it has come, and what it has drafted."""
+        text = self._flying.text[: -1 if self._untold else None]
+        return [*text, *(token for token, _ in self._draft.tokens[self._draft.used :])]
+
+    @property
+    def _room(self) -> int:
+        """Number of tokens that the draft may still draft now."""
+        window = self._window_tokens if self._flying.opened else 0
+        return self._keys.most + window - self._draft.ahead
+
+    def handle(self, event: Event) -> Sequence[Command]:
+        """Take an event; the text of the draft below is looked at when a pass begins."""
+        if not isinstance(event, Text):
+            return super().handle(event)
+        if self._below is not None:
+            self._below.hear(event)
+        return []
 
     def _go_behind(self, walk: Walk, window: int) -> list[Command]:
         """Keep the draft's chain also where it has not come to the target's token."""
@@ -87,12 +112,11 @@ class ChainWithoutEnd(ChainAhead):
         return self._go_on()
 
     def _guesses(self) -> Sequence[int]:
-        """Look up what followed the last tokens of the draft's text before, by the longest suffix
-        of at most ``SUFFIX`` tokens."""
-        if not self._lookup:
-            return ()
-        text = self._flying.text[: -1 if self._untold else None]
-        text = [*text, *(token for token, _ in self._draft.tokens[self._draft.used :])]
+        """Take what the draft below has behind the draft's text; or look up what followed its last
+        tokens before, by the longest suffix of at most ``SUFFIX`` tokens."""
+        text = self._text if self._lookup or self._below is not None else []
+        if self._below is not None:
+            return self._below.guesses(text, min(self._keys.most, self._room - 1))
         for length in range(min(SUFFIX, len(text) - 1), 0, -1):
             for end in range(len(text) - 1, length - 1, -1):
                 if text[end - length : end] == text[-length:]:
@@ -105,10 +129,24 @@ class ChainWithoutEnd(ChainAhead):
         if not flying.opened and (draft.ended or self._ahead >= keys.gamma - 1):
             self._window_tokens = 0 if self._untold else min(draft.ahead, keys.most)
             commands.append(self._window(self._window_tokens))
-        room = draft.ahead < keys.most + (self._window_tokens if flying.opened else 0)
         goes_on = keys.draft_ahead or not flying.opened
-        goes_on = goes_on and room and not draft.ended
-        return [*commands, *self._draft_more()] if goes_on else commands
+        goes_on = goes_on and self._room > 0 and not draft.ended
+        self._pending.hidden = int(self._untold)
+        more = self._draft_more() if goes_on else []
+        return [*commands, *more, *self._news_below()]
+
+    def _news_below(self) -> list[Command]:
+        """Send the draft below what is new in the text."""
+        if not self._leads:
+            return []
+        session, text = self._request.session, self._text
+        final = len(self._flying.text) - self._untold
+        if self._below is not None:
+            news = self._below.news(session, text, final)
+            return [] if news is None else [news]
+        opening = Text(session, 0, tuple(text), final)
+        self._below = Neighbour(opening)
+        return [opening]
 
 
 def _make(parameters: PipeSpecKeys, context: ScheduleContext) -> ChainWithoutEnd:
@@ -142,6 +180,7 @@ SYSTEMS = (
         scratch_tokens=_scratch_tokens,
         drawn=True,
         chains=True,
+        levels=True,
         grid=_grid,
     ),
 )
