@@ -131,8 +131,8 @@ def in_cases(
     like = _like(plans)
     apart = [name for name in plans if like[name] == name]
     points = [
-        Point(f"{name}/{case}", in_case(plans[name].scenario.with_(**short), own[name], factors))
-        for name in apart
+        Point(f"{name}/{case}", in_case(scenario, own[name], factors))
+        for name, scenario in [(each, plans[each].scenario.with_(**short)) for each in apart]
         for case, factors in enumerate(drawn)
     ]
     try:
