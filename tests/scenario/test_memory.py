@@ -11,7 +11,9 @@ from treepipe.core.errors import UserError
 from treepipe.profiles.library import find_model
 from treepipe.scenario.deployment import MIB, Deployment, Footprint
 from treepipe.scenario.desks import cache_room
-from treepipe.scenario.memory import memory_needs
+from treepipe.scenario.memory import memory_needs, most_layers
+from treepipe.scenario.resolve import deploy
+from treepipe.scenario.scenario import Scenario
 
 LLAMA = (
     'target={profile="llama-3.1-8b"}',
@@ -204,3 +206,17 @@ def test_roles_of_a_host_have_room_for_equally_many() -> None:
     left = 16384 - sum(need.total - need.caches for need in stages)
     each = sum(need.caches / need.entries for need in stages)
     assert deployment.service.room.pipelines == (left // each,)
+
+
+def test_prompt_lookup_beside_a_stage_takes_none_of_its_layers_room() -> None:
+    """It has no layers, by which the room of a device was divided."""
+    lookup = {"source": "ngram", "host": "pc", "device": {"draft_ms": {1: 0.2}}}
+    stage = {"device": {"profile": "rtx-3060"}, "host": "pc"}
+    content = {"name": "lookup", "target": {"profile": "llama-3.1-8b", "dtype": "int4"}}
+    content |= {"drafts": [lookup], "pipelines": [{"stages": [stage]}], "schedule": {"name": "pp"}}
+    deployment = deploy(Scenario.of(content, "lookup.toml"))
+    rooms = most_layers(deployment, memory_needs(deployment), 1.0)
+    assert [*rooms] == ["pipeline0.stage1"]
+    assert 32 < rooms["pipeline0.stage1"] < 12288 / 100  # a layer has 117 MiB of weights
+    with pytest.raises(UserError, match="but its device has 12288 MiB"):
+        deploy(Scenario.of({**content, "target": {"profile": "llama-3.1-405b"}}, "lookup.toml"))

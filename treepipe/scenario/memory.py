@@ -163,7 +163,7 @@ def _need(
 def check_memory(deployment: Deployment, needs: Sequence[Need]) -> None:
     """Raise ``UserError`` with the numbers if the roles of a machine do not fit it."""
     limited = [
-        (machine, machine.memory_mib, [need for need in needs if need.role in machine.roles])
+        (machine, machine.memory_mib, [n for n in needs if n.role in machine.roles and n.total])
         for machine in deployment.roles.machines
         if machine.memory_mib is not None
     ]
@@ -172,8 +172,20 @@ def check_memory(deployment: Deployment, needs: Sequence[Need]) -> None:
             what = "its device has" if len(own) == 1 else f"host {machine.name!r} has"
             raise UserError(
                 f"{deployment.path}: {'; '.join(map(str, own))}, but {what} {memory_mib:g} MiB"
-                + _way_out(deployment, min(_fit(own, memory) for _, memory, own in limited))
+                + _way_out(deployment, most_requests(deployment, needs))
             )
+
+
+def most_requests(deployment: Deployment, needs: Sequence[Need]) -> float:
+    """Return how many requests could be open; infinite: no memory or no size is known."""
+    return min(
+        (
+            _fit([need for need in needs if need.role in machine.roles], machine.memory_mib)
+            for machine in deployment.roles.machines
+            if machine.memory_mib is not None
+        ),
+        default=inf,
+    )
 
 
 def _fit(own: Sequence[Need], memory_mib: float) -> float:
@@ -192,7 +204,7 @@ def most_layers(deployment: Deployment, needs: Sequence[Need], share: float) -> 
         own = [need for need in needs if need.role in machine.roles]
         if machine.memory_mib is None:
             continue
-        for need in own:
+        for need in (each for each in own if each.layers):  # prompt lookup has none
             others = sum(other.total for other in own if other is not need)
             fixed = need.buffers + need.ends + need.runtime
             room = share * machine.memory_mib - others - fixed
