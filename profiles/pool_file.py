@@ -121,16 +121,6 @@ class PoolFile:
         """Keep each text's first ``length`` tokens; vectors off the texts stay whole."""
         return replace(self, prompts=[prompt.beginning(length) for prompt in self.prompts])
 
-    def of_texts(self, numbers: Sequence[int]) -> PoolFile:
-        """Keep these texts alone, with the vectors that were recorded off them."""
-        counts = [-(-len(prompt.known.ranks) // 2) for prompt in self.prompts]
-        owners = np.repeat(np.arange(len(counts)), counts)
-        off_path = {
-            steps: np.concatenate([rows[owners == number] for number in numbers])
-            for steps, rows in self.off_path.items()
-        }
-        return replace(self, prompts=[self.prompts[n] for n in numbers], off_path=off_path)
-
     def content(self) -> dict[str, Any]:
         """Return the pool as JSON; ``from_content`` reads it back."""
         return {

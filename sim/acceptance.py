@@ -147,21 +147,6 @@ class PoolSource:
         return sum(max(1.0, len(each.tokens) / length) for each in trace.requests) / recorded
 
 
-class TextSource:
-    """Recorded texts in cyclic order; answers off the text are drawn with the seed."""
-
-    def __init__(self, pool: Pool, seed: int) -> None:
-        self._pool, self._seed = pool, seed
-        texts = Blocks(pool, None)
-        self._texts = [texts.of_prompts([number]) for number in range(len(pool.lengths))]
-
-    def open(self, session: int, prompt_tokens: int, levels: int = 0) -> Oracle:
-        number = numbered(session)[1]
-        text = self._texts[(number - 1) % len(self._texts)]
-        rng = np.random.default_rng([self._seed, number])
-        return _oracle_of(levels)(self._pool, text, rng, prompt_tokens, levels)
-
-
 def _oracle_of(levels: int) -> type[PoolOracle]:
     return BlockOracle if levels else PoolOracle
 

@@ -41,13 +41,13 @@ from treepipe.scenario.memory import fitted
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.schema import ScheduleName
 from treepipe.scenario.workload import draw_requests
-from treepipe.sim.acceptance import TextSource
 from treepipe.sim.pool import Pool
 from treepipe.sim.world import simulate
 from treepipe.studies.reproduction import fill
 from treepipe.studies.study import Entry, StudyResult, write_study
 from treepipe.studies.workshop import cells as grid
 from treepipe.studies.workshop.cells import SYSTEMS, Cell, Size, cases_of
+from treepipe.studies.workshop.texts import TextSource
 from treepipe.validation.comparison import CalibratedAcceptance, compare, predict_case
 from treepipe.validation.judgement import METRIC, faults_of, warnings_of
 
@@ -211,9 +211,20 @@ def _split(draft: str, size: Size, group: int) -> tuple[Pool, Pool]:
     texts, first = _long_texts(draft, size), group * size.requests
     own = texts[first : first + size.requests]
     others = [number for number in texts if number not in own]
-    recorded = (_recorded(draft).of_texts(part) for part in (others, own))
+    recorded = (texts_of(_recorded(draft), part) for part in (others, own))
     known, held = (Pool.of(each.beginnings(size.new_tokens)) for each in recorded)
     return known, held
+
+
+def texts_of(file: PoolFile, numbers: Sequence[int]) -> PoolFile:
+    """Keep these texts alone, with the vectors that were recorded off them."""
+    counts = [-(-len(prompt.known.ranks) // 2) for prompt in file.prompts]
+    owners = np.repeat(np.arange(len(counts)), counts)
+    off_path = {
+        steps: np.concatenate([rows[owners == number] for number in numbers])
+        for steps, rows in file.off_path.items()
+    }
+    return replace(file, prompts=[file.prompts[n] for n in numbers], off_path=off_path)
 
 
 # --- the results ---------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from treepipe.executor.models.eagle import EagleDraft
 from treepipe.executor.models.source_settings import SourceSettings
 from treepipe.profiles.library import check_file, find_acceptance
 from treepipe.profiles.pool_file import PoolFile
-from treepipe.scenario.schema import GREEDY, SourceSection
+from treepipe.scenario.schema import SamplingSection, SourceSection
 
 PROMPTS = [(3, 9, 27, 20), (60, 58, 52, 34, 1, 2)]
 TOKENS = 6
@@ -102,7 +102,7 @@ def test_an_interruption_keeps_the_prompts_that_are_done(tmp_path: Path, prompts
 def test_answers_by_depth_are_the_heads(target: Checkpoint, head: Path) -> None:
     draft = EagleDraft(head, target, 64)
     asked = Texts(target, PROMPTS, TOKENS)
-    settings = SourceSettings(SourceSection(source="eagle"), head, GREEDY, False, 0)
+    settings = SourceSettings(SourceSection(source="eagle"), head, SamplingSection(), False, 0)
     pool = record_acceptance(settings, asked)
     assert PoolFile.from_content(pool.content()).content() == pool.content()
     assert pool.candidates == CANDIDATES

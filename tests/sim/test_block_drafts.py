@@ -19,11 +19,11 @@ from treepipe.scenario.deployment import Placed
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.scenario import Scenario
 from treepipe.scenario.workload import draw_requests
-from treepipe.sim.acceptance import TextSource
 from treepipe.sim.pool import Pool
 from treepipe.sim.predict import predict
 from treepipe.sim.replay import ReplaySource
 from treepipe.sim.world import simulate
+from treepipe.studies.workshop.texts import TextSource
 
 PROMPT, LEVELS = 4, 3
 DEMO = Scenario.load(Path(__file__).parents[2] / "studies" / "scenarios" / "demo.toml")

@@ -13,11 +13,11 @@ from treepipe.core.errors import UserError
 from treepipe.results.trace import Trace
 from treepipe.scenario.resolve import deploy, input_warnings
 from treepipe.scenario.scenario import Scenario
-from treepipe.sim.acceptance import TextSource
 from treepipe.sim.acceptance_pool import acceptance_pool
 from treepipe.sim.pool import Pool
 from treepipe.sim.theory.closed_form import closed_form
 from treepipe.sim.world import simulate
+from treepipe.studies.workshop.texts import TextSource
 
 GAMMA, NEW = 4, 40
 

@@ -16,10 +16,10 @@ from treepipe.results.statistics import Interval
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.resolve import resolve
 from treepipe.scenario.workload import draw_requests
-from treepipe.sim.acceptance import TextSource
 from treepipe.sim.world import simulate
 from treepipe.studies.workshop import coverage
 from treepipe.studies.workshop.cells import Cell, Size, cases_of
+from treepipe.studies.workshop.texts import TextSource
 
 SMALL = Size(requests=3, new_tokens=6, runs=3)
 
@@ -102,7 +102,7 @@ def test_vectors_off_a_text_go_with_the_text() -> None:
         file = coverage._recorded(draft)
         counts = [-(-len(each.known.ranks) // 2) for each in file.prompts]
         assert all(len(rows) == sum(counts) for rows in file.off_path.values())
-        part = file.of_texts([2, 0])
+        part = coverage.texts_of(file, [2, 0])
         for steps, rows in file.off_path.items():
             own = [rows[sum(counts[:2]) : sum(counts[:3])], rows[: counts[0]]]
             assert np.array_equal(part.off_path[steps], np.concatenate(own))

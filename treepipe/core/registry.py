@@ -41,11 +41,6 @@ def key(
     return field(default=default, metadata={"help": help, "least": least, "most": most})
 
 
-@dataclass(frozen=True)
-class NoKeys:
-    """The parameters of a record that declares no key of a scenario."""
-
-
 class Named(Protocol):
     """A record's name, the dataclass of its keys, and its place in the table."""
 

@@ -676,9 +676,6 @@ class SamplingSection(Section):
         return self.rule in LOSSLESS or (self.rule == "adaptive" and not self.tau_max)
 
 
-GREEDY = SamplingSection()
-
-
 class ScaleSection(Section):
     """What-if factors on inputs; 1 leaves an input unchanged."""
 
