@@ -8,7 +8,6 @@ from pathlib import Path
 
 from treepipe.core.errors import UserError
 from treepipe.core.verification import DRAWN
-from treepipe.profiles.hit_ratio import at_depth, depths_of
 from treepipe.scenario.making import (
     depth_warnings,
     making_warnings,
@@ -46,16 +45,12 @@ def acceptance_pool(scenario: Scenario) -> tuple[Pool, int | None, Mapping[int, 
         pool = _recorded_pool(file, written_ns, acceptance.depth_loss, sharpness, off_path)
         hits = acceptance.hit_ratio
         if scenario.scale.misses != 1:
-            hits = scaled_hits(scenario, hits or {1: pool.hit_ratio(1)})
+            scaled = scaled_hits(scenario, hits or {1: pool.hit_ratio(1)})
+            hits = {k: share for k, (share,) in scaled.items()}
         return pool, acceptance.block or (block_length(pool) if hits else None), hits
     if isinstance(acceptance, HIT_RATIOS):
-        table = acceptance.table
-        by_depth = [
-            scaled_hits(scenario, {k: at_depth(shares, depth) for k, shares in table.items()})
-            for depth in range(depths_of(table))
-        ]
-        return hit_ratio_pool({k: [each[k] for each in by_depth] for k in table}), MADE_BLOCK, None
-    beta = 1.0 if acceptance is None else scaled_hits(scenario, {1: acceptance.beta})[1]
+        return hit_ratio_pool(scaled_hits(scenario, acceptance.table)), MADE_BLOCK, None
+    beta = 1.0 if acceptance is None else scaled_hits(scenario, {1: acceptance.beta})[1][0]
     return bernoulli_pool(beta), MADE_BLOCK, None
 
 

@@ -36,9 +36,8 @@ def shares_of(scenario: Scenario, depth: int) -> tuple[float, ...]:
             f"or profile"
         )
     if isinstance(acceptance, HIT_RATIOS) and depths_of(acceptance.table) > 1:
-        first = acceptance.table[min(acceptance.table)]
-        hits = [scaled_hits(scenario, {1: at_depth(first, level)})[1] for level in range(depth)]
-        return tuple(hits)
+        hits = scaled_hits(scenario, acceptance.table)[min(acceptance.table)]
+        return tuple(at_depth(hits, level) for level in range(depth))
     pool, length, hit_ratio = acceptance_pool(scenario)
     if hit_ratio is not None or not pool.depths:
         return (blocks_of(pool, length, hit_ratio).hit_ratio(1),) * depth

@@ -7,13 +7,13 @@ form says what it leaves out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from treepipe.core.errors import UserError
 from treepipe.core.schedules import systems
-from treepipe.profiles.hit_ratio import at_depth, depths_of
+from treepipe.profiles.hit_ratio import depths_of
 from treepipe.results.metrics import METRIC
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.passage import Passage, chunks_of
@@ -64,8 +64,7 @@ def closed_form(scenario: Scenario, deployment: Deployment | None = None) -> Clo
         UserError: no closed form describes it, or something it names is wrong.
     """
     deployment = deploy(scenario) if deployment is None else deployment
-    for key, reason in _refusals(scenario, deployment):
-        raise UserError(f"{scenario.path}: key {key}: no closed form applies: {reason}")
+    check_form(scenario, deployment)
     acceptance_warnings(scenario)  # refuses a pool that was recorded otherwise
     pool = _blocks(scenario)
     found = _form(scenario).evaluate(scenario, deployment, pool)
@@ -73,14 +72,20 @@ def closed_form(scenario: Scenario, deployment: Deployment | None = None) -> Clo
     return replace(found, warnings=tuple(sorted({*found.warnings, *bent})))
 
 
+def check_form(scenario: Scenario, deployment: Deployment, knows: Collection[str] = ()) -> None:
+    """Raise ``UserError`` for a key that rules the form out, but for those that it ``knows``."""
+    for key, reason in _refusals(scenario, deployment):
+        if key not in knows:
+            raise UserError(f"{scenario.path}: key {key}: no closed form applies: {reason}")
+
+
 def batched_form(scenario: Scenario, deployment: Deployment, groups: int) -> Mapping[str, float]:
     """Return the figures of requests that decode together, in so many groups per pipeline.
 
     Raises ``UserError``: the form of batched chains does not describe the scenario.
     """
-    keys = {key for key, _ in _refusals(scenario, deployment)}
-    bent = keys - {"drafts", "pipelines", "workload.concurrency"}
-    if bent or _form(scenario) not in (FORMS["plain"], FORMS["chain"]):
+    check_form(scenario, deployment, ("drafts", "pipelines", "workload.concurrency"))
+    if _form(scenario) not in (FORMS["plain"], FORMS["chain"]):
         raise UserError(f"{scenario.path}: no closed form of several requests applies")
     users = sum(map(deployment.most_open, range(len(deployment.roles.pipelines))))
     depth = scenario.schedule.parameters.gamma if scenario.schedule.system.drafts else 0
@@ -302,10 +307,7 @@ def _by_depth(scenario: Scenario) -> tuple[float, ...] | None:
     table = scenario.acceptance.table if isinstance(scenario.acceptance, HIT_RATIOS) else {}
     if depths_of(table) == 1:
         return None
-    first = table[min(table)]
-    return tuple(
-        scaled_hits(scenario, {1: at_depth(first, depth)})[1] for depth in range(depths_of(table))
-    )
+    return scaled_hits(scenario, table)[min(table)]
 
 
 def _blocks(scenario: Scenario) -> Blocks | None:

@@ -17,6 +17,7 @@ from treepipe import Scenario
 from treepipe.files.toml_file import toml_text
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.halving import SearchResult
+from treepipe.planner.limits import Miss
 from treepipe.planner.plan import search
 from treepipe.planner.report import by_inputs, plan_content, plan_screen, ranking_table
 from treepipe.results.show import print_screen
@@ -95,6 +96,35 @@ def test_few_cases_give_no_range_and_no_per_cent() -> None:
     assert "4 cases give no range (search.cases: 20 or more)" in said
     assert re.search(r" in \d(, \w+ in \d)* of 4 cases", said)
     assert re.search(r" … .* in \d+%.* of 20 cases", known)
+
+
+def test_inputs_that_do_not_move_a_figure_are_not_told_as_an_interval_or_as_what_it_hangs_on() -> (
+    None
+):
+    """The share of promises that are all kept; it has no unit."""
+    promised: dict[str, Any] = {
+        "serving.slo": {"request_latency_ms": 1e6},
+        "search.goal": "slo_attainment",
+    }
+    promised |= {"search.cases": 20, "search.schedules": ["pp", "chain"]}
+    cluster = Cluster.of(CLUSTER).with_(runs=3, **UNLIKE, **{"acceptance.uncertainty": 0.3})
+    every = search(cluster.with_(**promised), say)
+    (plans,) = [plan_content(every)["uncertain_inputs"]["plans"]]
+    assert {(p["slo_attainment"]["low"], p["slo_attainment"]["high"]) for p in plans.values()} == {
+        (None, None)
+    }
+    lines = " ".join([shown(every, 200), *plan_screen(every).lines(200)])
+    assert "share of promises kept 1 of 1" in lines
+    assert "hangs most" not in lines
+    assert "20 cases give no range;" in by_inputs(every)[-1]
+
+
+def test_a_limit_and_its_miss_have_no_power_of_ten() -> None:
+    miss = Miss("throughput_tokens_s", 63.02, 1e6, 1e6 / 63.02 - 1)
+    assert str(miss) == (
+        "throughput is 63.02 tokens/s, below search.limits.throughput_tokens_s = 1,000,000 (by a "
+        "factor of 15,868)"
+    )
 
 
 def test_what_is_taken_as_exact_stands_before_every_figure() -> None:

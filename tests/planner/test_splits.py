@@ -12,7 +12,7 @@ from treepipe.core.errors import UserError
 from treepipe.files.toml_file import toml_text
 from treepipe.planner.candidates import find_candidates
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.split_question import Option, Splits, find_splits
+from treepipe.planner.split_question import Option, Rate, Splits, find_splits
 from treepipe.planner.splits import splits, tries_splits
 from treepipe.scenario.passage import Passage
 from treepipe.scenario.resolve import resolve
@@ -145,3 +145,90 @@ def test_a_file_that_says_nothing_of_its_search_tries_the_splits() -> None:
     assert reasons["tensors over 2"].endswith("of the speed of one box")
     assert tries_splits(boxes())
     assert not tries_splits(boxes(search={"keep": 3}))
+
+
+HOSTED: dict[str, Any] = {
+    "target": {"profile": "llama-3.1-8b", "dtype": "int4"},
+    "links": {"default": "ethernet-1g"},
+    "drafts": [{"device": "rtx-3060", "host": "pc", "model": {"profile": "llama-3.2-1b"}}],
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "given"),
+    [
+        ("hosts", {"hosts": {"pc": {"capacity": 3}}}),
+        ("pipelines.stages.host", {}),
+        ("links.pairs", {"links": {"pairs": [{"ends": ["draft0", "pipeline0.stage1"]}]}}),
+        ("pipelines.stages.layers", {"pipelines": [{"stages": [{"layers": 8}, {"layers": 24}]}]}),
+        ("drafts", {"drafts": [HOSTED["drafts"][0], {"device": "rtx-3060"}]}),
+    ],
+)
+def test_what_is_of_one_split_is_neither_dropped_nor_searched(
+    key: str, given: dict[str, Any]
+) -> None:
+    """Two cards of one PC are no boxes with a network between them: a search keeps the file's
+    layout, and the question is refused."""
+    stage = {"device": "rtx-3060", **({} if "pipelines" in given else {"host": "pc"})}
+    if key not in ("hosts", "pipelines.stages.host"):
+        stage.pop("host", None)
+    stages = [
+        {**stage, **each} for each in given.get("pipelines", [{"stages": [{}, {}]}])[0]["stages"]
+    ]
+    cluster = boxes(**{**HOSTED, **given, "pipelines": [{"stages": stages}]})
+    assert not tries_splits(cluster)
+    with pytest.raises(UserError, match=f"key {key}.* is about one split"):
+        find_splits(cluster, 0)
+
+
+def test_ends_at_the_draft_are_computed_there_with_and_without_drafts() -> None:
+    """The output projection of 128,256 x 4,096 weights in 16 bits takes a 3060 as long on either
+    role, so that one box is as fast."""
+    drafts = [{"device": "rtx-3060", "model": {"profile": "llama-3.2-1b"}}]
+    given = {
+        **HOSTED,
+        "drafts": drafts,
+        "pipelines": [{"stages": [{"device": "rtx-3060"}]}],
+    }
+    here, there = (
+        find_splits(boxes(**given, schedule=schedule), 0) for schedule in ({}, {"ends": "draft"})
+    )
+    plain = [option(each, "one box").rates[1].tokens_s for each in (here, there)]
+    assert plain[0] == pytest.approx(plain[1], rel=1e-3)
+    drafting = [option(each, "one box", drafts=True).rates[1] for each in (here, there)]
+    assert drafting[0].tokens_s != drafting[1].tokens_s
+
+
+def test_plain_decoding_deals_layers_as_if_nothing_drafted() -> None:
+    """So two equal boxes have equal shares, whether the draft is on one of them or not."""
+    drafts = [{"device": "rtx-4090", "host": "a", "model": {"profile": "llama-3.2-1b"}}]
+    stages = [{"device": "rtx-4090", "host": "a"}, {"device": "rtx-4090", "host": "b"}]
+    given = {"target": {"profile": "llama-3.3-70b", "dtype": "int4"}, "drafts": drafts}
+    given |= {"links": {"default": "ethernet-10g"}, "pipelines": [{"stages": stages}]}
+    found = find_splits(boxes(**given), 0)
+    assert option(found, "layers over 2").dealt == "layers over 2"
+    assert not any("was not checked" in each for each in option(found, "layers over 2").warnings)
+    drafting = option(found, "layers over 2", drafts=True)
+    first, last = map(int, drafting.dealt.removeprefix("layers over 2 [")[:-1].split(", "))
+    assert first < last
+    assert first + last == 80
+    assert drafting.as_dict()["split"] == drafting.dealt
+
+
+def test_equal_splits_are_no_tie_and_figures_have_no_power_of_ten(terminal: Terminal) -> None:
+    """With tokens that are always right a slow draft sets the pace, whatever the copies."""
+    drafts = [{"device": {"draft_ms": {1: 40.0, 512: 40.0}}}]
+    given = {
+        **BOXES,
+        **HOSTED,
+        "drafts": drafts,
+        "pipelines": [{"stages": [{"device": "rtx-3060", "count": 2}]}],
+    }
+    given["acceptance"] = {"source": "bernoulli", "beta": 1.0}
+    given["search"] = {"drafts": ["shared"]}
+    (terminal.folder / "c.toml").write_text(toml_text(given), "utf-8")
+    said = terminal.succeeds("plan", "c.toml", "--question", "split", "--verbose")
+    assert "ahead in 0%" not in said
+    assert str(Rate(12345.0, 1, 1, 1, [9000.0 + 500 * n for n in range(20)])) == (
+        "12,345 (9,238 to 18,262)"
+    )

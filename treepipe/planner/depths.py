@@ -8,29 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import floor
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from treepipe.core.drafter import BlockKeys
 from treepipe.core.errors import UserError
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.drawn import Floats, drawn_factors, in_case
+from treepipe.planner.drawn import FEWEST_CASES, Floats, drawn_factors, in_case
 from treepipe.profiles.hit_ratio import round_tokens
 from treepipe.results.statistics import Interval
+from treepipe.scenario.memory import cache_entries, memory_needs, most_requests
 from treepipe.scenario.passage import Passage
-from treepipe.scenario.resolve import estimate_warnings, resolve
+from treepipe.scenario.resolve import deploy, input_warnings, resolve
 from treepipe.scenario.rows import rows_of_formula, with_guessed_rows
 from treepipe.scenario.scale import Estimated
 from treepipe.scenario.scenario import Scenario
+from treepipe.scenario.stated import Stated
 from treepipe.sim.theory.batched import Batches, period_ms, shares_of
+from treepipe.sim.theory.closed_form import check_form
 
 MOST_STREAMS = 256
 DEEPEST = 16
 GOOD_ENOUGH = 0.01
 """Loss of speed for which a range of streams keeps the depth of its neighbours, since an engine
 captures its graphs anew for every depth."""
-ENOUGH_CASES = 20
-"""Fewest cases of which the middle 95 % are told, since fewer do not reach that far."""
 SHOWN = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Numbers of streams in tables."""
 
@@ -67,19 +70,27 @@ class Depths:
     def of(cls, cluster: Cluster) -> Depths:
         """Compute them for a cluster; raises ``UserError`` if something that it names is wrong."""
         scenario = _chains(cluster)
-        deployment = resolve(scenario)
+        deployment = deploy(scenario)
+        check_form(scenario, deployment, ("pipelines", "drafts.source", "workload"))
         tokens, periods = _periods(scenario)
         made, stages = cls(scenario, tokens, periods), deployment.roles.pipelines[0]
         rows = {n: Batches.of(n, len(stages)).batch * (1 + made.best(n)) for n in SHOWN}
-        bare = [n for n in SHOWN if any(s.times.stage.extrapolates(rows[n]) for s in stages)]
         beyond = [
-            f"from {n} streams on passes have more rows than times are given for" for n in bare
+            f"from {n} streams on passes have more rows than times are given for"
+            for n in SHOWN
+            if any(stage.times.stage.extrapolates(rows[n]) for stage in stages)
         ]
+        room = floor(min(MOST_STREAMS, most_requests(deployment, memory_needs(deployment))))
+        lacking = [
+            f"memory holds {room} streams of {cache_entries(deployment, 0)} tokens "
+            f"(workload.prompt_tokens, new_tokens); figures of more are as if it had room"
+        ] * (room < MOST_STREAMS)
+        unread = ["key schedule.gamma has no effect: all are tried"] * ("gamma" in cluster.fixed)
         deployment = with_guessed_rows(deployment, rows_of_formula(deployment, max(rows.values())))
         inputs = {of: share for of, share in deployment.estimates.items() if of.kind != "model"}
-        drawn = drawn_factors(inputs, cases_of(cluster), cluster.seed) if inputs else []
+        drawn = drawn_factors(inputs, cluster.search.cases, cluster.seed) if inputs else []
         cases = [_periods(in_case(scenario, inputs, factors)) for factors in drawn]
-        warnings = (*estimate_warnings(deployment), *deployment.warnings, *beyond[:1])
+        warnings = (*lacking, *input_warnings(scenario, deployment), *unread, *beyond[:1])
         return replace(made, inputs=inputs, cases=cases, warnings=warnings)
 
     @property
@@ -145,12 +156,6 @@ def times(interval: Interval, to: str = " to ", form: str = ".2f") -> str:
     return f"{interval.mean:{form}} ({interval.low:{form}}{to}{interval.high:{form}})"
 
 
-def cases_of(cluster: Cluster) -> int:
-    """Return the number of cases: the file's, else enough of them."""
-    given = "cases" in cluster.search.model_fields_set
-    return cluster.search.cases if given else ENOUGH_CASES
-
-
 def _last(table: Floats) -> float:
     """Return the number of streams behind which drafting never pays again."""
     pays = table.max(axis=1) > 1
@@ -160,7 +165,7 @@ def _last(table: Floats) -> float:
 def middle(mean: float, found: Sequence[float]) -> Interval:
     """Return the range of the middle 95 % of the cases; none from few cases, nor where they hardly
     differ, since the uncertain inputs do not decide the figure then."""
-    if len(found) < ENOUGH_CASES:
+    if len(found) < FEWEST_CASES:
         return Interval(mean, None, None)
     ends = [mean, *np.quantile(found, (0.025, 0.975)).tolist()]
     low, high = min(ends), max(ends)
@@ -175,22 +180,32 @@ def _chains(cluster: Cluster) -> Scenario:
         raise UserError(f"{cluster.path}: key pipelines: the question is about one pipeline")
     if not cluster.drafts:
         raise UserError(f"{cluster.path}: key drafts is missing: nothing says what drafting takes")
-    data = cluster.content
-    for key in ("search", "faults"):
+    given = cluster.content.get("workload", {}).items()
+    lengths = {key: value for key, value in given if key in ("prompt_tokens", "new_tokens")}
+    data = {**cluster.content, "workload": lengths}
+    for key in ("search", "faults", "serving"):
         data.pop(key, None)
-    data["schedule"] = {"name": "chain"}
+    data["schedule"] = {**data.get("schedule", {}), "name": "chain"}
     return Scenario.of(data, cluster.path)
+
+
+def chain_shares(scenario: Scenario) -> tuple[float, ...]:
+    """Return the acceptance by depth as far as chains are tried: to ``DEEPEST`` tokens, those of a
+    block, and no deeper than chains were counted."""
+    keys, acceptance = scenario.drafts[0].parameters, scenario.acceptance
+    deepest = min(DEEPEST, keys.levels if isinstance(keys, BlockKeys) else DEEPEST)
+    counted = acceptance.counted if isinstance(acceptance, Stated) else DEEPEST
+    return shares_of(scenario, min(deepest, counted))
 
 
 def _periods(scenario: Scenario) -> tuple[Floats, Floats]:
     passage = Passage(resolve(scenario))
-    block = passage.draft.block
-    deepest = min(DEEPEST, block - 1) if block else DEEPEST
-    shares = shares_of(scenario, deepest)
-    tokens = np.array([round_tokens(shares[:depth]) for depth in range(deepest + 1)])
+    shares = chain_shares(scenario)
+    depths = range(len(shares) + 1)
+    tokens = np.array([round_tokens(shares[:depth]) for depth in depths])
     divided = [Batches.of(n, len(passage.stages)) for n in range(1, MOST_STREAMS + 1)]
     rounds = {
-        batches: [period_ms(passage, batches, depth, shares) for depth in range(deepest + 1)]
+        batches: [period_ms(passage, batches, depth, shares) for depth in depths]
         for batches in dict.fromkeys(divided)
     }
     periods = np.array([rounds[batches] for batches in divided])

@@ -244,4 +244,4 @@ def _listed(places: Sequence[int]) -> str:
 
 def _label(goal: str) -> str:
     side = "less" if metric(goal).less_is_better else "more"
-    return f"{in_words(goal)} ({metric(goal).unit}), {side} is better"
+    return f"{in_words(goal)} ({metric(goal).in_unit}), {side} is better"

@@ -230,8 +230,8 @@ def _first(
     if best := order[0].by_form:
         say(
             f"first answer, by closed forms that {sum(bool(e.by_form) for e in heads.values())} of "
-            f"{len(heads)} systems have: {order[0].label}, {number(best)} {goal.unit}; short runs "
-            f"of all systems follow, mostly up to half as long again",
+            f"{len(heads)} systems have: {order[0].label}, {number(best)} {goal.in_unit}; short "
+            f"runs of all systems follow, mostly up to half as long again",
             0,
         )
     costs = list[float]()
@@ -288,7 +288,7 @@ def _simulated(
         say("", 1)
         if best is None or _cost(plan, cluster) < _cost(best, cluster):
             best, mean = plan, number(outcome.metrics[goal.name].mean)
-            say(f"best so far: {candidate.schedule}, {mean} {goal.unit}", 0)
+            say(f"best so far: {candidate.schedule}, {mean} {goal.in_unit}", 0)
         yield plan
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from treepipe.core.errors import UserError
 from treepipe.planner.cluster import Limits, Search
 from treepipe.results.metrics import in_words, metric
+from treepipe.results.units import number
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.memory import Need
 from treepipe.sim.points import Outcome
@@ -47,8 +48,9 @@ class Miss:
             return f"it has no {in_words(self.limit)}, which search.limits.{self.limit} bounds"
         side = "above" if metric(self.limit).less_is_better else "below"
         return (
-            f"{in_words(self.limit)} is {self.value:.4g} {metric(self.limit).unit}, {side} "
-            f"search.limits.{self.limit} = {self.bound:g} (by a factor of {1 + self.excess:.3g})"
+            f"{in_words(self.limit)} is {number(self.value)} {metric(self.limit).in_unit}, "
+            f"{side} search.limits.{self.limit} = {number(self.bound)} (by a factor of "
+            f"{number(1 + self.excess, 3)})"
         )
 
 

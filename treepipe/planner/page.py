@@ -48,7 +48,7 @@ def _tried(result: SearchResult) -> list[str]:
     """Describe the search space, and the limits."""
     search, requests = result.cluster.search, result.cluster.workload.requests
     limits = [
-        f"{each.in_words} at {'most' if each.less_is_better else 'least'} {bound:g} {each.unit}"
+        f"{each.in_words} at {'most' if each.less_is_better else 'least'} {bound:g} {each.in_unit}"
         for each, bound in ((metric(n), b) for n, b in search.limits.of_metrics.items())
     ]
     for name, unit in {"price_usd": "USD", "price_usd_per_hour": "USD per hour"}.items():

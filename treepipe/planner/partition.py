@@ -42,7 +42,7 @@ def uneven_partitions(
     """
     devices = [_stages(pipeline, scenario.path) for pipeline in scenario.pipelines]
     by_layer = all(isinstance(device, Hardware) for stages in devices for device, _ in stages)
-    shared = {draft.host for draft in scenario.drafts} - {None}
+    shared = {d.host for d in scenario.drafts if scenario.schedule.system.drafts} - {None}
     drafting = any(s.host in shared for pipeline in scenario.pipelines for s in pipeline.stages)
     if not (by_layer and any(_matters(stages, drafting=drafting) for stages in devices)):
         return {}
@@ -149,7 +149,7 @@ def _draft_servers_ms(scenario: Scenario, deployment: Deployment, stage: str, to
     """Return how long draft servers keep a stage's device in a round: as many passes as the
     schedule drafts tokens in a row, and the verification of ``tokens`` if it is theirs."""
     roles, machine = deployment.roles, deployment.roles.machine(stage)
-    if machine.capacity >= len(machine.roles):
+    if machine.capacity >= len(machine.roles) or not scenario.schedule.system.drafts:
         return 0.0
     passes = max(scenario.schedule.parameters.lengths().values(), default=1)
     times = [draft.times for draft in roles.drafts if draft.name in machine.roles]

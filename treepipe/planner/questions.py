@@ -11,9 +11,9 @@ from typing import Any, Protocol, cast
 
 from treepipe.files.reading import named
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.depths import ENOUGH_CASES, GOOD_ENOUGH, MOST_STREAMS, SHOWN, Depths, times
+from treepipe.planner.depths import GOOD_ENOUGH, MOST_STREAMS, SHOWN, Depths, times
+from treepipe.planner.drawn import FEWEST_CASES
 from treepipe.report.page import Chapter, Report, background
-from treepipe.results import units
 from treepipe.results.screen import Screen, Shown
 from treepipe.results.sheet import Sheet, columns, figures
 from treepipe.scenario.making import taken_as_exact
@@ -66,7 +66,7 @@ class QuestionAnswer(Shown):
     @property
     def screen(self) -> Screen:
         exact, warnings = taken_as_exact(self.result.scenario), self.result.warnings
-        answer, *notes = [each for each in self.sentences if each not in exact_first(self.result)]
+        answer, *notes = self.sentences
         says, tables = answer.removesuffix("."), [self.table]
         return Screen(says, self.table, notes, warnings, exact, tables, notes, rows=QUESTION_ROWS)
 
@@ -114,11 +114,12 @@ def depth_table(found: Depths) -> Sheet:
 def depth_answer(cluster: Cluster) -> QuestionAnswer:
     found = Depths.of(cluster)
     first = found.ranges[0]
-    drafted = f"Draft {first.depth} tokens" if first.depth else "Draft nothing"
+    drafted = (
+        f"Draft {first.depth} token{'s' * (first.depth > 1)}" if first.depth else "Draft nothing"
+    )
     sentences = [
-        *exact_first(found),
-        f"{drafted} for up to {first.last} streams; the table has the others, and "
-        f"the speed at the first of each range.",
+        f"{drafted} for up to {first.last} stream{'s' * (first.last > 1)}; the table has the "
+        f"others, and the speed at the first of each range.",
         paying(found),
         *left_out(found),
     ]
@@ -142,7 +143,6 @@ def worth_answer(cluster: Cluster) -> QuestionAnswer:
     verdict = "pays" if alone.mean > 1 else "does not pay"
     steps = any(more > less * (1 + GOOD_ENOUGH) for less, more in pairwise(gains))
     sentences = [
-        *exact_first(found),
         f"For one stream speculation {verdict}: {times(alone)} times the speed of plain decoding.",
         paying(found),
         *["More streams gain more in places: passes take steps with their rows."] * steps,
@@ -153,20 +153,16 @@ def worth_answer(cluster: Cluster) -> QuestionAnswer:
 
 def paying(found: Depths) -> str:
     """Say up to how many streams drafting pays, with the interval over the cases."""
-    last = found.last_paying
-    spread = ""
+    last, spread = found.last_paying, ""
     if last.low is not None and last.high is not None:
         spread = f" (in 95 % of {len(found.cases)} cases {last.low:.0f} to {last.high:.0f})"
     if not last.mean:
         return f"Drafting does not pay at any number of streams{spread}."
+    if found.gains[: int(last.mean), 1:].max(axis=1).min() < 1 - GOOD_ENOUGH:
+        spread += ", and of fewer only where the table has a gain"
     if last.mean == MOST_STREAMS:
         return f"Drafting pays up to {MOST_STREAMS} streams, the most that were tried{spread}."
     return f"Do not speculate above {last.mean:.0f} streams{spread}."
-
-
-def exact_first(result: Answered) -> list[str]:
-    """Say before any figure that acceptance counts as exact, unless its uncertainty is given."""
-    return units.taken_as_exact(taken_as_exact(result.scenario))
 
 
 def left_out(found: Answered) -> list[str]:
@@ -174,9 +170,9 @@ def left_out(found: Answered) -> list[str]:
     of = ", ".join(f"{each} ±{share * 100:.3g} %" for each, share in found.inputs.items())
     if not found.inputs:
         known = "No input states its uncertainty, so there is no interval."
-    elif len(found.cases) < ENOUGH_CASES:
+    elif len(found.cases) < FEWEST_CASES:
         known = (
-            f"Uncertain are {of}; fewer than {ENOUGH_CASES} cases (search.cases) tell no interval."
+            f"Uncertain are {of}; fewer than {FEWEST_CASES} cases (search.cases) tell no interval."
         )
     else:
         known = (

@@ -19,11 +19,11 @@ from treepipe.files.toml_file import toml_text
 from treepipe.planner.analysis import Finding, with_empty
 from treepipe.planner.candidates import Candidate
 from treepipe.planner.cluster import published_price
-from treepipe.planner.drawn import QUANTILE
+from treepipe.planner.drawn import FEWEST_CASES, QUANTILE
 from treepipe.planner.front import Front
 from treepipe.planner.gaps import shown, shown_factor, shown_interval
 from treepipe.planner.halving import Ranked, SearchResult
-from treepipe.planner.uncertain import FEWEST_CASES, Cases
+from treepipe.planner.uncertain import Cases
 from treepipe.profiles.library import is_path
 from treepipe.results.metrics import METRIC, PRICES, in_words, metric
 from treepipe.results.screen import Screen
@@ -115,8 +115,9 @@ def best_table(result: SearchResult) -> Sheet:
     """Show the best plan of each schedule and split, with both intervals and the share of cases it
     wins; those with equal figures share a row."""
     goal, cases, seen = result.goal, result.cases, set[tuple[str, str]]()
-    heads = [*words("plan", "split"), *figures("groups x rows", goal.unit, "gap"), *words("worse")]
-    more = figures("best in", "gap, 95%", f"{goal.unit} with inputs, 95%")
+    unit = goal.in_unit
+    heads = [*words("plan", "split"), *figures("groups x rows", unit, "gap"), *words("worse")]
+    more = figures("best in", "gap, 95%", f"{unit} with inputs, 95%")
     sheet = Sheet("the best plan of each schedule", [*heads, *more])
     for rank, each in enumerate(result.ranking):
         plans = {_kind(plan): plan.schedule for plan in (each.candidate, *each.candidate.same)}
@@ -164,8 +165,9 @@ def hangs_on(result: SearchResult) -> list[str]:
     most = [
         f"{of} ±{cases.inputs[of]:.0%} ({np.expm1(-half):+.0%} to {np.expm1(half):+.0%})"
         for of, half in sorted(halves.items(), key=lambda each: -abs(each[1]))[:2]
+        if abs(half) >= 0.005  # else it is shown as 0 %
     ]
-    return [f"It hangs most on: {', '.join(most)}."]
+    return [f"It hangs most on: {', '.join(most)}."] if most else []
 
 
 def all_taken_as_exact(result: SearchResult) -> list[str]:
@@ -187,7 +189,7 @@ def front_table(front: Front) -> Sheet | None:
     """Return each plan's goals, and which plan beats it; None if there is one plan or one goal."""
     if len(front.values) < 2 or len(front.goals) < 2:
         return None
-    goals = [f"{in_words(goal)} ({metric(goal).unit})" for goal in front.goals]
+    goals = [f"{in_words(goal)} ({metric(goal).in_unit})" for goal in front.goals]
     title = "all goals: plans of the ranking, and what beats them in every goal (?: not surely)"
     sheet = Sheet(title, [*figures("", *goals), *words("beaten by")])
     beaten = {
@@ -219,7 +221,7 @@ def _figure(result: SearchResult) -> str:
     """Format the goal with its interval; the time between tokens also as a rate."""
     goal, workload, value = result.goal, result.cluster.workload, result.value(result.winner)
     if goal.name != METRIC or not value.mean:
-        return f"{goal.in_words} {number(value.mean, DIGITS)} {goal.unit}{in_brackets(value)}"
+        return f"{goal.in_words} {number(value.mean, DIGITS)} {goal.in_unit}{in_brackets(value)}"
     several = workload.arriving or min(workload.concurrency, workload.requests) > 1
     return speed(value, each=several)
 
@@ -274,9 +276,10 @@ def by_inputs(result: SearchResult) -> list[str]:
         for name in sorted(others, key=lambda n: -others[n])
     ]
     inputs = ", ".join(f"{of} ±{share:.0%}" for of, share in cases.inputs.items())
-    spread = f"{ends(wide, SHARE)} {result.goal.unit}"
+    spread = f"{ends(wide, SHARE)} {result.goal.in_unit}"
     if wide.low is None:
-        spread = f"{cases.count} cases give no range (search.cases: {FEWEST_CASES} or more)"
+        few = f" (search.cases: {FEWEST_CASES} or more)" * (cases.count < FEWEST_CASES)
+        spread = f"{cases.count} cases give no range{few}"
     return [
         f"With its inputs' uncertainty: {spread}; {', '.join(winners)} of {cases.count} cases that "
         f"the inputs allow ({inputs})."
@@ -330,7 +333,8 @@ def ranking_table(result: SearchResult) -> Sheet:
     title = _ranking_title(result)
     if result.comparisons:
         title += "; gaps to the best: intervals that hold for all pairs together"
-    heads = [*words("", "plan"), *figures(result.goal.unit, "95 % interval", "gap", "gap, 95 %")]
+    unit = result.goal.in_unit
+    heads = [*words("", "plan"), *figures(unit, "95 % interval", "gap", "gap, 95 %")]
     sheet = Sheet(title, [*heads, *words("worse")])
     for rank, each in enumerate(result.ranking):
         value = result.value(each)
@@ -398,7 +402,7 @@ def write_best(result: SearchResult, out: Path) -> None:
     comment = [
         f"{FOUND_BY} {cluster.path.name}: the best of {result.rungs[0].candidates} "
         f"plans for {goal.in_words}.",
-        f"Predicted: {mean} {goal.unit} (mean of {result.runs} runs).",
+        f"Predicted: {mean} {goal.in_unit} (mean of {result.runs} runs).",
     ]
     faults = {key: value for key, value in cluster.content.items() if key == "faults"}
     content = {**plan.scenario.content, **faults, "name": f"{cluster.name}: {plan.schedule}"}

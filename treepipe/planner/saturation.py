@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 from treepipe.core.errors import UserError
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.depths import cases_of, middle, times
+from treepipe.planner.depths import middle, times
 from treepipe.planner.drawn import drawn_factors, in_case
-from treepipe.planner.questions import QuestionAnswer, exact_first, left_out
+from treepipe.planner.questions import QuestionAnswer, left_out
 from treepipe.results.sheet import Sheet, columns, figures
 from treepipe.results.statistics import Interval
 from treepipe.scenario.resolve import deploy
@@ -46,7 +46,7 @@ class Saturation:
         stated, deployment = _forms(scenario, depths), deploy(scenario)
         deployment = with_guessed_rows(deployment, rows_of_formula(deployment, 1 + last))
         inputs = {of: share for of, share in deployment.estimates.items() if of.kind != "model"}
-        drawn = drawn_factors(inputs, cases_of(cluster), cluster.seed) if inputs else []
+        drawn = drawn_factors(inputs, cluster.search.cases, cluster.seed) if inputs else []
         cases = [_forms(in_case(scenario, inputs, factors), depths) for factors in drawn]
         warnings = (*deployment.warnings, *stated[last].warnings)
         return cls(scenario, stated, inputs, cases, warnings)
@@ -104,9 +104,10 @@ def saturation_answer(cluster: Cluster) -> QuestionAnswer:
     up_to = f"up to {ends[best][1]} each is as fast as without it"
     slower = "not even one is as fast as without it"
     answer = (
-        f"A draft of {best} tokens, with which one target is the fastest, is always busy from "
-        f"{ends[best][0]} targets on; {up_to if result.number(best, 'n_max').mean else slower}."
+        f"A draft of {best} token{'s' * (best > 1)}, with which one target is the fastest, is "
+        f"always busy from {ends[best][0]} targets on; "
+        f"{up_to if result.number(best, 'n_max').mean else slower}."
     )
     terms = "S is the draft's time in a round, Z the rest of it (StarSD, section 4)."
-    sentences = [*exact_first(result), answer, *left_out(result)[:1], terms]
+    sentences = [answer, *left_out(result)[:1], terms]
     return QuestionAnswer("saturation", SATURATION, result, sentences, sheet)

@@ -10,27 +10,29 @@ from typing import Any
 
 import numpy as np
 
-from treepipe.core.drafter import BlockKeys
 from treepipe.core.errors import UserError
 from treepipe.planner.cluster import Cluster
-from treepipe.planner.depths import cases_of, middle
+from treepipe.planner.depths import chain_shares, middle
 from treepipe.planner.drawn import drawn_factors, in_case
 from treepipe.planner.layouts import PLACED, laid_out
 from treepipe.planner.partition import partitions
-from treepipe.planner.questions import QuestionAnswer, exact_first, left_out
+from treepipe.planner.questions import QuestionAnswer, left_out
 from treepipe.planner.splits import Split, implied_placements, splits
 from treepipe.results.sheet import Sheet, columns, figures
+from treepipe.results.statistics import ROUNDING
+from treepipe.results.units import in_brackets, number
 from treepipe.scenario.deployment import Deployment
 from treepipe.scenario.passage import Passage
 from treepipe.scenario.resolve import deploy, resolve
 from treepipe.scenario.rows import MEASURE, rows_of_formula, with_guessed_rows
 from treepipe.scenario.scale import Estimated
 from treepipe.scenario.scenario import Scenario
-from treepipe.scenario.stated import Stated
-from treepipe.sim.theory.batched import drafting_ms, passages_of, shares_of, tokens_s
+from treepipe.sim.theory.batched import drafting_ms, passages_of, tokens_s
+from treepipe.sim.theory.closed_form import check_form
 
 SPLIT = "Layers, tensors or a copy of the model on each box: which split is the fastest?"
-DEEPEST = 8
+KNOWN = ("drafts", "drafts.source", "pipelines", "workload", "workload.concurrency")
+"""Keys that rule out other closed forms."""
 SEVERAL = 8
 """Users of all boxes together, where the file has one."""
 NEAR, SURE = 0.75, 0.95
@@ -55,9 +57,7 @@ class Rate:
     cases: Sequence[float] = ()
 
     def __str__(self) -> str:
-        low, high = middle(self.tokens_s, self.cases).ends
-        spread = "" if low is None or high is None else f" ({low:.3g} to {high:.3g})"
-        return f"{self.tokens_s:.4g}{spread}"
+        return number(self.tokens_s) + in_brackets(middle(self.tokens_s, self.cases), what="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,13 @@ class Option:
     warnings: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.split}, {f'draft {self.draft}' if self.draft else 'no drafts'}"
+        return f"{self.dealt}, {f'draft {self.draft}' if self.draft else 'no drafts'}"
+
+    @property
+    def dealt(self) -> str:
+        """The split in words, with the layers of a copy's stages where they are unequal."""
+        layers = [s.layers for s in self.scenario.pipelines[0].stages for _ in range(s.count)]
+        return f"{self.split}{f' {layers}' * (len({*layers}) > 1)}"
 
     def speed(self, users: int) -> float:
         return self.rates[users].tokens_s if users in self.rates else 0.0
@@ -91,7 +97,7 @@ class Option:
         ]
         sizes = {name: getattr(self.split, name) for name in ("replicas", "stages", "tensor")}
         known = {"draft": self.draft or None, "refusal": self.refusal or None}
-        return {**sizes, **known, "rates": rates, "parts": dict(self.parts)}
+        return {"split": self.dealt, **sizes, **known, "rates": rates, "parts": dict(self.parts)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,21 +166,23 @@ def _scenarios(cluster: Cluster) -> Iterator[tuple[Split, str, Scenario]]:
     content = cluster.content
     template = content.pop("drafts", [{}])[0]
     draft = {key: value for key, value in template.items() if key not in ("count", "host")}
-    for key in ("search", "faults", "serving", "hosts"):
+    for key in ("search", "faults", "serving"):
         content.pop(key, None)
     lengths = {"prompt_tokens", "new_tokens"} & {*content.get("workload", {})}
     content["workload"] = {key: content["workload"][key] for key in lengths}
     places = implied_placements(cluster) if cluster.acceptance is not None else ()
     for split in splits(cluster):
         plain = laid_out(cluster, {}, split.rows, "stage", split=True)
-        plain["drafts"] = [{"host": each["host"]} for each in plain["drafts"]]
-        tables = {"": {**plain, "schedule": {"name": "pp"}}}
+        for each in plain["drafts"]:
+            each["source"] = "ngram"  # without a model
+        tables = {"": plain}
         for place in places:
             alone = split.replicas == 1 and place == "shared"
             laid = laid_out(cluster, draft, split.rows, place, split=True)
-            tables[PLACED["own" if alone else place]] = {**laid, "schedule": {"name": "chain"}}
+            tables[PLACED["own" if alone else place]] = laid
         for where, made in tables.items():
-            scenario = Scenario.of({**content, **made}, cluster.path)
+            schedule = {**content.get("schedule", {}), "name": "chain" if where else "pp"}
+            scenario = Scenario.of({**content, **made, "schedule": schedule}, cluster.path)
             yield from ((split, where, each) for _, each in partitions(cluster, scenario))
 
 
@@ -187,6 +195,7 @@ def _rated(option: Option, users: int) -> Option:
         loaded = scenario.with_(**clients, **{"serving.batch": batch})
         try:
             deployment = deploy(loaded)
+            check_form(loaded, deployment, KNOWN)
         except UserError as error:
             return replace(option, refusal=str(error).removeprefix(f"{scenario.path}: "))
         rate = _fastest(deployment, count, shares, split)
@@ -204,14 +213,8 @@ def _rated(option: Option, users: int) -> Option:
 
 
 def _shares(scenario: Scenario) -> tuple[float, ...]:
-    """Return the acceptance by depth, as far as chains are tried; none of plain decoding."""
-    if not scenario.schedule.system.drafts:
-        return ()
-    keys, acceptance = scenario.drafts[0].parameters, scenario.acceptance
-    deepest = acceptance.counted if isinstance(acceptance, Stated) else DEEPEST
-    return shares_of(
-        scenario, min(deepest, keys.levels) if isinstance(keys, BlockKeys) else deepest
-    )
+    """Return the acceptance by depth; none of plain decoding."""
+    return chain_shares(scenario) if scenario.schedule.system.drafts else ()
 
 
 def _fastest(deployment: Deployment, users: int, shares: Sequence[float], split: Split) -> Rate:
@@ -252,9 +255,8 @@ def _in_cases(option: Option, cases: Sequence[Mapping[Estimated, float]]) -> Opt
 
 
 def split_answer(cluster: Cluster) -> QuestionAnswer:
-    answer = find_splits(cluster, cases_of(cluster))
+    answer = find_splits(cluster, cluster.search.cases)
     sentences = [
-        *exact_first(answer),
         *_fastest_words(answer, 1),
         *_fastest_words(answer, answer.users),
         *(f"{each}: {each.refusal}." for each in answer.options if each.refusal),
@@ -274,7 +276,7 @@ def _fastest_words(answer: Splits, users: int) -> list[str]:
     if len(ranked) < 2 or not answer.cases:
         return sentences or [f"No split holds {who}."]
     first, second = (np.log(each.rates[users].cases) for each in ranked)
-    ahead = float((first > second).mean())
+    ahead = float((first >= second - ROUNDING).mean())
     if ahead >= SURE:
         return sentences
     draws = {of: [log(case[of]) for case in answer.cases] for of in answer.inputs}
@@ -291,7 +293,7 @@ def _table(answer: Splits) -> Sheet:
         one, several = option.rates.get(1), option.rates.get(answer.users)
         most = sorted(option.parts.items(), key=lambda part: -part[1])[:2]
         sheet.add(
-            str(option.split),
+            option.dealt,
             option.draft or "none",
             one.drafted if one else None,
             str(one or "does not fit"),

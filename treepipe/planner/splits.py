@@ -3,6 +3,7 @@ of a stage, whole copies (replicas), mixtures of these, and one device alone."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby, product
 from typing import Any, NamedTuple
@@ -41,18 +42,35 @@ def tries_splits(cluster: Cluster) -> bool:
     search, and deals out several devices by what a layer costs there."""
     if cluster.search.splits is not None:
         return cluster.search.splits
-    content, stages = cluster.content, [s for p in cluster.pipelines for s in p.stages]
-    given = content.get("search") or "name" in content.get("schedule", {}) or cluster.links.pairs
-    fixed = any(stage.layers or stage.worker for stage in stages) or len(cluster.drafts) > 1
-    return not (given or fixed) and _by_layers(cluster) and len(_devices(cluster)) > 1
+    content = cluster.content
+    given = content.get("search") or "name" in content.get("schedule", {}) or _of_one(cluster)
+    return not given and _by_layers(cluster) and len(_devices(cluster)) > 1
+
+
+def _of_one(cluster: Cluster) -> str:
+    """Return the key of a file that is about one split of its devices; empty if there is none."""
+    every = [(s, p.count * s.count) for p in cluster.pipelines for s in p.stages]
+    hosts = Counter(host for stage, n in every for host in [stage.host] * n if host is not None)
+    keys = {
+        "links.pairs": cluster.links.pairs,
+        "hosts": cluster.hosts,
+        "pipelines.stages.host (several stages of one)": len({*hosts}) < hosts.total(),
+        "pipelines.stages.layers": any(stage.layers for stage, _ in every),
+        "pipelines.stages.worker": any(stage.worker for stage, _ in every),
+        "drafts (several tables)": len(cluster.drafts) > 1,
+    }
+    return next((key for key, there in keys.items() if there), "")
 
 
 def splits(cluster: Cluster) -> list[Split]:
     """Return each kind of device alone, and the splits over all devices, pure ones first; none in
     which unequal devices would share a layer.
 
-    Raises ``UserError``: a device states the times of a whole stage, which hold for one split only.
+    Raises ``UserError``: the file says something that holds for one split only, as times of a whole
+    stage do.
     """
+    if key := _of_one(cluster):
+        raise UserError(f"{cluster.path}: key {key} is about one split; leave it out to try all")
     if not _by_layers(cluster):
         raise UserError(
             f"{cluster.path}: key pipelines: stage_ms of a device tell nothing of other splits; "
@@ -75,11 +93,11 @@ def splits(cluster: Cluster) -> list[Split]:
 def implied_placements(cluster: Cluster) -> tuple[Placement, ...]:
     """Return where the draft of every split works: where ``search.drafts`` says; else on the first
     device, if the file gives it none or puts it on a stage's host; else where the file has it."""
-    table, *others = cluster.content.get("drafts", [{}])
+    table = cluster.content.get("drafts", [{}])[0]
     hosts = {stage.host for pipeline in cluster.pipelines for stage in pipeline.stages} - {None}
     if cluster.search.drafts or "device" not in table or table.get("host") in hosts:
         return cluster.search.drafts or ("stage",)
-    return ("own",) if others or table.get("count", 1) > 1 else ("shared",)
+    return ("own",) if table.get("count", 1) > 1 else ("shared",)
 
 
 def _by_layers(cluster: Cluster) -> bool:

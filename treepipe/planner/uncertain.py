@@ -18,6 +18,7 @@ import numpy as np
 from treepipe.core.errors import UserError
 from treepipe.planner.cluster import OF_PROMISES, Cluster
 from treepipe.planner.drawn import (
+    FEWEST_CASES,
     QUANTILE,
     Floats,
     drawn_levels,
@@ -27,7 +28,7 @@ from treepipe.planner.drawn import (
 )
 from treepipe.progress import Progress
 from treepipe.results.metric import Metric
-from treepipe.results.statistics import Interval
+from treepipe.results.statistics import ROUNDING, Interval
 from treepipe.scenario.scale import Estimated
 from treepipe.scenario.schema import ScheduleName
 from treepipe.sim.points import Point, simulate_points
@@ -35,10 +36,6 @@ from treepipe.sim.points import Point, simulate_points
 if TYPE_CHECKING:
     from treepipe.planner.candidates import Candidate
     from treepipe.planner.gaps import Simulated
-
-FEWEST_CASES = 20
-"""Fewest cases whose spread gives a range, and whose share is given in per cent: of 20 cases 95 %
-are 19."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +96,10 @@ def widened(sampled: Interval, factors: Floats) -> Interval:
     sampling = 0.0
     if sampled.low is not None and sampled.high is not None and sampled.low > 0:
         sampling = log(sampled.high / sampled.low) / 2
-    half = sqrt(sampling**2 + (QUANTILE * float(logs.std(ddof=1))) ** 2)
+    spread = QUANTILE * float(logs.std(ddof=1))
+    if spread <= ROUNDING:  # no input moves it
+        return sampled
+    half = sqrt(sampling**2 + spread**2)
     middle = log(sampled.mean) + float(logs.mean())
     return Interval(sampled.mean, exp(middle - half), exp(middle + half))
 

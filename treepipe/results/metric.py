@@ -215,6 +215,11 @@ class Metric:
         return value if self.less_is_better else -value
 
     @property
+    def in_unit(self) -> str:
+        """The unit in sentences and headings."""
+        return "of 1" if self.unit == "1" else self.unit
+
+    @property
     def in_words(self) -> str:
         """The metric's name in a sentence.
 

@@ -91,8 +91,3 @@ def in_brackets(
 def means_first(names: Iterable[str]) -> list[str]:
     """Order metrics so that percentiles follow all that they are percentiles of."""
     return sorted(names, key=PERCENTILES.__contains__)
-
-
-def taken_as_exact(inputs: Iterable[str]) -> list[str]:
-    """Name inputs whose uncertainty nothing states, each once."""
-    return [f"taken as exact: {each}" for each in dict.fromkeys(inputs)]

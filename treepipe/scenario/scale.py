@@ -6,15 +6,17 @@ Invariant: every factor names something that the scenario has, and 1 changes not
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from math import inf
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from treepipe.core.errors import UserError
 from treepipe.physics.timing import LinkTimes
+from treepipe.profiles.hit_ratio import at_depth, depths_of
 from treepipe.profiles.library import profile_name
 from treepipe.profiles.schema import AnyDevice, AnyLink, Peaks
 from treepipe.scenario.scenario import Scenario
-from treepipe.scenario.schema import Links, Replay, ScaleSection
+from treepipe.scenario.schema import HIT_RATIOS, Bernoulli, Links, Replay, ScaleSection
 
 Kind: TypeAlias = Literal["device", "link", "model", "acceptance", "rows"]
 
@@ -101,20 +103,34 @@ def scaled_link(scale: ScaleSection, link: AnyLink, times: LinkTimes) -> LinkTim
     return times.scaled(scale.latency * slower, scale.bandwidth / slower)
 
 
-def scaled_hits(scenario: Scenario, hits: Mapping[int, float]) -> dict[int, float]:
-    """Return hit ratios by number of candidates with ``scale.misses`` times the share of misses;
-    ``UserError`` where the result is no share."""
-    factor = scenario.scale.misses
+def scaled_hits(
+    scenario: Scenario, table: Mapping[int, float | Sequence[float]]
+) -> dict[int, tuple[float, ...]]:
+    """Return hit ratios by depth, by number of candidates, with ``scale.misses`` times the share of
+    misses, at most all; ``UserError`` where that leaves no hit anywhere."""
+    factor, depths = scenario.scale.misses, range(depths_of(table))
+    hits = {k: tuple(at_depth(shares, n) for n in depths) for k, shares in table.items()}
     if factor == 1:
-        return dict(hits)
-    found = {k: 1 - factor * (1 - hit) for k, hit in hits.items()}
-    if min(found.values()) <= 0:
-        k, hit = min(hits.items(), key=lambda item: item[1])
+        return hits
+    found = {k: tuple(max(0.0, 1 - factor * (1 - p)) for p in own) for k, own in hits.items()}
+    if not any(map(any, found.values())):
+        k, hit = max(((k, max(own)) for k, own in hits.items()), key=lambda item: item[1])
         raise UserError(
             f"{scenario.path}: key scale.misses = {factor:g}: a hit ratio of {hit:.3g} (k = {k}) "
             f"leaves no room for so many misses"
         )
     return found
+
+
+def most_misses(scenario: Scenario) -> float:
+    """Return the bound below which a further factor on the misses leaves hits at a round's first
+    token; infinite where a pool's passages bound it."""
+    acceptance, most = scenario.acceptance, 1.0
+    if isinstance(acceptance, Bernoulli):
+        most = acceptance.beta
+    elif isinstance(acceptance, HIT_RATIOS):
+        most = max(at_depth(shares, 0) for shares in acceptance.table.values())
+    return 1 / (scenario.scale.misses * (1 - most)) if most < 1 else inf
 
 
 def named_links(links: Links) -> dict[str, AnyLink]:
