@@ -79,7 +79,9 @@ def batched_form(scenario: Scenario, deployment: Deployment, groups: int) -> Map
     Raises ``UserError``: the form of batched chains does not describe the scenario.
     """
     keys = {key for key, _ in _refusals(scenario, deployment)}
-    bent = keys - {"drafts", "pipelines", "workload.concurrency"}
+    if len(deployment.roles.drafts) <= len(deployment.roles.pipelines):  # one for each at most
+        keys.discard("drafts")
+    bent = keys - {"pipelines", "workload.concurrency"}
     if bent or _form(scenario) not in (FORMS["plain"], FORMS["chain"]):
         raise UserError(f"{scenario.path}: no closed form of several requests applies")
     users = sum(map(deployment.most_open, range(len(deployment.roles.pipelines))))

@@ -10,6 +10,7 @@ import pytest
 
 from tests.worlds.command_line import Terminal
 from tests.worlds.few_streams import few_streams
+from treepipe.core.errors import UserError
 from treepipe.files.toml_file import toml_text
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.depths import ENOUGH_CASES, SHOWN, Depths
@@ -106,6 +107,11 @@ def test_uncertain_devices_reach_the_interval_and_few_cases_tell_none(
     stated = {"source": "bernoulli", "beta": 0.7, "uncertainty": 0.3}
     assert exact_first(found)
     assert not exact_first(Depths.of(box(**apart, **{**known, "acceptance": stated})))
+
+
+def test_several_servers_are_not_taken_for_one() -> None:
+    with pytest.raises(UserError, match="about one draft server"):
+        Depths.of(box(drafts=[{**BOX["drafts"][0], "count": 2}]))
 
 
 def test_options_that_contradict_each_other(terminal: Terminal) -> None:

@@ -173,8 +173,8 @@ def _chains(cluster: Cluster) -> Scenario:
     """Return a cluster as a scenario of chains for one request at a time."""
     if len(cluster.pipelines) != 1 or cluster.pipelines[0].count != 1:
         raise UserError(f"{cluster.path}: key pipelines: the question is about one pipeline")
-    if not cluster.drafts:
-        raise UserError(f"{cluster.path}: key drafts is missing: nothing says what drafting takes")
+    if [draft.count for draft in cluster.drafts] != [1]:
+        raise UserError(f"{cluster.path}: key drafts: the question is about one draft server")
     data = cluster.content
     for key in ("search", "faults"):
         data.pop(key, None)

@@ -51,8 +51,11 @@ def splits(cluster: Cluster) -> list[Split]:
     """Return each kind of device alone, and the splits over all devices, pure ones first; none in
     which unequal devices would share a layer.
 
-    Raises ``UserError``: a device states the times of a whole stage, which hold for one split only.
+    Raises ``UserError``: a device states the times of a whole stage, which hold for one split only;
+    or the file has more than one draft of the target, which is all that a split lays out.
     """
+    if [draft.agreement for draft in cluster.drafts] != [None]:
+        raise UserError(f"{cluster.path}: key drafts: a split lays out one draft, of the target")
     if not _by_layers(cluster):
         raise UserError(
             f"{cluster.path}: key pipelines: stage_ms of a device tell nothing of other splits; "
@@ -75,11 +78,11 @@ def splits(cluster: Cluster) -> list[Split]:
 def implied_placements(cluster: Cluster) -> tuple[Placement, ...]:
     """Return where the draft of every split works: where ``search.drafts`` says; else on the first
     device, if the file gives it none or puts it on a stage's host; else where the file has it."""
-    table, *others = cluster.content.get("drafts", [{}])
+    table = cluster.content.get("drafts", [{}])[0]
     hosts = {stage.host for pipeline in cluster.pipelines for stage in pipeline.stages} - {None}
     if cluster.search.drafts or "device" not in table or table.get("host") in hosts:
         return cluster.search.drafts or ("stage",)
-    return ("own",) if others or table.get("count", 1) > 1 else ("shared",)
+    return ("own",) if table.get("count", 1) > 1 else ("shared",)
 
 
 def _by_layers(cluster: Cluster) -> bool:
