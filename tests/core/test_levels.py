@@ -47,9 +47,9 @@ def test_all_laws_hold_below_a_draft(
 def test_a_level_that_takes_a_refused_token_for_final_breaks_a_law(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def hear(level: Level, message: Text, heard: Any = Level.hear) -> Text | None:
+    def hear(level: Level, message: Text, heard: Any = Level.hear) -> list[Text]:
         final = message.final and max(message.final, message.start + len(message.tokens))
-        result: Text | None = heard(level, replace(message, final=final))
+        result: list[Text] = heard(level, replace(message, final=final))
         return result
 
     monkeypatch.setattr(Level, "hear", hear)
@@ -57,15 +57,18 @@ def test_a_level_that_takes_a_refused_token_for_final_breaks_a_law(
 
 
 def level(*tokens: int, final: int = 2) -> Level:
-    return Level(Text(1, 0, tokens, final), 9, last=True)
+    made = Level(1, 9, last=True)
+    assert not made.hear(Text(1, 0, tokens, final))
+    return made
 
 
-def drafts(of: Level, token: int) -> tuple[DraftPass, Text | None]:
+def drafts(of: Level, token: int) -> tuple[DraftPass, Text]:
     """Its next pass, each of whose rows says this token, and its news for the draft above."""
     order = of.next_pass()
     assert order is not None
     rows = [[token]] * max(1, len(order.tokens))
-    return order, of.drafted(Drafted(order.ticket, rows, [[-0.1]] * len(rows)))[0]
+    (news,) = of.drafted(Drafted(order.ticket, rows, [[-0.1]] * len(rows)))
+    return order, news
 
 
 def test_a_level_reads_what_it_adopts_and_drops_what_is_wrong() -> None:
@@ -74,7 +77,7 @@ def test_a_level_reads_what_it_adopts_and_drops_what_is_wrong() -> None:
     assert [drafts(of, 7)[0].catch_up, *(drafts(of, 7)[0].tokens for _ in range(2))] == [
         (5, 6), (7,), (7,)
     ]  # fmt: skip
-    assert of.hear(Text(1, 2, (7, 8, 9), 3)) is None
+    assert of.hear(Text(1, 2, (7, 8, 9), 3)) == []
     order, news = drafts(of, 4)
     assert (order.keep, order.accepted, order.tokens) == ((0,), 1, (8, 9))
     assert news == Text(1, 3, (8, 9, 4))
@@ -84,7 +87,7 @@ def test_a_level_begins_anew_below_a_token_that_it_had_otherwise() -> None:
     of = level(5, 6)
     for _ in range(3):
         drafts(of, 7)
-    assert of.hear(Text(1, 2, (8,), 3)) is None
+    assert of.hear(Text(1, 2, (8,), 3)) == []
     order, news = drafts(of, 4)
     assert (order.catch_up, order.reset) == ((8,), True)
     assert news == Text(1, 2, (8, 4))
@@ -95,16 +98,17 @@ def test_a_level_that_is_ahead_of_the_one_above_goes_on_until_its_bound() -> Non
     for n in range(9):
         assert drafts(of, n)[1] == Text(1, 2 + n, (n,))
     assert of.next_pass() is None
-    assert of.hear(Text(1, 2, (0,), 3)) is None
+    assert of.hear(Text(1, 2, (0,), 3)) == []
     assert drafts(of, 9)[0].accepted == 1
 
 
 def test_neighbours_hear_only_what_is_new() -> None:
-    above = Neighbour(Text(1, 0, (5, 6), 2))
-    assert above.news(1, [5, 6], 2) is None
-    assert above.news(1, [5, 6, 7, 8], 2) == Text(1, 2, (7, 8), 2)
-    assert above.news(1, [5, 6, 7, 9, 9], 3) == Text(1, 3, (9, 9), 3)
-    assert above.news(1, [5, 6, 7], 3) == Text(1, 3, (), 3)
+    above = Neighbour()
+    above.hear(Text(1, 0, (5, 6), 2))
+    assert above.news(1, [5, 6], 2) == []
+    assert above.news(1, [5, 6, 7, 8], 2) == [Text(1, 2, (7, 8), 2)]
+    assert above.news(1, [5, 6, 7, 9, 9], 3) == [Text(1, 3, (9, 9), 3)]
+    assert above.news(1, [5, 6, 7], 3) == [Text(1, 3, (), 3)]
     above.hear(Text(1, 2, (7, 1)))
     assert above.guesses([5, 6, 7], 5) == [1]
     assert above.guesses([5, 6, 8], 5) == ()
@@ -112,5 +116,5 @@ def test_neighbours_hear_only_what_is_new() -> None:
 
 def test_a_token_that_is_final_before_the_level_has_read_it_is_read_once() -> None:
     of = level(5, 6, 7, 8)
-    assert of.hear(Text(1, 4, (), 3)) is None
+    assert of.hear(Text(1, 4, (), 3)) == []
     assert [drafts(of, 4)[0].catch_up, drafts(of, 4)[0].tokens] == [(5, 6, 7), (8,)]

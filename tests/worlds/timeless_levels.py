@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, ClassVar, TypeAlias
 
 from treepipe.core.draft_work import Draft, Orders
-from treepipe.core.levels import LevelDesk
+from treepipe.core.levels import LevelDesk, Letters
 from treepipe.core.messages import Message, Text
 from treepipe.core.protocol import Drafted, DraftPass
 from treepipe.testing.law import hold
@@ -50,7 +50,7 @@ class TimelessLevels:
         """
         last = len(answers)
         self._levels = {
-            n: TimelessLevel(LevelDesk(f"{n - 1}", f"{n + 1}" if n < last else None, most), each)
+            n: TimelessLevel(LevelDesk([f"{n - 1}"], [f"{n + 1}"] * (n < last), most), each)
             for n, each in enumerate(answers, start=1)
         }
         self._most, self._hear, self._committed = most, hear, committed
@@ -102,9 +102,10 @@ class TimelessLevels:
         hold(ahead <= self._most, "bounds", f"a draft of a draft is {ahead} tokens ahead")
         level.busy = work, level.answer(order, paths)
 
-    def _tell(self, n: int, letters: Sequence[tuple[str, Message]]) -> None:
-        for receiver, message in letters:
-            self._boxes[n, int(receiver)].append(message)
+    def _tell(self, n: int, letters: Letters) -> None:
+        for receivers, message in letters:
+            for each in receivers:
+                self._boxes[n, int(each)].append(message)
 
 
 USUAL_MOST = 30

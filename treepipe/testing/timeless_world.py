@@ -22,7 +22,7 @@ from treepipe.core.dock import Dock
 from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders
 from treepipe.core.front_desk import ArrivalQueue, Policy, ServiceLevels
-from treepipe.core.messages import Flight, Message, Segment, Through
+from treepipe.core.messages import Flight, Message, Segment
 from treepipe.core.protocol import Drafted, DraftPass, Schedule, Started
 from treepipe.core.requests import LIVES, numbered
 from treepipe.core.scratch import Scratch
@@ -243,7 +243,8 @@ class TimelessWorld:
         started = replace(old.started, prompt=tuple(old.committed), max_new_tokens=wanted)
         schedule: Any = Noted(self.new_schedule(again), again, self.story)
         self.entered(again, TimelessRequest(schedule, started, old.pipeline))
-        self.servers[draft].desk.reopen(again, old.pipeline, schedule, started)
+        desk = self.servers[draft].desk
+        desk.open(again, old.pipeline, schedule, started, self._now, again=True)
 
     # --- moving ----------------------------------------------------------------------------------
 
@@ -302,13 +303,11 @@ class TimelessWorld:
             held = [each.cached for each in pipeline.desks[event.stage].sessions.values()]
             within = max(held, default=0) <= self.bounds.tree_tokens
             hold(within, "bounds", f"a stage holds {max(held, default=0)} nodes of a request")
-        if isinstance(flight, Through):
-            self.servers[flight.draft].desk.through(flight, self._now)
-        elif flight is not None:
-            for segment in flight.segments:
-                self.empty_returns += not segment.tokens
-                self._arrived.add((segment.session, segment.ticket))
-            self.servers[flight.draft].desk.arrive(flight, None, self._now)
+        for segment in flight.segments if isinstance(flight, Flight) else ():
+            self.empty_returns += not segment.tokens
+            self._arrived.add((segment.session, segment.ticket))
+        if flight is not None:
+            self.servers[flight.draft].desk.receive(flight, None, self._now)
 
     # --- a draft server --------------------------------------------------------------------------
 
