@@ -102,13 +102,16 @@ class Level:
             draft.used += new
         return self._news(self._below)
 
-    def next_pass(self) -> DraftPass | None:
-        draft, most = self._draft, self._most - self._draft.ahead
-        if draft.ended or most <= 0:
-            return None
+    @property
+    def room(self) -> int:
+        """Number of tokens that it may draft now."""
+        return 0 if self._draft.ended else max(0, self._most - self._draft.ahead)
+
+    def next_pass(self) -> DraftPass:
+        """Return its next pass; there is room."""
         self._tickets += 1
-        guesses = () if self._below is None else self._below.guesses(self._text, most - 1)
-        return self._pending.ask(draft.next_pass(self._tickets, self._pending, guesses))
+        guesses = () if self._below is None else self._below.guesses(self._text, self.room - 1)
+        return self._pending.ask(self._draft.next_pass(self._tickets, self._pending, guesses))
 
     def drafted(self, event: Drafted) -> list[Text]:
         """Take the answer; return the news for the drafts above and below."""
@@ -150,13 +153,16 @@ class LevelDesk:
             levels[session] = Level(session, self.most, last=not self.below)
         return self._letters(levels[session].hear(message))
 
+    @property
+    def has_work(self) -> bool:
+        return any(level.room for level in self.levels.values())
+
     def next(self) -> Draft | None:
         """Return the next work, or None until a message arrives."""
-        for session, level in [*self.levels.items()]:
-            order = level.next_pass()
-            if order is not None:
+        for session, level in self.levels.items():
+            if level.room:
                 self.levels[session] = self.levels.pop(session)
-                return Draft(((session, order),))
+                return Draft(((session, level.next_pass()),))
         return None
 
     def drafted(self, work: Draft, answer: Drafted) -> Letters:

@@ -74,11 +74,8 @@ def level_desk(deployment: Deployment, draft: int) -> LevelDesk:
     """Make the desk of a draft of a draft."""
     roles, bounds = deployment.roles, deployment.service.bounds
     above, *below = roles.beside(roles.drafts[draft].name)
-    heads, segment = len(roles.heads), bounds.segment_tokens
-    levels = len(roles.drafts) // heads - 1
-    under = levels - draft // heads  # each of them may be further ahead
-    most = bounds.scratch_tokens - segment - segment * under // levels
-    return LevelDesk([above], below, most)
+    heads = len(roles.heads)
+    return LevelDesk([above], below, bounds.ahead(draft // heads, len(roles.drafts) // heads - 1))
 
 
 def stage_desk(deployment: Deployment, pipeline: int, number: int) -> StageDesk:
