@@ -392,7 +392,7 @@ class DraftServer(Role):
 
     def _draft(self, work: Draft) -> Work:
         rows = work.rows
-        parts = self._book.parts(work) if self._by_parts else None
+        parts = work.parts(self._book.by_session) if self._by_parts else None
         duration_ms = self._placed.draft_ms(work, parts)
         yield duration_ms * self._place.next_cold()
         self._spent("draft", work.passes[0][0], rows)
@@ -475,7 +475,7 @@ class LevelRole(Role):
         # From the draft below the target's to this one.
         between = range(draft % len(roles.heads), draft + 1, len(roles.heads))[1:]
         self._agreements = [roles.drafts[each].agreement or 0.0 for each in between]
-        self._desk = level_desk(deployment, self.name)
+        self._desk = level_desk(deployment, draft)
         self._by_parts = self._placed.times.draft.by_parts
         self._inbox: deque[Text | Close] = deque()
         self._oracles: dict[int, Oracle | AgreeingOracle] = {}
@@ -495,16 +495,16 @@ class LevelRole(Role):
             if self._unread:
                 yield from self._unpack()
             while self._inbox:
-                yield from self._tell(self._desk.hear(self._inbox.popleft()))
+                yield from self._send(self._desk.hear(self._inbox.popleft()))
             work = self._desk.next()
             if work is None:
                 return
             ((session, order),) = work.passes
-            parts = self._desk.parts(work) if self._by_parts else None
+            parts = work.parts(self._desk.levels) if self._by_parts else None
             yield self._placed.draft_ms(work, parts) * self._place.next_cold()
             self._spent("draft", session, work.rows)
             answer = self._oracle(session).draft(order)
-            yield from self._tell(self._desk.drafted(work, answer))
+            yield from self._send(self._desk.drafted(work, answer))
 
     def _oracle(self, session: int) -> Oracle | AgreeingOracle:
         """Return the request's oracle; those of requests that are over are forgotten."""
@@ -518,6 +518,3 @@ class LevelRole(Role):
                 made = AgreeingOracle(made, share, prompt, (self._seed, request, level))
             self._oracles[session] = made
         return self._oracles[session]
-
-    def _tell(self, letters: Sequence[tuple[str, Message]]) -> Iterable[float]:
-        return self._send(((receiver,), message) for receiver, message in letters)

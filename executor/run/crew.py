@@ -203,15 +203,10 @@ class Crew:
 
     def _peers(self, name: str) -> list[str]:
         """Names of the workers that this worker sends to."""
-        pipelines = [[stage.name for stage in stages] for stages in self.deployment.roles.pipelines]
+        roles = self.deployment.roles
         if name == SWITCH:
-            return [*self.deployment.roles.devices]
-        if name in [draft.name for draft in self.deployment.roles.drafts]:
-            fed = pipelines if name in self.drafts else []
-            beside = self.deployment.roles.beside(name)
-            return [*(stage for stages in fed for stage in stages), *beside]
-        stages = next(stages for stages in pipelines if name in stages)
-        return [*stages[stages.index(name) + 1 :][:1], *self.drafts]
+            return [*roles.devices]
+        return [receiver for sender, receiver in roles.connections if sender == name]
 
     # --- faults ----------------------------------------------------------------------------------
 

@@ -1,6 +1,8 @@
-"""A draft server's process: draft model, schedules, and the target's ends if they are here.
+"""A draft server's process: draft model, schedules, and the target's ends if they are here; and
+that of a draft that drafts for another draft.
 
-It is strictly sequential; ``core/draft_desk.py`` chooses the next work, as in the simulator.
+Each is strictly sequential; ``core/draft_desk.py`` and ``core/levels.py`` choose the next work, as
+in the simulator.
 """
 
 from __future__ import annotations
@@ -12,7 +14,17 @@ from typing import TypeAlias
 import torch
 
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders, Turn, WarmUp
-from treepipe.core.messages import Beat, Flight, Segment, Text, Through, Verified, judged_rows
+from treepipe.core.levels import Letters
+from treepipe.core.messages import (
+    Beat,
+    Close,
+    Flight,
+    Segment,
+    Text,
+    Through,
+    Verified,
+    judged_rows,
+)
 from treepipe.core.protocol import DraftPass, Offer
 from treepipe.core.recovery import CommitReporter, Committed, DraftBook
 from treepipe.core.requests import RUN_ENDED, RequestTrace
@@ -27,7 +39,7 @@ from treepipe.executor.run.station import Station
 from treepipe.executor.wire.mailbox import Received
 from treepipe.executor.wire.records import Finished, Open
 from treepipe.results.recording import RecordedRequest, Recorder
-from treepipe.scenario.desks import draft_desk
+from treepipe.scenario.desks import draft_desk, level_desk
 
 Observe: TypeAlias = Callable[[int, torch.Tensor], None]
 """Callback with a session and the target's states [n, captured hidden] of its next n committed
@@ -155,7 +167,8 @@ class DraftWorker:
 
     def _draft(self, work: Draft) -> None:
         session, rows = work.passes[0][0], work.rows
-        duration = self._station.settings.placed.draft_ms(work, self._book.parts(work))
+        parts = work.parts(self._book.by_session)
+        duration = self._station.settings.placed.draft_ms(work, parts)
         with self._station.work("draft", session, rows, duration):
             drafts = self._source.draft_batch(work.passes)
         answers = []
@@ -282,3 +295,55 @@ class DraftWorker:
         self._station.enter("control")
         self._station.line.say(answer)
         self._station.enter("desk")
+
+
+class LevelWorker:
+    """The server of the requests whose texts the draft above sends."""
+
+    def __init__(self, station: Station) -> None:
+        settings = station.settings
+        self._station = station
+        self._desk = level_desk(settings.deployment, settings.number)
+        sizes = settings.vocabulary, settings.capacity
+        self._source = open_source(settings.source, None, *sizes, settings.placed.compute)
+
+    @property
+    def open_sessions(self) -> int:
+        return len(self._desk.levels)
+
+    def serve(self) -> None:
+        """Draft until the coordinator sends an order."""
+        station = self._station
+        while not station.called:
+            while (received := station.due()) is not None:
+                self._arrive(received)
+            work = self._desk.next()
+            if work is not None:
+                self._draft(work)
+                continue
+            station.fresh = True  # its device idles
+            received = station.wait()
+            if received is None:
+                return
+            self._arrive(received)
+
+    def _arrive(self, received: Received) -> None:
+        message, before = received.message, self.open_sessions
+        assert isinstance(message, Text | Close)
+        self._send(self._desk.hear(message))
+        if self.open_sessions > before:
+            self._source.open(message.session)
+        elif self.open_sessions < before:
+            self._source.close(message.session)
+
+    def _draft(self, work: Draft) -> None:
+        placed = self._station.settings.placed
+        duration = placed.draft_ms(work, work.parts(self._desk.levels))
+        with self._station.work("draft", work.passes[0][0], work.rows, duration):
+            (drafted,) = self._source.draft_batch(work.passes)
+        self._send(self._desk.drafted(work, drafted))
+
+    def _send(self, letters: Letters) -> None:
+        for receivers, message in letters:
+            for each in receivers:
+                self._station.send(each, message)

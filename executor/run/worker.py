@@ -124,14 +124,10 @@ def _at_home(become: records.Become, models: Path | None) -> RoleSettings:
 def _worker(station: Station) -> Any:
     """Create the role's worker, importing only its modules."""
     match station.settings.kind:
-        case "draft":
-            from treepipe.executor.run.draft_worker import DraftWorker
+        case "draft" | "level" as kind:
+            from treepipe.executor.run.draft_worker import DraftWorker, LevelWorker
 
-            return DraftWorker(station)
-        case "level":
-            from treepipe.executor.run.level_worker import LevelWorker
-
-            return LevelWorker(station)
+            return DraftWorker(station) if kind == "draft" else LevelWorker(station)
         case "stage":
             from treepipe.executor.run.stage_worker import StageWorker
 

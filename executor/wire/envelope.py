@@ -154,22 +154,17 @@ def gate_of(settings: RoleSettings) -> Gate:
     deployment, name = settings.deployment, settings.placed.name
     drafts = frozenset(draft.name for draft in deployment.roles.drafts)
     receivers = frozenset([name])
-    kinds: tuple[type, ...] = (Flight, Verified, Beat, Through, Close, Text)
+    senders = frozenset(each for each, to in deployment.roles.connections if to == name)
+    kinds: tuple[type, ...] = (Flight, Beat, Close)
     bare = drafts if deployment.roles.ends == "pipeline" else frozenset[str]()
     if settings.kind == "switch":
         senders = receivers = frozenset(deployment.roles.devices)
+        kinds = (Flight, Verified, Beat, Through, Close, Text)
     elif settings.kind == "draft":
-        beside = deployment.roles.beside(name)
-        senders = frozenset([*deployment.roles.layers, *beside])
         kinds = (Flight if deployment.roles.ends == "draft" else Verified, Through)
-        kinds += (Text,) if beside else ()
+        kinds += (Text,) if deployment.roles.beside(name) else ()
     elif settings.kind == "level":
-        senders, kinds = frozenset(deployment.roles.beside(name)), (Text, Close)
-    else:
-        assert settings.pipeline is not None  # every stage has one
-        kinds = (Flight, Beat, Close)
-        before = deployment.roles.pipelines[settings.pipeline][: settings.number - 1][-1:]
-        senders = drafts.union(stage.name for stage in before)
+        kinds = (Text, Close)
     together = max(MOST_TOGETHER, len(deployment.requests))
     most_rows, dtype = settings.capacity * together, DTYPES[deployment.roles.dtype]
     width = deployment.roles.width

@@ -84,7 +84,9 @@ def batched_form(scenario: Scenario, deployment: Deployment, groups: int) -> Map
 
     Raises ``UserError``: the form of batched chains does not describe the scenario.
     """
-    check_form(scenario, deployment, ("drafts", "pipelines", "workload.concurrency"))
+    one_each = len(deployment.roles.drafts) <= len(deployment.roles.pipelines)
+    knows = ("pipelines", "workload.concurrency", *["drafts"] * one_each)
+    check_form(scenario, deployment, knows)
     if _form(scenario) not in (FORMS["plain"], FORMS["chain"]):
         raise UserError(f"{scenario.path}: no closed form of several requests applies")
     users = sum(map(deployment.most_open, range(len(deployment.roles.pipelines))))

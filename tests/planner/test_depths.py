@@ -112,6 +112,11 @@ def test_uncertain_devices_reach_the_interval_and_few_cases_tell_none(
     assert not taken_as_exact(known_by.scenario)
 
 
+def test_several_servers_are_not_taken_for_one() -> None:
+    with pytest.raises(UserError, match="for one draft server, not 2"):
+        Depths.of(box(drafts=[{**BOX["drafts"][0], "count": 2}]))
+
+
 def test_options_that_contradict_each_other(terminal: Terminal) -> None:
     (terminal.folder / "c.toml").write_text("name = 'c'\n", "utf-8")
     terminal.fails("has no effect", "plan", "c.toml", "--question", "depth", "--plot", "x.png")

@@ -74,6 +74,11 @@ def test_what_the_equations_do_not_hold_for_is_refused() -> None:
         star(drafts=[{"device": {"draft_ms": {1: 0.0}}}])
 
 
+def test_a_file_without_drafts_has_the_default_one() -> None:
+    without = Cluster.of({key: value for key, value in STAR.items() if key != "drafts"})
+    assert Saturation.of(without).stated == star(drafts=[{}]).stated
+
+
 def test_the_answer_comes_first_and_its_table_is_short(terminal: Terminal) -> None:
     (terminal.folder / "c.toml").write_text(toml_text(STAR), "utf-8")
     said = terminal.succeeds("plan", "c.toml", "--question", "saturation", "--json", "s.json")

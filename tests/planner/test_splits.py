@@ -12,6 +12,7 @@ from treepipe.core.errors import UserError
 from treepipe.files.toml_file import toml_text
 from treepipe.planner.candidates import find_candidates
 from treepipe.planner.cluster import Cluster
+from treepipe.planner.questions import QUESTIONS
 from treepipe.planner.split_question import Option, Rate, Splits, find_splits
 from treepipe.planner.splits import splits, tries_splits
 from treepipe.scenario.passage import Passage
@@ -232,3 +233,48 @@ def test_equal_splits_are_no_tie_and_figures_have_no_power_of_ten(terminal: Term
     assert str(Rate(12345.0, 1, 1, 1, [9000.0 + 500 * n for n in range(20)])) == (
         "12,345 (9,238 to 18,262)"
     )
+
+
+ONE_KIND = {"kinds": [{"device": "gb10"}], "counts": [1]}
+SECOND = {"device": {"draft_ms": {1: 9.0}}, "model": {"profile": "qwen-2.5-0.5b"}}
+
+
+REFUSALS = {
+    **dict.fromkeys(("depth", "worth"), "key drafts: no closed form applies"),
+    **dict.fromkeys(("split", "splits"), "drafts (several tables) is about one split"),
+    **dict.fromkeys(("drafts", "devices"), "needs one [[drafts]]"),
+    "saturation": "the question is about one draft and equal targets",
+}
+
+
+@pytest.mark.parametrize("further", [SECOND, {**SECOND, "agreement": 0.5}], ids=["two", "levels"])
+@pytest.mark.parametrize("asked", REFUSALS)
+def test_no_draft_of_the_file_is_left_out_in_silence(
+    asked: str, further: dict[str, Any], terminal: Terminal
+) -> None:
+    """What lays out or computes one draft refuses a second entry."""
+    search = {"splits": True, "drafts": ["own"], "devices": ONE_KIND}
+    drafts = [{"device": {"draft_ms": {1: 2.0}}}, further]
+    of_search = {asked: search[asked]} if asked in search else {}
+    file = toml_text({**BOXES, "drafts": drafts, "search": of_search})
+    (terminal.folder / "c.toml").write_text(file, "utf-8")
+    question = ["--question", asked] if asked in QUESTIONS else []
+    terminal.refuses(REFUSALS[asked], "plan", "c.toml", *question)
+
+
+def test_of_several_drafts_of_one_pipeline_no_closed_form_is_told() -> None:
+    """A slow draft and a quick one share a pipeline's requests; the form would know the first."""
+    users = {"requests": 4, "concurrency": 4, "prompt_tokens": 1, "new_tokens": 4}
+    drafts = [{"device": {"draft_ms": {1: ms, 64: ms}}} for ms in (90.0, 2.0)]
+    stages = [{"device": {"stage_ms": {1: 40.0, 64: 40.0}}}]
+    tables = {
+        "target": {"layers": 4},
+        "acceptance": {"source": "bernoulli", "beta": 0.7},
+        "workload": users,
+        "drafts": drafts,
+        "search": {"schedules": ["chain"], "goal": "throughput_tokens_s"},
+    }
+    for pipelines in (1, 2):
+        cluster = boxes(**tables, pipelines=[{"stages": stages, "count": pipelines}])
+        known = {each.by_form is not None for each in find_candidates(cluster)[0]}
+        assert known == {pipelines == 2}

@@ -17,8 +17,7 @@ from tests.worlds.tiny_models import greedy
 from treepipe.core.recovery import Journal
 from treepipe.core.requests import Assignment
 from treepipe.executor.models.checkpoint import Checkpoint
-from treepipe.executor.run.draft_worker import DraftWorker
-from treepipe.executor.run.level_worker import LevelWorker
+from treepipe.executor.run.draft_worker import DraftWorker, LevelWorker
 from treepipe.executor.run.stage_worker import StageWorker
 from treepipe.executor.wire.envelope import Envelope, gate_of
 from treepipe.executor.wire.mailbox import Received

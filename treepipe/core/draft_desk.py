@@ -160,37 +160,33 @@ class DraftDesk:
     # --- arrivals --------------------------------------------------------------------------------
 
     def open(
-        self, session: int, pipeline: int, schedule: Schedule, started: Started, now_ms: float
+        self,
+        session: int,
+        pipeline: int,
+        schedule: Schedule,
+        started: Started,
+        now_ms: float,
+        *,
+        again: bool = False,
     ) -> None:
-        self._enter(session, pipeline, schedule, started)
-        self.admit(now_ms)
-
-    def reopen(self, session: int, pipeline: int, schedule: Schedule, started: Started) -> None:
-        """Put a preempted request back first, as a new session; ``admit`` follows the last one."""
-        self._enter(session, pipeline, schedule, started, first=True)
+        """Let a request wait for room. Args: ``again``: it was preempted and comes back first, as a
+        new session; ``admit`` follows the last one."""
+        self._sessions[session] = _Session(pipeline, schedule, started)
+        self.room.wait(session, pipeline, started, first=again)
+        if type(self._gauge) is Gauge:  # else another request has chosen it
+            self._gauge = schedule.gauge()
+        if not again:
+            self.admit(now_ms)
 
     def admit(self, now_ms: float) -> None:
         """Start waiting requests as far as there is room."""
         for session, pipeline in self.room.next():
             self._queue.put(pipeline, (now_ms, Begin(session)), now_ms)
 
-    def _enter(
-        self,
-        session: int,
-        pipeline: int,
-        schedule: Schedule,
-        started: Started,
-        *,
-        first: bool = False,
-    ) -> None:
-        self._sessions[session] = _Session(pipeline, schedule, started)
-        self.room.wait(session, pipeline, started, first=first)
-        if type(self._gauge) is Gauge:  # else another request has chosen it
-            self._gauge = schedule.gauge()
-
     def receive(self, message: Message, payload: Any, now_ms: float) -> None:
-        if isinstance(message, Through):
-            self.through(message, now_ms)
+        if isinstance(message, Through):  # a group of stages has computed its next flight
+            self.steps.through(message)
+            self._end_steps(message.pipeline, now_ms)
         elif isinstance(message, Text):
             if message.session in self._sessions:
                 self._handle(message.session, message)
@@ -206,11 +202,6 @@ class DraftDesk:
         else:
             self.steps.arrive(flight, payload)
             self._end_steps(flight.pipeline, now_ms)
-
-    def through(self, said: Through, now_ms: float) -> None:
-        """Note that a group of stages has computed its next flight."""
-        self.steps.through(said)
-        self._end_steps(said.pipeline, now_ms)
 
     def _end_steps(self, pipeline: int, now_ms: float) -> None:
         for flight, payload in self.steps.over(pipeline):

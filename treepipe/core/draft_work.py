@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -39,6 +39,16 @@ class Draft:
     @property
     def asked(self) -> int:
         return sum([order.asked for _, order in self.passes])
+
+    def parts(self, requests: Mapping[int, Any]) -> list[tuple[int, int]]:
+        """Return the rows of each pass, and the number of tokens that the draft holds before it;
+        call once, since the ``scratch`` of each of the requests (by session) follows the passes."""
+        found = []
+        for session, order in self.passes:
+            scratch = requests[session].scratch
+            scratch.follow(order)
+            found.append((order.rows, scratch.cached - order.rows))
+        return found
 
 
 @record

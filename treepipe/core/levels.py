@@ -15,14 +15,18 @@ level takes the tokens of the one above that it has not come to, instead of gues
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from typing import TypeAlias
 
 from treepipe.core.decoding.drafting import ChainDraft, PendingPass
 from treepipe.core.draft_work import Draft
 from treepipe.core.messages import Close, Message, Text
 from treepipe.core.protocol import Drafted, DraftPass
 from treepipe.core.scratch import Scratch
+
+Letters: TypeAlias = Sequence[tuple[Sequence[str], Message]]
+"""Receivers of each message, and the message."""
 
 
 def _agreeing(one: Iterable[int], other: Iterable[int]) -> int:
@@ -31,24 +35,26 @@ def _agreeing(one: Iterable[int], other: Iterable[int]) -> int:
 
 
 class Neighbour:
-    """The draft above or below: its text as last heard of, and ours as it knows it."""
+    """The draft above or below: its text as last heard of, and ours as it knows it. The first text
+    that goes between the two is both."""
 
-    def __init__(self, opening: Text) -> None:
-        """Begin with the text that the upper one opens the request with."""
-        self.text, self._known = [*opening.tokens], [*opening.tokens]
-        self._final = opening.final
+    def __init__(self) -> None:
+        self.text, self._known, self._final = list[int](), list[int](), 0
 
     def hear(self, message: Text) -> None:
         self.text[message.start :] = message.tokens
+        if not self._known:
+            self._known, self._final = [*self.text], message.final
 
-    def news(self, session: int, text: Sequence[int], final: int) -> Text | None:
-        """Return what of our text is new to it, and how much is final; None if nothing is."""
+    def news(self, session: int, text: Sequence[int], final: int) -> list[Text]:
+        """Return what of our text is new to it, and how much is final; nothing if nothing is."""
         known, since = self._known, self._final
         start = since + _agreeing(known[since:], text[since:])
         if start == len(known) == len(text) and final == since:
-            return None
+            return []
         known[start:], self._final = text[start:], final
-        return Text(session, start, tuple(text[start:]), final)
+        self.text = self.text or [*text]
+        return [Text(session, start, tuple(text[start:]), final)]
 
     def guesses(self, text: list[int], most: int) -> Sequence[int]:
         """Return its tokens behind our text, at most so many; () where it has left our text."""
@@ -57,75 +63,67 @@ class Neighbour:
 
 
 class Level:
-    """One request at a draft of a draft.
+    """One request at a draft of a draft, from the first text of the one above on.
 
     Attributes:
         scratch: the draft's contents for it.
     """
 
-    def __init__(self, opening: Text, most: int, *, last: bool) -> None:
-        """Begin with the text of the draft above.
-
-        Args:
-            most: number of tokens beyond the final ones, at which it waits.
-            last: no draft is below it.
-        """
-        self._session, self._most = opening.session, most
-        self._final, self._tickets = [*opening.tokens[: opening.final]], 0
+    def __init__(self, session: int, most: int, *, last: bool) -> None:
+        """Make it. Args: ``most``, ``last``: as of ``LevelDesk``."""
+        self._session, self._most, self._tickets = session, most, 0
+        self._final = list[int]()
         self._draft, self._pending = ChainDraft(drawn=False), PendingPass(self._final, keeps=True)
-        self._draft.adopt(0, opening.tokens[opening.final :])
-        self._above = Neighbour(opening)
-        self._below = None if last else Neighbour(opening)
+        self._above, self._below = Neighbour(), None if last else Neighbour()
         self.scratch = Scratch[None]()
 
     @property
     def _text(self) -> list[int]:
-        draft = self._draft
-        return [*self._final, *(token for token, _ in draft.tokens[draft.used :])]
+        return [*self._final, *self._draft.behind]
 
-    def hear(self, message: Text) -> Text | None:
+    def hear(self, message: Text) -> list[Text]:
         """Take a neighbour's text, that of the one above also as ours; return the news for the one
         below."""
         if not message.final:
-            if self._below is not None:
-                self._below.hear(message)
-            return None
+            assert self._below is not None  # it has sent the text
+            self._below.hear(message)
+            return []
         self._above.hear(message)
-        draft, final, place = self._draft, self._final, len(self._final)
-        above = self._above.text[place:]
-        ours, new = self._text[place:], message.final - place
+        draft, place = self._draft, len(self._final)
+        above, ours, new = self._above.text[place:], draft.behind, message.final - place
         agreed = _agreeing(above, ours)
-        ours = above if agreed < len(above) else ours
-        final += above[:new]
+        self._final += above[:new]
         if agreed < new or not draft.begun:
             draft.restart()
-            draft.adopt(0, ours[new:])
+            draft.adopt(0, (above if agreed < len(above) else ours)[new:])
         else:
             if agreed < len(above):
                 draft.adopt(draft.used + agreed, above[agreed:])
             draft.used += new
-        return self._news_below()
+        return self._news(self._below)
 
-    def next_pass(self) -> DraftPass | None:
-        draft, most = self._draft, self._most - self._draft.ahead
-        if draft.ended or most <= 0:
-            return None
+    @property
+    def room(self) -> int:
+        """Number of tokens that it may draft now."""
+        return 0 if self._draft.ended else max(0, self._most - self._draft.ahead)
+
+    def next_pass(self) -> DraftPass:
+        """Return its next pass; there is room."""
         self._tickets += 1
-        guesses = () if self._below is None else self._below.guesses(self._text, most - 1)
-        return self._pending.ask(draft.next_pass(self._tickets, self._pending, guesses))
+        guesses = () if self._below is None else self._below.guesses(self._text, self.room - 1)
+        return self._pending.ask(self._draft.next_pass(self._tickets, self._pending, guesses))
 
-    def drafted(self, event: Drafted) -> tuple[Text | None, Text | None]:
+    def drafted(self, event: Drafted) -> list[Text]:
         """Take the answer; return the news for the drafts above and below."""
         self._pending.answered(event)
         self._draft.absorb(event)
-        news = self._above.news(self._session, self._text, len(self._final))
-        above = None if news is None else Text(news.session, news.start, news.tokens)
-        return above, self._news_below()
+        above = [replace(news, final=0) for news in self._news(self._above)]
+        return [*above, *self._news(self._below)]
 
-    def _news_below(self) -> Text | None:
-        if self._below is None:
-            return None
-        return self._below.news(self._session, self._text, len(self._final))
+    def _news(self, neighbour: Neighbour | None) -> list[Text]:
+        if neighbour is None:
+            return []
+        return neighbour.news(self._session, self._text, len(self._final))
 
 
 @dataclass(slots=True)
@@ -133,54 +131,46 @@ class LevelDesk:
     """The work of one draft of a draft, over all its requests, which take turns.
 
     Attributes:
-        above, below: names of its neighbours; ``below`` None: there is none.
-        most: as of ``Level``.
+        above, below: names of its neighbours; ``below``: () if there is none.
+        most: number of tokens beyond the final ones, at which a request waits.
         levels: its open requests, by session.
     """
 
-    above: str
-    below: str | None
+    above: Sequence[str]
+    below: Sequence[str]
     most: int
     levels: dict[int, Level] = field(default_factory=dict)
 
-    def hear(self, message: Text | Close) -> list[tuple[str, Message]]:
-        """Take a message; return what it causes, each with its receiver."""
-        session = message.session
+    def hear(self, message: Text | Close) -> Letters:
+        """Take a message; return what it causes."""
+        session, levels = message.session, self.levels
         if isinstance(message, Close):
-            self.levels.pop(session, None)
-            return self._letters(None, message)
-        if session in self.levels:
-            return self._letters(None, self.levels[session].hear(message))
-        if message.start or not message.final:
-            return []  # of a request that is over
-        self.levels[session] = Level(message, self.most, last=self.below is None)
-        return self._letters(None, message)
+            levels.pop(session, None)
+            return self._letters([message])
+        if session not in levels:
+            if message.start or not message.final:
+                return []  # of a request that is over
+            levels[session] = Level(session, self.most, last=not self.below)
+        return self._letters(levels[session].hear(message))
+
+    @property
+    def has_work(self) -> bool:
+        return any(level.room for level in self.levels.values())
 
     def next(self) -> Draft | None:
         """Return the next work, or None until a message arrives."""
-        for session, level in [*self.levels.items()]:
-            order = level.next_pass()
-            if order is not None:
+        for session, level in self.levels.items():
+            if level.room:
                 self.levels[session] = self.levels.pop(session)
-                return Draft(((session, order),))
+                return Draft(((session, level.next_pass()),))
         return None
 
-    def parts(self, work: Draft) -> list[tuple[int, int]]:
-        """As ``DraftBook.parts``."""
-        ((session, order),) = work.passes
-        scratch = self.levels[session].scratch
-        scratch.follow(order)
-        return [(order.rows, scratch.cached - order.rows)]
-
-    def drafted(self, work: Draft, answer: Drafted) -> list[tuple[str, Message]]:
-        """Take the answer of a pass; return the messages that follow, each with its receiver."""
+    def drafted(self, work: Draft, answer: Drafted) -> Letters:
+        """Take the answer of a pass; return the messages that follow."""
         level = self.levels.get(work.passes[0][0])
-        return [] if level is None else self._letters(*level.drafted(answer))
+        return [] if level is None else self._letters(level.drafted(answer))
 
-    def _letters(self, above: Message | None, below: Message | None) -> list[tuple[str, Message]]:
-        found = list[tuple[str, Message]]()
-        if above is not None:
-            found.append((self.above, above))
-        if below is not None and self.below is not None:
-            found.append((self.below, below))
-        return found
+    def _letters(self, messages: Sequence[Text | Close]) -> Letters:
+        """Address messages: texts without a final part go upwards."""
+        up = [isinstance(each, Text) and not each.final for each in messages]
+        return [(self.above if of else self.below, m) for of, m in zip(up, messages, strict=True)]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Generic
 
 from treepipe.core.draft_desk import DraftDesk
-from treepipe.core.draft_work import Draft, Orders
+from treepipe.core.draft_work import Orders
 from treepipe.core.protocol import Schedule, Started
 from treepipe.core.requests import (
     LIVES,
@@ -196,16 +196,6 @@ class DraftBook(Generic[Own]):
             request.recomputed_tokens += len(request.started.prompt) - request.asked.known
         return request
 
-    def parts(self, work: Draft) -> list[tuple[int, int]]:
-        """Return the rows of each pass of a batch, and the number of tokens that the draft holds
-        before it; call once per batch, since this follows the passes."""
-        found = []
-        for session, order in work.passes:
-            scratch = self._open[session].scratch
-            scratch.follow(order)
-            found.append((order.rows, scratch.cached - order.rows))
-        return found
-
     def carry_out(self, orders: Orders, now_ms: float, emitted_ms: float | None = None) -> None:
         """Record emitted tokens, close finished requests, reopen preempted ones, and report.
 
@@ -224,7 +214,8 @@ class DraftBook(Generic[Own]):
         finished = [self._open.pop(each).trace(out_ms, reason) for each, reason in orders.finished]
         for each in again:
             self._open[each.session] = each
-            self._desk.reopen(each.session, each.assignment.pipeline, each.schedule, each.started)
+            pipeline, schedule, started = each.assignment.pipeline, each.schedule, each.started
+            self._desk.open(each.session, pipeline, schedule, started, now_ms, again=True)
         for trace in finished:
             if self._reporter is not None:
                 self._reporter.over(trace.session)

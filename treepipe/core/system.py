@@ -169,6 +169,12 @@ class Bounds:
     tree_tokens: int = 0
     scratch_tokens: int = 0
 
+    def ahead(self, level: int, levels: int) -> int:
+        """Return how many tokens beyond the final ones a draft of a draft may come to: the first of
+        a number of levels fewest, since each of those below may be further ahead."""
+        under = levels - level
+        return self.scratch_tokens - self.segment_tokens - self.segment_tokens * under // levels
+
 
 @dataclass(frozen=True, slots=True)
 class System:

@@ -78,7 +78,7 @@ def _one_target(cluster: Cluster) -> Scenario:
         data.pop(key, None)
     schedule = {"gamma": DEEPEST, **data.get("schedule", {}), "name": "starsd"}
     lengths = {"prompt_tokens": 1, "new_tokens": 2, "requests": 1, "concurrency": 1}
-    data["pipelines"][0]["count"] = data["drafts"][0]["count"] = 1
+    data["pipelines"][0]["count"] = data.setdefault("drafts", [{}])[0]["count"] = 1
     return Scenario.of({**data, "schedule": schedule, "workload": lengths}, cluster.path)
 
 

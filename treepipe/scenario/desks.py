@@ -70,15 +70,12 @@ def round_ms(deployment: Deployment, draft: int, pipeline: int, rows: int) -> fl
     return deployment.service.cut * times.draft(1) + passage.lap_ms(rows) + passage.decide_ms(rows)
 
 
-def level_desk(deployment: Deployment, draft: str) -> LevelDesk:
+def level_desk(deployment: Deployment, draft: int) -> LevelDesk:
     """Make the desk of a draft of a draft."""
-    (above, *below), bounds = deployment.roles.beside(draft), deployment.service.bounds
-    names, heads = [each.name for each in deployment.roles.drafts], len(deployment.roles.heads)
-    levels = len(names) // heads - 1
-    under = levels - names.index(draft) // heads  # each of them may be further ahead
-    segment = bounds.segment_tokens
-    most = bounds.scratch_tokens - segment - segment * under // levels
-    return LevelDesk(above, next(iter(below), None), most)
+    roles, bounds = deployment.roles, deployment.service.bounds
+    above, *below = roles.beside(roles.drafts[draft].name)
+    heads = len(roles.heads)
+    return LevelDesk([above], below, bounds.ahead(draft // heads, len(roles.drafts) // heads - 1))
 
 
 def stage_desk(deployment: Deployment, pipeline: int, number: int) -> StageDesk:

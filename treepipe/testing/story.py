@@ -187,6 +187,8 @@ def _message(message: Message) -> str:
             return "; ".join(map(_word, words)) or "a beat without words"
         case Close():
             return "the request is over"
+        case Text():
+            return f"it has {_text(message)}"
     return "a report that a step's work is done"
 
 

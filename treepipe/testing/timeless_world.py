@@ -8,6 +8,7 @@ meanwhile. Stages are in ``pipeline.py``, what everything is held against in ``l
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -22,7 +23,8 @@ from treepipe.core.dock import Dock
 from treepipe.core.draft_desk import DraftDesk
 from treepipe.core.draft_work import Begin, Draft, Evaluate, Orders
 from treepipe.core.front_desk import ArrivalQueue, Policy, ServiceLevels
-from treepipe.core.messages import Flight, Message, Segment, Through
+from treepipe.core.levels import Letters, LevelDesk
+from treepipe.core.messages import Close, Flight, Message, Segment, Text
 from treepipe.core.protocol import Drafted, DraftPass, Schedule, Started
 from treepipe.core.requests import LIVES, numbered
 from treepipe.core.scratch import Scratch
@@ -107,6 +109,16 @@ class Server:
     drafted: list[tuple[int, Drafted]] = field(default_factory=list)
 
 
+@dataclass
+class LevelServer:
+    """A draft of a draft: its desk, and the pass that it is busy with."""
+
+    desk: LevelDesk
+    draft: Logits
+    drafted: tuple[Draft, Drafted] | None = None
+    readers: dict[int, DraftReader] = field(default_factory=lambda: defaultdict(DraftReader))
+
+
 @dataclass(frozen=True, slots=True)
 class Sharing:
     """How requests share the servers and stages of a world.
@@ -166,6 +178,7 @@ class TimelessWorld:
         choose: Choose = first,
         sharing: Sharing = ALONE,
         *,
+        levels: Sequence[tuple[Logits, int]] = (),
         bounds: Bounds | None = None,
         story: Story | None = None,
     ) -> None:
@@ -173,29 +186,38 @@ class TimelessWorld:
 
         Args:
             pipelines: number of stages of each.
+            levels: drafts of each server's draft, the uppermost first, with the tokens beyond the
+                final ones that each may come to.
             bounds: those that the system's record states; None: nobody looks at them.
             story: notes each event and each message that comes.
         """
         self.sharing, self.bounds, self.story = sharing, bounds, story
         self.target, self.draft, self.choose = target, draft, choose
         per_pipeline = [len(group_sizes(sharing.groups, stages)) for stages in pipelines]
-        levels = ServiceLevels((2.0, 1.0), (9.0, 1.0))
         self.servers = [
             Server(
                 DraftDesk(
                     d,
                     per_pipeline,
-                    ArrivalQueue(sharing.policy, levels),
+                    ArrivalQueue(sharing.policy, ServiceLevels((2.0, 1.0), (9.0, 1.0))),
                     CacheBook(sharing.room),
                     Dock(
                         sharing.batch,
                         rounds_ms=[sharing.round_ms] * len(pipelines) if sharing.round_ms else (),
                     ),
+                    leads=bool(levels),
                     least_log_prob=sharing.least_log_prob,
                 )
             )
             for d in range(sharing.drafts)
         ]
+        self.levels = dict[str, LevelServer]()
+        names = [f"draft{n}" for n in range(sharing.drafts * (1 + len(levels)))]
+        for n, name in enumerate(names[sharing.drafts :]):
+            above, below = names[n : n + 1], names[n + 2 * sharing.drafts :][:1]
+            of, most = levels[n // sharing.drafts]
+            self.levels[name] = LevelServer(LevelDesk(above, below, most), of)
+        self._letters = defaultdict[tuple[str, str], deque[Message]](deque)
         self.pipelines = [self.new_pipeline(stages) for stages in pipelines]
         self.requests: dict[int, TimelessRequest] = {}
         self.draft_calls: list[int] = []
@@ -243,7 +265,8 @@ class TimelessWorld:
         started = replace(old.started, prompt=tuple(old.committed), max_new_tokens=wanted)
         schedule: Any = Noted(self.new_schedule(again), again, self.story)
         self.entered(again, TimelessRequest(schedule, started, old.pipeline))
-        self.servers[draft].desk.reopen(again, old.pipeline, schedule, started)
+        desk = self.servers[draft].desk
+        desk.open(again, old.pipeline, schedule, started, self._now, again=True)
 
     # --- moving ----------------------------------------------------------------------------------
 
@@ -290,7 +313,12 @@ class TimelessWorld:
                 found.append(partial(self._take, number))
         for number, pipeline in enumerate(self.pipelines):
             found += [partial(self._move, number, event) for event in pipeline.events()]
-        return found
+        for name, level in self.levels.items():
+            if level.drafted is not None or level.desk.has_work:
+                found.append(partial(self._go_on, name))
+        busy = {name for name, level in self.levels.items() if level.drafted is not None}
+        ways = [way for way, box in self._letters.items() if box and way[1] not in busy]
+        return found + [partial(self._hear, *way) for way in ways]
 
     def _move(self, number: int, event: Event) -> None:
         pipeline = self.pipelines[number]
@@ -302,13 +330,11 @@ class TimelessWorld:
             held = [each.cached for each in pipeline.desks[event.stage].sessions.values()]
             within = max(held, default=0) <= self.bounds.tree_tokens
             hold(within, "bounds", f"a stage holds {max(held, default=0)} nodes of a request")
-        if isinstance(flight, Through):
-            self.servers[flight.draft].desk.through(flight, self._now)
-        elif flight is not None:
-            for segment in flight.segments:
-                self.empty_returns += not segment.tokens
-                self._arrived.add((segment.session, segment.ticket))
-            self.servers[flight.draft].desk.arrive(flight, None, self._now)
+        for segment in flight.segments if isinstance(flight, Flight) else ():
+            self.empty_returns += not segment.tokens
+            self._arrived.add((segment.session, segment.ticket))
+        if flight is not None:
+            self.servers[flight.draft].desk.receive(flight, None, self._now)
 
     # --- a draft server --------------------------------------------------------------------------
 
@@ -356,6 +382,10 @@ class TimelessWorld:
         self.servers[number].desk.admit(self._now)
 
     def post(self, pipeline: int, message: Message, draft: int) -> None:
+        if pipeline == len(self.pipelines):  # to the draft below
+            below = f"draft{draft + self.sharing.drafts}"
+            self._tell(f"draft{draft}", [([below], message)])
+            return
         self.pipelines[pipeline].send(message, draft)
         for segment in message.segments if isinstance(message, Flight) else ():
             self._check_bounds(segment)
@@ -420,6 +450,38 @@ class TimelessWorld:
         log_probs = [row if len(path) < last else [-inf] * len(row) for path, row in said]
         return Drafted(order.ticket, found.tokens, log_probs)
 
+    # --- drafts of drafts ------------------------------------------------------------------------
+
+    def _hear(self, sender: str, receiver: str) -> None:
+        """Let a message come to a draft that is not busy with a pass, or to a draft server."""
+        message = self._letters[sender, receiver].popleft()
+        if self.story is not None:
+            self.story.came(sender, receiver, message)
+        if isinstance(message, Text | Close) and receiver in self.levels:
+            self._tell(receiver, self.levels[receiver].desk.hear(message))
+        else:
+            number = int(receiver.removeprefix("draft"))
+            self.servers[number].desk.receive(message, None, self._now)
+
+    def _tell(self, sender: str, letters: Letters) -> None:
+        for receivers, message in letters:
+            for each in receivers:
+                self._letters[sender, each].append(message)
+
+    def _go_on(self, name: str) -> None:
+        """Let a draft of a draft end its pass, or begin one."""
+        level = self.levels[name]
+        if level.drafted is not None:
+            ended, level.drafted = level.drafted, None
+            self._tell(name, level.desk.drafted(*ended))
+        elif (work := level.desk.next()) is not None:
+            ((session, order),) = work.passes
+            reader, committed = level.readers[session], self.requests[session].committed
+            paths, most = reader.ask(order, committed), level.desk.most
+            ahead = len(reader.read) + len(reader.scratch) - len(committed)
+            hold(ahead <= most, "bounds", f"{name} is {ahead} tokens ahead, of {most}")
+            level.drafted = work, candidates(level.draft, order, paths)
+
     # --- the end ---------------------------------------------------------------------------------
 
     def lose(self, pipeline: int) -> None:
@@ -458,3 +520,5 @@ class TimelessWorld:
             hold(server.desk.at_rest, "freed", "a draft server has work for finished requests")
         for pipeline in self.pipelines:
             pipeline.assert_freed()
+        kept = [name for name, level in self.levels.items() if level.desk.levels]
+        hold(not kept, "freed", f"{kept} keep a finished request")

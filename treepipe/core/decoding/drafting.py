@@ -362,6 +362,11 @@ class ChainDraft:
         """Number of tokens below the root."""
         return len(self.tokens) - self.used
 
+    @property
+    def behind(self) -> list[int]:
+        """The tokens below the root."""
+        return [token for token, _ in self.tokens[self.used :]]
+
     def absorb(self, event: Drafted) -> None:
         """Take the token behind the last one, and one more behind each guess that it confirms."""
         guesses, self._guesses = self._guesses, ()

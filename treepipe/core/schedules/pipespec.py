@@ -59,8 +59,7 @@ class ChainWithoutEnd(ChainAhead):
         super().__init__(context, keys.prefill_chunk, keys.gamma)
         self._keys = keys
         self._lookup = 0 if context.independent_levels else keys.lookup
-        self._leads = context.below  # it sends its text from the first token on
-        self._below: Neighbour | None = None
+        self._below = Neighbour() if context.below else None
         self._window_tokens = 0
         self._untold = self._strayed = False  # the draft has not come to the root, or past it
 
@@ -72,8 +71,7 @@ class ChainWithoutEnd(ChainAhead):
     @property
     def _text(self) -> list[int]:
         """The draft's text: the committed one as far as it has come, and what it has drafted."""
-        text = self._flying.text[: -1 if self._untold else None]
-        return [*text, *(token for token, _ in self._draft.tokens[self._draft.used :])]
+        return [*self._flying.text[: -1 if self._untold else None], *self._draft.behind]
 
     @property
     def _room(self) -> int:
@@ -114,9 +112,9 @@ class ChainWithoutEnd(ChainAhead):
     def _guesses(self) -> Sequence[int]:
         """Take what the draft below has behind the draft's text; or look up what followed its last
         tokens before, by the longest suffix of at most ``SUFFIX`` tokens."""
-        text = self._text if self._lookup or self._below is not None else []
         if self._below is not None:
-            return self._below.guesses(text, min(self._keys.most, self._room - 1))
+            return self._below.guesses(self._text, min(self._keys.most, self._room - 1))
+        text = self._text if self._lookup else []
         for length in range(min(SUFFIX, len(text) - 1), 0, -1):
             for end in range(len(text) - 1, length - 1, -1):
                 if text[end - length : end] == text[-length:]:
@@ -137,16 +135,10 @@ class ChainWithoutEnd(ChainAhead):
 
     def _news_below(self) -> list[Command]:
         """Send the draft below what is new in the text."""
-        if not self._leads:
+        if self._below is None:
             return []
-        session, text = self._request.session, self._text
         final = len(self._flying.text) - self._untold
-        if self._below is not None:
-            news = self._below.news(session, text, final)
-            return [] if news is None else [news]
-        opening = Text(session, 0, tuple(text), final)
-        self._below = Neighbour(opening)
-        return [opening]
+        return [*self._below.news(self._request.session, self._text, final)]
 
 
 def _make(parameters: PipeSpecKeys, context: ScheduleContext) -> ChainWithoutEnd:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from treepipe.testing.law import LawBroken, hold
 from treepipe.testing.story import Noted
 from treepipe.testing.strategies import DRAFT_NAMES, requests
 from treepipe.testing.timeless_world import TimelessWorld
-from treepipe.testing.trials.decoding import drawn_parameters, prompt_of
+from treepipe.testing.trials.decoding import drawn_levels, drawn_parameters, prompt_of
 
 STAGES = 3
 
@@ -44,7 +43,11 @@ class Adversary:
     def __init__(self, system: System, case: TrialCase) -> None:
         self.parameters, self.system = drawn_parameters(system, case), system
         draft = DRAFTS[case.draw("draft", DRAFT_NAMES)]
-        self.world = TimelessWorld([STAGES], target, draft, case.choose, story=case.story)
+        self.parameters, levels = drawn_levels(system, self.parameters, STAGES, case)
+        self.below = bool(levels)
+        self.world = TimelessWorld(
+            [STAGES], target, draft, case.choose, levels=levels, story=case.story
+        )
         self.schedules: dict[int, Schedule] = {}
         self.wanted: dict[int, tuple[tuple[int, ...], int]] = {}
         self.lost = False
@@ -53,7 +56,8 @@ class Adversary:
         if len(self.schedules) == 4 or self.lost:
             return
         session = len(self.schedules) + 1
-        schedule = self.system.make(self.parameters, ScheduleContext(session, STAGES))
+        context = ScheduleContext(session, STAGES, below=self.below)
+        schedule = self.system.make(self.parameters, context)
         self.schedules[session] = schedule
         self.wanted[session] = prompt_of(session, length), wanted
         self.world.open(session, schedule, Started(self.wanted[session][0], wanted))
@@ -155,16 +159,20 @@ def tell_again(system: System, case: TrialCase) -> None:
     stages = case.draw("stages", st.integers(1, 4))
     parameters = drawn_parameters(system, case)
     draft = DRAFTS[case.draw("draft", DRAFT_NAMES)]
-    world = TimelessWorld([stages], target, draft, case.choose, story=case.story)
-    fresh = partial(system.make, parameters)
+    parameters, levels = drawn_levels(system, parameters, stages, case)
+    world = TimelessWorld([stages], target, draft, case.choose, levels=levels, story=case.story)
+
+    def fresh(session: int) -> Schedule:
+        return system.make(parameters, ScheduleContext(session, stages, below=bool(levels)))
+
     noted: dict[int, Any] = {}
     for session, (length, wanted, ends) in enumerate(requested, start=1):
-        noted[session] = Noted(fresh(ScheduleContext(session, stages)))
+        noted[session] = Noted(fresh(session))
         started = Started(prompt_of(session, length), wanted, ends)
         world.open(session, noted[session], started)
     world.run()
     for session, first in noted.items():
-        again = fresh(ScheduleContext(session, stages))
+        again = fresh(session)
         for number, (event, commands) in enumerate(first.told):
             if isinstance(event, Drafted) and len(event.tokens) and not commands:
                 used = heeded(again, event)

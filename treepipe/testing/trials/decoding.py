@@ -49,6 +49,21 @@ def drawn_parameters(system: System, case: TrialCase, groups: Groups = 1) -> Par
     return system.parameters(**values)
 
 
+def drawn_levels(
+    system: System, parameters: Parameters, stages: int, case: TrialCase
+) -> tuple[Parameters, list[tuple[Logits, int]]]:
+    """Return the drafts of the draft, the uppermost first, with the tokens that each may be ahead;
+    and parameters that a scenario may have with them."""
+    some = st.just([]) | st.lists(DRAFT_NAMES, min_size=1, max_size=3)
+    names = case.draw("levels", some) if system.levels else []
+    if names:
+        fit = {"draft_ahead": True, "lookup": 0}
+        parameters = replace(parameters, **{k: v for k, v in fit.items() if k in system.keys})
+    bounds = system.bounds(parameters, stages)
+    ahead = [bounds.ahead(n, len(names)) for n in range(1, len(names) + 1)]
+    return parameters, [*zip([DRAFTS[name] for name in names], ahead, strict=True)]
+
+
 def least_room(
     system: System, parameters: Parameters, stages: int, tokens: int, *, paged: bool = True
 ) -> CacheRoom:
@@ -72,6 +87,10 @@ def decode(
     """Decode all requests at once, and hold their texts against plain greedy decoding. Args:
     ``draft``: None: one of any quality."""
     draft = draft or DRAFTS[case.draw("draft", DRAFT_NAMES)]
+    levels = list[tuple[Logits, int]]()
+    if not sharing.block:
+        parameters, levels = drawn_levels(system, parameters, stages, case)
+    sharing = replace(sharing, least=0.0) if levels else sharing
     places = system.places(parameters)
     if parameters.cut:
         row_ms = case.draw("row_ms", st.floats(0.0, 2.0))
@@ -83,14 +102,14 @@ def decode(
         draft,
         case.choose,
         replace(sharing, in_phases=not parameters.overlapped_pruning, cancels=parameters.cancels),
+        levels=levels,
         bounds=system.bounds(parameters, stages) if fitting else None,
         story=case.story,
     )
-
-    block = sharing.block > 0
+    of_draft = False, sharing.block > 0, sharing.block > 0, bool(levels)
 
     def new_schedule(session: int) -> Any:
-        return system.make(parameters, ScheduleContext(session, stages, False, block, block))
+        return system.make(parameters, ScheduleContext(session, stages, *of_draft))
 
     played.new_schedule = new_schedule
     for session, (length, wanted, ends) in enumerate(requested, start=1):
