@@ -97,7 +97,10 @@ def test_it_reaches_plans_their_order_and_what_they_hang_on() -> None:
         name: found.cases.widened(name, each.outcome.metrics[METRIC])
         for name, each in found.best_of_each.items()
     }
-    width = {name: log((each.high or 0.0) / (each.low or 1.0)) for name, each in wide.items()}
+    width = {
+        name: log(each.high / each.low) if each.high and each.low else 0.0
+        for name, each in wide.items()
+    }
     assert width["chain"] > log(1 + GROWTH) / 2 > width["pp"] + 0.3
     assert "scale.rows" in [row.key for row in sensitivities(found, say)]
     flat = search(cluster(**FLAT), say)
