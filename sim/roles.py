@@ -470,8 +470,7 @@ class LevelRole(Role):
     ) -> None:
         roles = deployment.roles
         super().__init__(world, roles.drafts[draft], place)
-        self._requests, self._source = deployment.requests, source
-        self._seed = deployment.seed
+        self._requests, self._source, self._seed = deployment.requests, source, deployment.seed
         # From the draft below the target's to this one.
         between = range(draft % len(roles.heads), draft + 1, len(roles.heads))[1:]
         self._agreements = [roles.drafts[each].agreement or 0.0 for each in between]

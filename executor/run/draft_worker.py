@@ -322,8 +322,7 @@ class LevelWorker:
                 self._draft(work)
                 continue
             station.fresh = True  # its device idles
-            received = station.wait()
-            if received is None:
+            if (received := station.wait()) is None:
                 return
             self._arrive(received)
 

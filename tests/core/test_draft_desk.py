@@ -38,7 +38,7 @@ def _flights(orders: Orders) -> list[Flight]:
 
 def _back(desk: DraftDesk, flight: Flight) -> Orders:
     """It comes back, and the target says 6 behind every last row."""
-    desk.arrive(flight, None, 0.0)
+    desk.receive(flight, None, 0.0)
     assert isinstance(desk.next(0.0), Evaluate)
     return desk.returned(flight, [(6,)] * len(flight.segments))
 

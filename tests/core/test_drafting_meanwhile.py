@@ -168,7 +168,7 @@ def test_a_segment_comes_back_between_passes_only_to_those_who_listen(name: str)
         while world.step():
             if world.servers[0].drafted and not schedule.listens:
                 before = pickle.dumps(schedule)
-                for ticket in world.travelling(1):
+                for ticket in world.travelling():
                     with pytest.raises(ProtocolError):
                         schedule.handle(Returned(ticket, 0, 0, (1,)))
                     assert pickle.dumps(schedule) == before
@@ -202,7 +202,7 @@ def test_a_chain_drafted_on_the_spot_lets_all_wait(jit: bool) -> None:
         fed += flights(desk.began(work))
     for answers in ([(6,), (6,)], [(6, 6), (4, 4)]):  # behind the prompts, then behind 6, 6
         flight = Flight(0, 0, tuple(segment for each in fed for segment in each.segments))
-        desk.arrive(flight, None, 0.0)
+        desk.receive(flight, None, 0.0)
         assert isinstance(desk.next(0.0), Evaluate)
         fed, waited = flights(desk.returned(flight, answers)), 0
         while isinstance(work := desk.next(0.0), Draft):
@@ -221,14 +221,14 @@ def test_a_pass_that_is_given_up_before_it_begins_is_not_run() -> None:
     begun = desk.next(0.0)
     assert isinstance(begun, Begin)
     (prompt,), fed = flights(desk.began(begun)), list[Flight]()
-    desk.arrive(prompt, None, 0.0)
+    desk.receive(prompt, None, 0.0)
     desk.next(0.0)
     desk.returned(prompt, [(6,)])
     while True:
         work = desk.next(0.0)
         assert isinstance(work, Draft)
         if fed:
-            desk.arrive(fed[0], None, 0.0)
+            desk.receive(fed[0], None, 0.0)
         orders = desk.drafted([(s, answer(order)) for s, order in work.passes])
         if fed:
             break
@@ -262,6 +262,6 @@ def test_a_pass_that_does_not_wait_cannot_be_withdrawn() -> None:
 def test_in_turns_a_draft_guesses_the_targets_token_before_it_reads_it(draft: str) -> None:
     """With K = 1 the root is verified alone, so the draft's first pass comes behind the verdict: it
     stops before the target's token, whose place its answer is for."""
-    pipespec, case = systems()["pipespec"], TrialCase.replaying({"draft": draft})
+    pipespec, case = systems()["pipespec"], TrialCase.replaying({"draft": draft, "levels": []})
     keys = pipespec.parameters(gamma=1, draft_ahead=False)
     decode(pipespec, keys, case, [(length, 40, frozenset()) for length in range(1, 9)], 1)

@@ -83,8 +83,8 @@ def test_the_tool_finds_a_broken_hierarchy(
 
 
 def level(*tokens: int, final: int = 2) -> Level:
-    made = Level(1, 9, last=True)
-    assert not made.hear(Text(1, 0, tokens, final))
+    made = Level(1, 9)
+    assert made.hear(Text(1, 0, tokens, final)) == [Text(1, 0, tokens, final)]
     return made
 
 
@@ -93,7 +93,8 @@ def drafts(of: Level, token: int) -> tuple[DraftPass, Text]:
     assert of.room
     order = of.next_pass()
     rows = [[token]] * max(1, len(order.tokens))
-    (news,) = of.drafted(Drafted(order.ticket, rows, [[-0.1]] * len(rows)))
+    told = of.drafted(Drafted(order.ticket, rows, [[-0.1]] * len(rows)))
+    (news,) = [each for each in told if not each.final]
     return order, news
 
 
@@ -103,7 +104,7 @@ def test_a_level_reads_what_it_adopts_and_drops_what_is_wrong() -> None:
     assert [drafts(of, 7)[0].catch_up, *(drafts(of, 7)[0].tokens for _ in range(2))] == [
         (5, 6), (7,), (7,)
     ]  # fmt: skip
-    assert of.hear(Text(1, 2, (7, 8, 9), 3)) == []
+    of.hear(Text(1, 2, (7, 8, 9), 3))
     order, news = drafts(of, 4)
     assert (order.keep, order.accepted, order.tokens) == ((0,), 1, (8, 9))
     assert news == Text(1, 3, (8, 9, 4))
@@ -113,7 +114,7 @@ def test_a_level_begins_anew_below_a_token_that_it_had_otherwise() -> None:
     of = level(5, 6)
     for _ in range(3):
         drafts(of, 7)
-    assert of.hear(Text(1, 2, (8,), 3)) == []
+    of.hear(Text(1, 2, (8,), 3))
     order, news = drafts(of, 4)
     assert (order.catch_up, order.reset) == ((8,), True)
     assert news == Text(1, 2, (8, 4))
@@ -124,7 +125,7 @@ def test_a_level_that_is_ahead_of_the_one_above_goes_on_until_its_bound() -> Non
     for n in range(9):
         assert drafts(of, n)[1] == Text(1, 2 + n, (n,))
     assert not of.room
-    assert of.hear(Text(1, 2, (0,), 3)) == []
+    of.hear(Text(1, 2, (0,), 3))
     assert drafts(of, 9)[0].accepted == 1
 
 
@@ -142,5 +143,5 @@ def test_neighbours_hear_only_what_is_new() -> None:
 
 def test_a_token_that_is_final_before_the_level_has_read_it_is_read_once() -> None:
     of = level(5, 6, 7, 8)
-    assert of.hear(Text(1, 4, (), 3)) == []
+    of.hear(Text(1, 4, (), 3))
     assert [drafts(of, 4)[0].catch_up, drafts(of, 4)[0].tokens] == [(5, 6, 7), (8,)]

@@ -104,7 +104,7 @@ class WatchedWorld(OneRequest):
 
     def step(self) -> bool:
         moved = super().step()
-        schedule, moving = self.schedule, self.travelling(self.session)
+        schedule, moving = self.schedule, self.travelling()
         if isinstance(schedule, TreeSchedule) and not schedule.done:
             assert outstanding(schedule) <= moving, "every live ticket is in the pipeline"
             stale = moving - outstanding(schedule)
@@ -116,7 +116,7 @@ def assert_stages_agree(world: OneRequest, whole: list[int]) -> None:
     """With every message delivered, all stages hold the same text, and live nodes only."""
     world.drain()
     ledger = world.pipeline.ledger()
-    records = [world.pipeline.record(n) for n in range(len(world.pipeline.desks))]
+    records = [world.pipeline.records[n, world.session] for n in range(len(world.pipeline.desks))]
     for record in records:
         assert record.committed == records[0].committed == whole[: len(record.committed)]
         assert record.nodes == ledger.live[: len(record.nodes)]
@@ -177,7 +177,7 @@ def illegal_events(world: OneRequest) -> Iterator[Event]:
     yield Stepped(None)
     yield Drafted(10**6, [[1]], [[-1.0]])
     yield Returned(10**6, 0, 0, (1,))
-    for ticket in world.request.evaluated[-1:]:
+    for ticket in world.evaluated[-1:]:
         yield Returned(ticket, 0, 0, (1,))
     for _, drafted in world.servers[0].drafted:
         yield Drafted(drafted.ticket + 1, drafted.tokens, drafted.log_probs)

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worlds.examples import examples
+from tests.worlds.one_request import travelling
 from treepipe.core.errors import ProtocolError
-from treepipe.core.messages import Segment, Word
+from treepipe.core.messages import Beat, Flight, Segment, Word
 from treepipe.core.stage import Action, Pass, Prune, Run, StageSession
 from treepipe.core.tree import TokenTree
 from treepipe.core.words import WordLog
@@ -55,7 +56,7 @@ class RandomDraft:
         )
         self.steps += 1
         self.fed = last
-        self.pipeline.feed(segment)
+        self.pipeline.send(Flight(0, 0, (segment,)))
 
     def open_round(self) -> None:
         """In lock-step a round opens with one segment more than there are stages."""
@@ -87,7 +88,7 @@ class RandomDraft:
     ) -> None:
         ledger = self.pipeline.ledger()
         word = Word(0, ledger.round, ledger.version, retained, accepted, ends_round, self.lock_step)
-        self.pipeline.announce(word)
+        self.pipeline.send(Beat(0, (word,)))
         self.committed += accepted
         if ends_round:
             self.open_round()
@@ -103,7 +104,7 @@ class RandomDraft:
         ledger = self.pipeline.ledger()
         if flight is None or flight.segments[0].round != ledger.round:
             return False
-        last = self.pipeline.record(len(self.pipeline.desks) - 1)
+        last = self.pipeline.records[len(self.pipeline.desks) - 1, 0]
         alive = [n for n in last.nodes if ledger.alive(n, ledger.version)]
         # Nodes come back in order: the last row of this segment that is left, and all before it.
         known = [n for n in alive if n not in self._in_last_box()]
@@ -111,9 +112,14 @@ class RandomDraft:
         return True
 
     def _in_last_box(self) -> set[int]:
-        waiting = self.pipeline.flights(Event("flight", len(self.pipeline.desks)))
+        waiting = self.pipeline.boxes[Event("flight", len(self.pipeline.desks))]
         rows = self.pipeline.ledger().rows
-        return {n for flight in waiting for n in rows[flight.segments[0].ticket]}
+        return {
+            n
+            for flight in waiting
+            if isinstance(flight, Flight)
+            for n in rows[flight.segments[0].ticket]
+        }
 
     def choose(self) -> Event | None:
         moves = self.pipeline.events()
@@ -126,14 +132,14 @@ class RandomDraft:
         assert pipeline.ledger().accepted == self.committed
         for record in pipeline.records.values():
             assert record.cached == expected
-            assert record.committed == pipeline.record(0).committed
+            assert record.committed == pipeline.records[0, 0].committed
             assert len(record.committed) == self.committed
 
     def assert_tickets(self) -> None:
         """Each came back (the pipeline asserts: once), waits for a word, or its round has ended."""
         ledger, answered = self.pipeline.ledger(), {t for _, t in self.pipeline.answered}
         live = {number for number, fed in ledger.tickets.items() if fed.round == ledger.round}
-        assert live - answered == live & self.pipeline.travelling()
+        assert live - answered == live & travelling(self.pipeline)
 
 
 @examples(200)

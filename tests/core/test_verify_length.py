@@ -87,7 +87,7 @@ def test_requests_of_a_flight_compete_for_its_rows() -> None:
         assert isinstance(work, Begin)
         fed += flights(desk.began(work))
     prompts = Flight(0, 0, tuple(segment for each in fed for segment in each.segments))
-    desk.arrive(prompts, None, 0.0)
+    desk.receive(prompts, None, 0.0)
     assert isinstance(desk.next(0.0), Evaluate)
     assert not flights(desk.returned(prompts, [(6,), (6,)]))
     fed = []

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from treepipe.core.messages import Close, Message
-from treepipe.core.protocol import Schedule, Started
+from treepipe.core.messages import Close, Flight, Message
+from treepipe.core.protocol import Returned, Schedule, Started, Stepped
 from treepipe.testing.law import hold
-from treepipe.testing.pipeline import Logits
+from treepipe.testing.pipeline import Event, Logits, TimelessPipeline
 from treepipe.testing.timeless_world import Choose, TimelessRequest, TimelessWorld, first
+
+
+def travelling(pipeline: TimelessPipeline, session: int = 0) -> set[int]:
+    """Tickets of the segments that are in a box or wait at a stage."""
+    messages = [each for box in pipeline.boxes.values() for each in box]
+    flights = [each for each in messages if isinstance(each, Flight)]
+    flights += [flight for desk in pipeline.desks for flight in desk.flights]
+    flights += pipeline._under_way.values()
+    return {s.ticket for flight in flights for s in flight.segments if s.session == session}
 
 
 class OneRequest(TimelessWorld):
@@ -26,6 +35,7 @@ class OneRequest(TimelessWorld):
         super().__init__([stages], target, draft, choose)
         self.schedule, self.session, self.pipeline = schedule, session, self.pipelines[0]
         self._end_of_session: Close | None = None
+        self.empty_returns = 0
 
     def decode(
         self, prompt: Sequence[int], wanted: int, ends: frozenset[int] = frozenset()
@@ -35,6 +45,24 @@ class OneRequest(TimelessWorld):
         while self.request.reason is None:
             hold(self.step(), "termination", "nothing moves, and the request is not over")
         return self.request.text
+
+    @property
+    def evaluated(self) -> list[int]:
+        """Tickets of the segments whose answers the schedule was told."""
+        events = [event for event, _ in self.request.schedule.told]
+        returned = [e.returned if isinstance(e, Stepped) else e for e in events]
+        return [each.ticket for each in returned if isinstance(each, Returned)]
+
+    def travelling(self) -> set[int]:
+        """Tickets of the segments that are in the pipeline or wait to be evaluated."""
+        waiting = {ticket for _, ticket in self.pipeline.answered} - {*self.evaluated}
+        return waiting | travelling(self.pipeline, self.session)
+
+    def _move(self, number: int, event: Event) -> None:
+        before = {*self.pipeline.answered}
+        super()._move(number, event)
+        new = self.pipeline.answered - before
+        self.empty_returns += sum(not self.pipeline.answers.get(key) for key in new)
 
     @property
     def request(self) -> TimelessRequest:

@@ -184,6 +184,7 @@ class DraftDesk:
             self._queue.put(pipeline, (now_ms, Begin(session)), now_ms)
 
     def receive(self, message: Message, payload: Any, now_ms: float) -> None:
+        """Take a message; the work that evaluates a returned flight carries ``payload``."""
         if isinstance(message, Through):  # a group of stages has computed its next flight
             self.steps.through(message)
             self._end_steps(message.pipeline, now_ms)
@@ -193,15 +194,11 @@ class DraftDesk:
         else:
             assert isinstance(message, Flight | Verified)
             flight = message if isinstance(message, Flight) else message.flight
-            self.arrive(flight, payload, now_ms)
-
-    def arrive(self, flight: Flight, payload: Any, now_ms: float) -> None:
-        """Take a returned flight; the work that evaluates it carries ``payload``."""
-        if flight.beat is None:
-            self._queue_flight(flight, payload, now_ms)
-        else:
-            self.steps.arrive(flight, payload)
-            self._end_steps(flight.pipeline, now_ms)
+            if flight.beat is None:
+                self._queue_flight(flight, payload, now_ms)
+            else:
+                self.steps.arrive(flight, payload)
+                self._end_steps(flight.pipeline, now_ms)
 
     def _end_steps(self, pipeline: int, now_ms: float) -> None:
         for flight, payload in self.steps.over(pipeline):

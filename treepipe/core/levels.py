@@ -69,12 +69,11 @@ class Level:
         scratch: the draft's contents for it.
     """
 
-    def __init__(self, session: int, most: int, *, last: bool) -> None:
-        """Make it. Args: ``most``, ``last``: as of ``LevelDesk``."""
+    def __init__(self, session: int, most: int) -> None:
         self._session, self._most, self._tickets = session, most, 0
         self._final = list[int]()
         self._draft, self._pending = ChainDraft(drawn=False), PendingPass(self._final, keeps=True)
-        self._above, self._below = Neighbour(), None if last else Neighbour()
+        self._above, self._below = Neighbour(), Neighbour()
         self.scratch = Scratch[None]()
 
     @property
@@ -83,9 +82,8 @@ class Level:
 
     def hear(self, message: Text) -> list[Text]:
         """Take a neighbour's text, that of the one above also as ours; return the news for the one
-        below."""
+        below (even if there is none)."""
         if not message.final:
-            assert self._below is not None  # it has sent the text
             self._below.hear(message)
             return []
         self._above.hear(message)
@@ -110,7 +108,7 @@ class Level:
     def next_pass(self) -> DraftPass:
         """Return its next pass; there is room."""
         self._tickets += 1
-        guesses = () if self._below is None else self._below.guesses(self._text, self.room - 1)
+        guesses = self._below.guesses(self._text, self.room - 1)
         return self._pending.ask(self._draft.next_pass(self._tickets, self._pending, guesses))
 
     def drafted(self, event: Drafted) -> list[Text]:
@@ -120,9 +118,7 @@ class Level:
         above = [replace(news, final=0) for news in self._news(self._above)]
         return [*above, *self._news(self._below)]
 
-    def _news(self, neighbour: Neighbour | None) -> list[Text]:
-        if neighbour is None:
-            return []
+    def _news(self, neighbour: Neighbour) -> list[Text]:
         return neighbour.news(self._session, self._text, len(self._final))
 
 
@@ -150,7 +146,7 @@ class LevelDesk:
         if session not in levels:
             if message.start or not message.final:
                 return []  # of a request that is over
-            levels[session] = Level(session, self.most, last=not self.below)
+            levels[session] = Level(session, self.most)
         return self._letters(levels[session].hear(message))
 
     @property

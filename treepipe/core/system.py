@@ -170,10 +170,8 @@ class Bounds:
     scratch_tokens: int = 0
 
     def ahead(self, level: int, levels: int) -> int:
-        """Return how many tokens beyond the final ones a draft of a draft may come to: the first of
-        a number of levels fewest, since each of those below may be further ahead."""
-        under = levels - level
-        return self.scratch_tokens - self.segment_tokens - self.segment_tokens * under // levels
+        """Return how far beyond the final tokens a draft of a draft may be: the lower, the more."""
+        return self.scratch_tokens - self.segment_tokens * (2 * levels - level) // levels
 
 
 @dataclass(frozen=True, slots=True)

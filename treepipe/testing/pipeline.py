@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from treepipe.core.barrier import Groups
-from treepipe.core.messages import Beat, Close, Flight, Message, Segment, Through, Word
+from treepipe.core.messages import Beat, Close, Flight, Message, Through
 from treepipe.core.stage import Prune, StageSession
 from treepipe.core.stage_desk import Move, Place, Send, StageDesk, StageWork
 from treepipe.testing.law import hold
@@ -91,32 +91,10 @@ class TimelessPipeline:
         for n in range(len(self.desks)):
             self.boxes[Event("word", n, draft)].append(message)
 
-    def feed(self, segment: Segment) -> None:
-        """Send one segment on its own."""
-        self.send(Flight(0, 0, (segment,)))
-
-    def announce(self, word: Word) -> None:
-        """Send one word on its own."""
-        self.send(Beat(0, (word,)))
-
     def ledger(self, session: int = 0) -> NodeLedger:
         return self.ledgers.setdefault(session, NodeLedger())
 
     # --- what is where ---------------------------------------------------------------------------
-
-    def record(self, stage: int, session: int = 0) -> StageRecord:
-        return self.records[stage, session]
-
-    def travelling(self, session: int = 0) -> set[int]:
-        """Tickets of the segments that are in a box or wait at a stage."""
-        flights = [each for box in self.boxes for each in self.flights(box)]
-        flights += [flight for desk in self.desks for flight in desk.flights]
-        flights += self._under_way.values()
-        return {s.ticket for flight in flights for s in flight.segments if s.session == session}
-
-    def flights(self, box: Event) -> list[Flight]:
-        """Those in a box."""
-        return [message for message in self.boxes[box] if isinstance(message, Flight)]
 
     def ends(self, box: Event) -> tuple[str, str]:
         """Names of a box's sender and receiver."""
@@ -194,18 +172,18 @@ class TimelessPipeline:
 
     def act(self, n: int, action: StageWork) -> None:
         if isinstance(action, Prune):
-            self.record(n, action.session).prune(action, self.stage(n, action.session).version)
+            self.records[n, action.session].prune(action, self.stage(n, action.session).version)
             self.pruned(n, action)
             return
         if isinstance(action, Send):
             for segment, rows in zip(action.flight.segments, action.rows, strict=True):
                 version = self.stage(n, segment.session).version
-                self.record(n, segment.session).left(segment, rows, version)
+                self.records[n, segment.session].left(segment, rows, version)
             self._pass_on(n, action.flight)
             return
         for segment, rows in zip(action.flight.segments, action.rows, strict=True):
             version = self.stage(n, segment.session).version
-            self.record(n, segment.session).run(segment, rows, version)
+            self.records[n, segment.session].run(segment, rows, version)
         if action.tokens:
             self.forward_sizes[n].append(action.tokens)
             self.shared[n].append(sum(bool(each.tokens) for each in action.flight.segments))
@@ -235,7 +213,7 @@ class TimelessPipeline:
         if self._target is None or n + 1 < len(self.desks):
             return
         for segment in move.flight.segments:
-            paths = self.record(n, segment.session).paths(segment)
+            paths = self.records[n, segment.session].paths(segment)
             tokens = tuple([int(np.argmax(self._target(path))) for path in paths])
             self.answers[segment.session, segment.ticket] = tokens
 

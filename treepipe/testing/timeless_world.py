@@ -76,7 +76,6 @@ class TimelessRequest:
     Attributes:
         offered: what the draft has proposed below each token path, of a block at each place.
         begun: whether the schedule has been told.
-        evaluated: tickets of the segments that were answered.
         reason: why it is finished, None while it is not.
     """
 
@@ -88,7 +87,6 @@ class TimelessRequest:
     scratch: Scratch[None] = field(default_factory=Scratch)
     offered: dict[tuple[int, ...] | int, set[int]] = field(default_factory=dict)
     begun: bool = False
-    evaluated: list[int] = field(default_factory=list)
     reason: str | None = None
 
     @property
@@ -149,10 +147,6 @@ class Sharing:
     round_ms: RoundMs | None = None
     cancels: bool = False
 
-    @property
-    def least_log_prob(self) -> float:
-        return log(self.least) if self.least else -inf
-
 
 ALONE = Sharing()
 
@@ -162,7 +156,6 @@ class TimelessWorld:
 
     Attributes:
         draft_calls: rows of every draft pass, in order.
-        empty_returns: segments that came back without any row.
         lost: pipelines that are gone; what is under way in them still moves.
         new_schedule: of a session that begins again; to be set where there is room for few.
         preemptions: how often that happened.
@@ -193,6 +186,7 @@ class TimelessWorld:
         """
         self.sharing, self.bounds, self.story = sharing, bounds, story
         self.target, self.draft, self.choose = target, draft, choose
+        self._least = log(sharing.least) if sharing.least else -inf
         per_pipeline = [len(group_sizes(sharing.groups, stages)) for stages in pipelines]
         self.servers = [
             Server(
@@ -206,7 +200,7 @@ class TimelessWorld:
                         rounds_ms=[sharing.round_ms] * len(pipelines) if sharing.round_ms else (),
                     ),
                     leads=bool(levels),
-                    least_log_prob=sharing.least_log_prob,
+                    least_log_prob=self._least,
                 )
             )
             for d in range(sharing.drafts)
@@ -221,9 +215,8 @@ class TimelessWorld:
         self.pipelines = [self.new_pipeline(stages) for stages in pipelines]
         self.requests: dict[int, TimelessRequest] = {}
         self.draft_calls: list[int] = []
-        self.empty_returns = self.preemptions = 0
+        self.preemptions = 0
         self.lost: set[int] = set()
-        self._arrived: set[tuple[int, int]] = set()
         self._now = 0.0
 
     def new_pipeline(self, stages: int) -> TimelessPipeline:
@@ -330,9 +323,6 @@ class TimelessWorld:
             held = [each.cached for each in pipeline.desks[event.stage].sessions.values()]
             within = max(held, default=0) <= self.bounds.tree_tokens
             hold(within, "bounds", f"a stage holds {max(held, default=0)} nodes of a request")
-        for segment in flight.segments if isinstance(flight, Flight) else ():
-            self.empty_returns += not segment.tokens
-            self._arrived.add((segment.session, segment.ticket))
         if flight is not None:
             self.servers[flight.draft].desk.receive(flight, None, self._now)
 
@@ -360,11 +350,7 @@ class TimelessWorld:
             self.carry_out(number, server.desk.drafted(drafted))
             return
         known = self.pipelines[flight.pipeline].answers
-        keys = [(segment.session, segment.ticket) for segment in flight.segments]
-        self._arrived.difference_update(keys)
-        for session, ticket in keys:
-            self.requests[session].evaluated.append(ticket)
-        answers = [known.get(key, ()) for key in keys]
+        answers = [known.get((each.session, each.ticket), ()) for each in flight.segments]
         self.carry_out(number, server.desk.returned(flight, answers))
 
     def carry_out(self, number: int, orders: Orders) -> None:
@@ -383,8 +369,7 @@ class TimelessWorld:
 
     def post(self, pipeline: int, message: Message, draft: int) -> None:
         if pipeline == len(self.pipelines):  # to the draft below
-            below = f"draft{draft + self.sharing.drafts}"
-            self._tell(f"draft{draft}", [([below], message)])
+            self._letters[f"draft{draft}", f"draft{draft + self.sharing.drafts}"].append(message)
             return
         self.pipelines[pipeline].send(message, draft)
         for segment in message.segments if isinstance(message, Flight) else ():
@@ -425,10 +410,9 @@ class TimelessWorld:
             all_read = request.reader.read == request.committed
             hold(all_read, "drafted", "a draft pass over committed tokens does not read them all")
         drafted = self.answer(session, order, paths)
-        least = self.sharing.least_log_prob
         rows = zip(paths, drafted.tokens, drafted.log_probs, strict=order.top_k > 0)
         for path, tokens, shares in rows:
-            there = {int(t) for t, s in zip(tokens, shares, strict=True) if -inf < s >= least}
+            there = {int(t) for t, s in zip(tokens, shares, strict=True) if -inf < s >= self._least}
             request.offered.setdefault(self._place(tuple(path)), set()).update(there)
         return drafted
 
@@ -460,8 +444,7 @@ class TimelessWorld:
         if isinstance(message, Text | Close) and receiver in self.levels:
             self._tell(receiver, self.levels[receiver].desk.hear(message))
         else:
-            number = int(receiver.removeprefix("draft"))
-            self.servers[number].desk.receive(message, None, self._now)
+            self.servers[int(receiver.removeprefix("draft"))].desk.receive(message, None, self._now)
 
     def _tell(self, sender: str, letters: Letters) -> None:
         for receivers, message in letters:
@@ -490,11 +473,6 @@ class TimelessWorld:
         for number, server in enumerate(self.servers):
             orders = server.desk.lose(pipeline, f"pipeline{pipeline}.stage1")
             self.carry_out(number, orders)
-
-    def travelling(self, session: int) -> set[int]:
-        """Tickets of the segments that are in the pipeline or wait to be evaluated."""
-        waiting = {ticket for own, ticket in self._arrived if own == session}
-        return waiting | self.pipelines[self.requests[session].pipeline].travelling(session)
 
     def assert_waste(self, session: int) -> None:
         """The rounds' records agree with the text and with what was fed."""

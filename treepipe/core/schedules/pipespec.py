@@ -81,11 +81,10 @@ class ChainWithoutEnd(ChainAhead):
 
     def handle(self, event: Event) -> Sequence[Command]:
         """Take an event; the text of the draft below is looked at when a pass begins."""
-        if not isinstance(event, Text):
-            return super().handle(event)
-        if self._below is not None:
+        if isinstance(event, Text) and self._below is not None:
             self._below.hear(event)
-        return []
+            return []
+        return super().handle(event)
 
     def _go_behind(self, walk: Walk, window: int) -> list[Command]:
         """Keep the draft's chain also where it has not come to the target's token."""

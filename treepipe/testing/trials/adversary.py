@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,6 @@ class Adversary:
         self.parameters, self.system = drawn_parameters(system, case), system
         draft = DRAFTS[case.draw("draft", DRAFT_NAMES)]
         self.parameters, levels = drawn_levels(system, self.parameters, STAGES, case)
-        self.below = bool(levels)
         self.world = TimelessWorld(
             [STAGES], target, draft, case.choose, levels=levels, story=case.story
         )
@@ -56,7 +56,7 @@ class Adversary:
         if len(self.schedules) == 4 or self.lost:
             return
         session = len(self.schedules) + 1
-        context = ScheduleContext(session, STAGES, below=self.below)
+        context = ScheduleContext(session, STAGES, below=bool(self.world.levels))
         schedule = self.system.make(self.parameters, context)
         self.schedules[session] = schedule
         self.wanted[session] = prompt_of(session, length), wanted
@@ -161,18 +161,15 @@ def tell_again(system: System, case: TrialCase) -> None:
     draft = DRAFTS[case.draw("draft", DRAFT_NAMES)]
     parameters, levels = drawn_levels(system, parameters, stages, case)
     world = TimelessWorld([stages], target, draft, case.choose, levels=levels, story=case.story)
-
-    def fresh(session: int) -> Schedule:
-        return system.make(parameters, ScheduleContext(session, stages, below=bool(levels)))
-
+    fresh, below = partial(system.make, parameters), bool(levels)
     noted: dict[int, Any] = {}
     for session, (length, wanted, ends) in enumerate(requested, start=1):
-        noted[session] = Noted(fresh(session))
+        noted[session] = Noted(fresh(ScheduleContext(session, stages, below=below)))
         started = Started(prompt_of(session, length), wanted, ends)
         world.open(session, noted[session], started)
     world.run()
     for session, first in noted.items():
-        again = fresh(session)
+        again = fresh(ScheduleContext(session, stages, below=below))
         for number, (event, commands) in enumerate(first.told):
             if isinstance(event, Drafted) and len(event.tokens) and not commands:
                 used = heeded(again, event)
