@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis.internal.conjecture.providers import HypothesisProvider
 
+from tests.worlds.examples import THOROUGH
 from tests.worlds.gallery import MUTANTS, SEEDED, Mutant
 from treepipe.core.schedules import systems
 from treepipe.studies.workshop.laws_page import with_laws
@@ -49,7 +50,8 @@ def test_a_fault_is_found_by_its_law(mutant: Mutant, monkeypatch: pytest.MonkeyP
     if mutant.trial.name == "sampling":  # its story has no events
         monkeypatch.setattr(checking, "SHRINK_S", 0.0)
     with mutant.planted() as system:
-        found = run_trial(system, mutant.trial, mutant.examples).broken
+        start = 0 if THOROUGH else mutant.start
+        found = run_trial(system, mutant.trial, mutant.examples, start).broken
     assert found is not None, f"{mutant.name} survives"
     assert found.law in mutant.laws, found.text()
     assert found.story.events <= MOST_EVENTS, found.text()

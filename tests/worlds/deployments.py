@@ -37,6 +37,7 @@ TREE = {
     "expand_size": 12,
     "expand_depth": 3,
     "gamma": 3,
+    "ahead": 24,  # further than any of the texts, and no further: each round may draft so far
     "width": 5,
     "children": 4,
 }

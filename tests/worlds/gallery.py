@@ -38,6 +38,7 @@ class Mutant:
         where: module and path of the function, as ``package.module:Class.method``.
         old, new: its right text, which is there once, and what stands there instead.
         examples: number of cases, where the trial's own are too few for what is this rare.
+        start: seed of the cases, where the first one's meet the fault late.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Mutant:
     old: str
     new: str
     examples: int | None = None
+    start: int = 0
 
     @property
     def trial(self) -> Trial:
@@ -233,6 +235,7 @@ MUTANTS = (
         "node.parent is above and ",
         "",
         examples=80,
+        start=3,
     ),
     Mutant(
         "root_not_read_again",
@@ -284,6 +287,7 @@ MUTANTS = (
         f"{CORE}.schedules.dsd:ChainAhead._window",
         "first = self._draft.used",
         "first = max(0, self._draft.used - 1)",
+        start=2,
     ),
     Mutant(
         "one_column",
@@ -379,6 +383,7 @@ MUTANTS = (
         "order = self._order",
         "order, self._order = self._order, None",
         examples=600,
+        start=1,
     ),
     Mutant(
         "second_rollback_lost",
@@ -449,6 +454,7 @@ MUTANTS = (
         f"{CORE}.tree:TokenTree.retain",
         "self.depths[old] - base",
         "self.depths[old]",
+        start=1,
     ),
     Mutant(
         "mask_not_renumbered",
@@ -609,6 +615,7 @@ MUTANTS = (
         f"{CORE}.draft_desk:DraftDesk.returned",
         "zip(flight.segments, answers, strict=True)",
         "zip(flight.segments, answers[::-1], strict=True)",
+        start=3,
     ),
     Mutant(
         "one_too_many",
@@ -661,6 +668,7 @@ MUTANTS = (
         "event.expect(order.asked if order.top_k else 0)",
         "pass",
         examples=600,
+        start=1,
     ),
     Mutant(
         "told_while_lost",
