@@ -498,5 +498,5 @@ class TimelessWorld:
             hold(server.desk.at_rest, "freed", "a draft server has work for finished requests")
         for pipeline in self.pipelines:
             pipeline.assert_freed()
-        kept = [name for name, level in self.levels.items() if level.desk.levels]
-        hold(not kept, "freed", f"{kept} keep a finished request")
+        left = [name for name, level in self.levels.items() if level.desk.levels]
+        hold(not left, "freed", f"{left} keep a finished request")

@@ -54,10 +54,10 @@ def drawn_levels(
 ) -> tuple[Parameters, list[tuple[Logits, int]]]:
     """Return the drafts of the draft, the uppermost first, with the tokens that each may be ahead;
     and parameters that a scenario may have with them."""
-    some = st.just([]) | st.lists(DRAFT_NAMES, min_size=1, max_size=3)
+    some = st.booleans().flatmap(lambda led: st.lists(DRAFT_NAMES, min_size=led, max_size=3 * led))
     names = case.draw("levels", some) if system.levels else []
     if names:
-        fit = {"draft_ahead": True, "lookup": 0}
+        fit: dict[str, Any] = {"draft_ahead": True, "lookup": 0}
         parameters = replace(parameters, **{k: v for k, v in fit.items() if k in system.keys})
     bounds = system.bounds(parameters, stages)
     ahead = [bounds.ahead(n, len(names)) for n in range(1, len(names) + 1)]
