@@ -146,8 +146,8 @@ def _in_lanes(
     deployments: Sequence[Deployment], source: AcceptanceSource
 ) -> list[LaneTrace | None]:
     """Return the traces of the lanes that keep together with the first; None for the others."""
-    roles = deployments[0].roles
-    if deployments[0].faults.injected or len(roles.heads) < len(roles.drafts):
+    roles, cancels = deployments[0].roles, deployments[0].service.cancels
+    if cancels or deployments[0].faults.injected or len(roles.heads) < len(roles.drafts):
         return [None] * len(deployments)
     kept = Kept(len(deployments))
     try:

@@ -30,6 +30,8 @@ class RolePlace:
     """Costs of the role's process, on a host with measured costs."""
     until_ms = 0.0
     """End of a standstill, before which the role begins no work."""
+    can_cut = False
+    """Whether ``cut`` may end its work."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -39,6 +41,10 @@ class RolePlace:
         """Work for ``duration_ms``, then call ``done``."""
         self.started_ms = self._clock.now
         self._clock.after(duration_ms, done)
+
+    def cut(self, layer_ms: float) -> None:
+        """End the work, a pass, with the layer under way, each of which takes so long."""
+        raise NotImplementedError
 
     def next_cold(self) -> float:
         """Return the factor on a draft pass that begins now, high behind a wait (cold caches)."""
@@ -78,7 +84,15 @@ class StoppedPlace(RolePlace):
 
 
 class SharedPlace(RolePlace):
-    """A place on a machine with waiting or an idle effect."""
+    """A place on a machine with waiting, an idle effect, or passes that words end.
+
+    Attributes:
+        works: number of pieces of work that have ended.
+        done: what follows the piece under way.
+        factor: factor on its time.
+    """
+
+    can_cut = True
 
     def __init__(
         self, clock: Clock, role: str, machine: SharedMachine, *, always_fresh: bool
@@ -86,18 +100,21 @@ class SharedPlace(RolePlace):
         super().__init__(clock)
         self.role = role
         self._machine, self._always_fresh = machine, always_fresh
-        self._factor = 1.0
+        self.works, self.factor = 0, 1.0
+        self.done: Callback | None = None
 
     def work(self, duration_ms: float, done: Callback) -> None:
         self._machine.ask(self, duration_ms, done)
 
-    def begin(self, gap_ms: float, idle: IdleFactor) -> float:
-        """Begin the work after an idle gap of the machine; return the factor on its time."""
-        self.started_ms = self._clock.now
+    def cut(self, layer_ms: float) -> None:
+        self._machine.cut(self, layer_ms)
+
+    def begin(self, gap_ms: float, idle: IdleFactor, done: Callback) -> None:
+        """Begin the work after an idle gap of the machine."""
+        self.started_ms, self.done = self._clock.now, done
         if self.fresh:
-            self._factor = idle(gap_ms)
+            self.factor = idle(gap_ms)
             self.fresh = self._always_fresh
-        return self._factor
 
 
 class SharedMachine:
@@ -118,15 +135,29 @@ class SharedMachine:
 
     def _begin(self, place: SharedPlace, duration_ms: float, done: Callback) -> None:
         gap = 0.0 if self._busy else self._clock.now - self._ended_ms
-        factor = place.begin(gap, self._idle)
+        place.begin(gap, self._idle, self._clock.bound(done))
         self._busy += 1
-        self._clock.after(factor * duration_ms, partial(self._end, place, done))
+        self._clock.after(place.factor * duration_ms, partial(self._end, place, place.works))
 
-    def _end(self, place: SharedPlace, done: Callback, event: object) -> None:
+    def cut(self, place: SharedPlace, layer_ms: float) -> None:
+        """End a pass with its layer under way; one that waits, with its first."""
+        for number, (each, _, done, asked_ms) in enumerate(self._waiting):
+            if each is place:
+                self._waiting[number] = (each, layer_ms, done, asked_ms)
+                return
+        end, now = place.started_ms, self._clock.now
+        while end <= now:
+            end += place.factor * layer_ms
+        self._clock.after(end - now, partial(self._end, place, place.works))
+
+    def _end(self, place: SharedPlace, work: int, event: object) -> None:
         """End a piece of work; a waiting role goes before the next work of the same role."""
+        if work < place.works or place.done is None:
+            return  # it was cut
+        place.works += 1
         self._busy -= 1
         self._ended_ms = self._clock.now
-        done = self._clock.bound(done)
+        done = place.done
         if self._waiting:
             self._clock.spent(place.role, "compute", place.started_ms)
             first, duration_ms, first_done, asked_ms = self._waiting.popleft()
@@ -271,9 +302,9 @@ class SharedHost:
 
 
 def places(
-    clock: Clock, machines: dict[str, Machine], always_fresh: set[str], seed: int
+    clock: Clock, machines: dict[str, Machine], stages: set[str], seed: int, *, cancels: bool
 ) -> dict[str, RolePlace]:
-    """Make the place of each role; an ``always_fresh`` role samples the idle gap at each work."""
+    """Make the place of each role; ``cancels``: words may end a stage's pass."""
     shared: dict[str, SharedMachine] = {}
     hosts: dict[str, SharedHost] = {}
     found: dict[str, RolePlace] = {}
@@ -282,11 +313,12 @@ def places(
             host = hosts.setdefault(machine.name, clock.kind(SharedHost)(clock, machine.costs))
             found[role] = HostedPlace(clock, host, np.random.SeedSequence([seed, *role.encode()]))
             continue
-        if not (machine.contended or machine.idle_factor):
+        cut = cancels and role in stages
+        if not (machine.contended or machine.idle_factor or cut):
             found[role] = RolePlace(clock)
             continue
         if machine.name not in shared:
             shared[machine.name] = clock.kind(SharedMachine)(clock, machine)
-        fresh = role in always_fresh
+        fresh = role in stages  # samples the idle gap at each work
         found[role] = SharedPlace(clock, role, shared[machine.name], always_fresh=fresh)
     return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from treepipe.core.messages import Beat, Close, Flight, Message
+from treepipe.core.messages import Beat, Close, Message
 from treepipe.core.requests import RequestTrace
 from treepipe.core.stage_desk import StageWork
 from treepipe.physics.timing import later
@@ -105,10 +105,6 @@ class LaneStage(StageRole):
         if self._looks:
             self._look()
         return super()._next_action()
-
-    def _given_up(self, flight: Flight) -> Flight | None:
-        self._clock.touch(self, "words")
-        return super()._given_up(flight)
 
     def _look(self) -> None:
         """Let what follows happen when it does in each lane.

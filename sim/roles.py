@@ -180,7 +180,9 @@ class StageRole(Role):
         self._hands_on = deployment.service.feedback == "ring" and self._successor is not None
         self._by_parts = self._placed.times.stage.by_parts
         self._cancels = deployment.service.cancels
-        self._pieces = max(1, len(self._placed.layers)) if self._cancels else 1  # of a pass
+        self._layers = max(1, len(self._placed.layers))
+        self._pieces = self._layers if self._cancels and not place.can_cut else 1  # of a pass
+        self._pass: tuple[Flight, float] | None = None  # to be cut, with ms per layer
         self._verifies = deployment.roles.verifies(pipeline, number)
         self._sends_all = number < len(stages) or deployment.roles.reads_states
         self._accepted = (
@@ -194,6 +196,9 @@ class StageRole(Role):
     def deliver(self, message: Message) -> None:
         segments = message.segments if isinstance(message, Flight) else ()
         self._desk.receive(message, (self._clock.now,) * len(segments))
+        if self._pass is not None and self._desk.given_up(self._pass[0]) is not None:
+            self._place.cut(self._pass[1])
+            self._pass = None
         if self._hands_on and isinstance(message, Beat):  # costs a host no time
             self._world.send(self.name, (self._successor or "",), message)
         if self._accepted is not None and isinstance(message, Close):
@@ -237,11 +242,14 @@ class StageRole(Role):
         if tokens:
             whole = stage.over(self._desk.parts(flight)) if self._by_parts else stage(tokens)
             for _ in range(self._pieces):
+                if self._cancels and self._place.can_cut:
+                    self._pass = flight, whole / self._layers
                 yield whole / self._pieces
+                self._pass = None
                 self._spent("compute", flight.session, tokens)
                 if self._cancels:
                     yield from self._unpack()
-                    given_up = self._given_up(flight)
+                    given_up = self._desk.given_up(flight)
                     if given_up is not None:
                         if self._accepted is not None:
                             self._accepted.skip(flight.segments)
@@ -257,9 +265,6 @@ class StageRole(Role):
             now = self._clock.now
             verified = Verified(flight, answers, self._states(flight, answers), now)
         yield from self._send(self._onwards(flight, verified))
-
-    def _given_up(self, flight: Flight) -> Flight | None:
-        return self._desk.given_up(flight)
 
     def _states(self, flight: Flight, answers: Answers) -> Answers:
         """Rows of each segment whose states travel with the target's tokens; empty for a request

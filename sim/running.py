@@ -54,7 +54,8 @@ class RunningSystem(World):
         self._listener, self._spans = listener, listener.spans
         staged = {stage.name for stages in deployment.roles.pipelines for stage in stages}
         machines = {name: deployment.roles.machine(name) for name in deployment.roles.devices}
-        at = places(self.clock, machines, staged, deployment.seed)
+        cancels = deployment.service.cancels
+        at = places(self.clock, machines, staged, deployment.seed, cancels=cancels)
         passing = {each.worker for each in deployment.faults.injected if each.for_ms is not None}
         self.stopped = {n: StoppedPlace(self.clock, at[n]) for n in passing & at.keys()}
         at |= self.stopped

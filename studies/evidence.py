@@ -84,8 +84,8 @@ def study(settings: Settings, say: Progress) -> StudyResult:
 
 def _made(part: Mapping[str, Any], settings: Settings, say: Progress) -> StudyResult:
     """Run a part. Raises ``UserError`` if that needs what is not installed, or more time."""
-    name, changes = part["name"], part.get("quick") if settings.quick else {}
-    if changes is None:
+    name, changes = part["name"], part.get("quick" if settings.quick else "changes", {})
+    if settings.quick and "quick" not in part:
         raise UserError("it takes too long for --quick")
     if name not in STUDIES or STUDIES[name].needs_executor:
         need_executor(name)

@@ -61,6 +61,7 @@ FITTED = (
     f"the host's terms are fitted to runs of {' and '.join(CALIBRATED_WITH)} on other prompts: "
     f"these schedules are left out of medians, means and worst errors"
 )
+ALIKE = ("starsd", "eagle")
 ERRORS = ("error", "duration_error", "drift_corrected_duration_error", "utilization_error")
 
 
@@ -342,13 +343,15 @@ def _errors(held: Mapping[str, Repeated]) -> dict[str, dict[str, Any]]:
 
 
 def _apart(held: Mapping[str, Repeated]) -> dict[str, Any]:
-    """Return the ``spread`` of how far runs of equal work in one turn are apart: schedules whose
-    predictions are equal do the same on the same prompts. Empty without such runs."""
-    found, seen = dict[str, float](), dict[tuple[str, float], Row]()
-    for key, row in _turns(held).items():
-        own = key.partition("/")[2].partition("/")[2], row.predicted.mean
-        if (other := seen.setdefault(own, row)) is not row:
-            found[key] = row.measured / other.measured - 1
+    """Return the ``spread`` of how far runs of equal work in one turn are apart: of a single
+    pipeline StarSD does what EAGLE does (``ALIKE``). Empty without such runs."""
+    turns = _turns(held)
+    pairs = {key: key.replace(*(f"/{name}/" for name in ALIKE)) for key in turns}
+    found = {
+        key: row.measured / turns[pairs[key]].measured - 1
+        for key, row in turns.items()
+        if pairs[key] != key and pairs[key] in turns
+    }
     return spread(found) if found else {}
 
 
@@ -391,8 +394,8 @@ def _findings(pair: Pair, rows: Mapping[str, Repeated]) -> list[str]:
         f"calibrated), durations are off by {described['drift_corrected_duration_error']}",
         *(
             [
-                f"{pair.name} pair: two runs of equal work in one turn (schedules with equal "
-                f"predictions) differ by {apart['median']:.1%} in the median and "
+                f"{pair.name} pair: two runs of equal work in one turn ({' and '.join(ALIKE)}) "
+                f"differ by {apart['median']:.1%} in the median and "
                 f"{apart['worst']:.1%} at worst, which no prediction knows"
             ]
             if (apart := _apart(held))

@@ -140,10 +140,11 @@ NEAREST = ("search.limits.time_between_tokens_ms=2", "search.goal=time_to_first_
 @pytest.mark.parametrize("settings", [("search.keep=2",), NEAREST], ids=["best", "nearest"])
 def test_the_best_is_that_of_an_exhaustive_search(settings: tuple[str, ...]) -> None:
     """Where no plan keeps the limit that is the nearest one, in every rung, whatever the goal. Of 7
-    plans 3 are far behind by their closed forms, but for limits that may count."""
+    plans 3 are far behind by their closed forms, but for limits that may count. A rung of the best
+    of each schedule alone could put none off."""
     halved = found(*settings)
     if settings != NEAREST:
-        assert [(rung.candidates, rung.runs) for rung in halved.rungs] == [(4, 2), (3, 4), (3, 6)]
+        assert [(rung.candidates, rung.runs) for rung in halved.rungs] == [(4, 2), (3, 6)]
         assert [each.reason for each in halved.refused] == [BY_FORM] * 3
     else:
         assert halved.rungs[0].candidates == 7

@@ -58,7 +58,7 @@ def test_the_first_rung_has_the_beginnings_of_texts_where_their_length_is_no_mat
     first, *others = found(**long).rungs
     assert (first.runs, first.new_tokens) == (2, 16)
     assert {each.new_tokens for each in others} == {None}
-    assert [each.runs for each in others] == [2, 3]
+    assert [each.runs for each in others] == [3]  # on 2 of them none of the two could be put off
     for more in ({"search.limits.request_latency_ms": 9e9}, {"search.goal": "request_latency_ms"}):
         assert {each.new_tokens for each in found(**long, **more).rungs} == {None}
 

@@ -128,7 +128,7 @@ def test_messages_that_are_read_together_cost_one_look(tmp_path: Path) -> None:
 def work(machine: Machine, asks: list[tuple[str, float, float]]) -> list[tuple[str, float, float]]:
     """(role, start, end) of pieces of work, each asked for as (role, time, duration)."""
     clock = Clock()
-    at = places(clock, dict.fromkeys(machine.roles, machine), set(machine.roles), 0)
+    at = places(clock, dict.fromkeys(machine.roles, machine), set(machine.roles), 0, cancels=False)
     found: list[tuple[str, float, float]] = []
 
     def done(role: str, place: RolePlace, event: object) -> None:
