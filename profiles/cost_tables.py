@@ -1,5 +1,4 @@
-"""Times of whole passes by rows, as engines' benchmarks and cost tables tell them, as a device
-profile.
+"""Times of whole passes by rows, as engines' benchmarks tell them, as a device profile.
 
 Such a file times a pass through a whole model. With the model's sizes (its ``config.json``) the
 time is divided: the output projection has its share of the weights that the smallest pass reads,
@@ -15,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
 
-from pydantic import BaseModel, model_validator
+from pydantic import BaseModel
 
 from treepipe.core.errors import UserError
 from treepipe.files.reading import read_text, reading, reading_fault
@@ -289,61 +288,6 @@ def _batched_bench(entries: Sequence[Placed], model: str | None) -> CostTable:
     return CostTable(ms, (note,), model or "", versions="llama.cpp, llama-batched-bench")
 
 
-# --- cost tables of adaptive verification -------------------------------------------------------
-
-
-class StepsTable(BaseModel):
-    """SGLang's table for DSpark: whole steps per second, by rows to verify
-    (sglang.srt.speculative.dspark_sps_table, ``--speculative-dspark-sps-table-path``)."""
-
-    sample_batch_tokens: tuple[Count, ...]
-    sample_steps_per_sec: tuple[Positive, ...]
-
-    @model_validator(mode="after")
-    def _equal_lengths(self) -> StepsTable:
-        _check_lengths(self.sample_batch_tokens, self.sample_steps_per_sec)
-        return self
-
-
-class AddedTable(BaseModel):
-    """SGLang's other table: seconds of a step are bias + alpha(requests) + theta(rows), with alpha
-    of the fewest requests and theta of the fewest rows 0."""
-
-    bias_seconds: Positive
-    m_probes: tuple[Count, ...]
-    theta_seconds: tuple[float, ...]
-
-    @model_validator(mode="after")
-    def _equal_lengths(self) -> AddedTable:
-        _check_lengths(self.m_probes, self.theta_seconds)
-        return self
-
-
-def _check_lengths(rows: Sequence[int], times: Sequence[float]) -> None:
-    if not rows or len(rows) != len(times):
-        raise ValueError(f"{len(rows)} numbers of rows do not go with {len(times)} times")
-
-
-def _dspark(entries: Sequence[Placed], model: str | None) -> CostTable:
-    ms: dict[int, dict[int, float]] = {}
-    for place, entry in entries:
-        if "bias_seconds" in entry:
-            added = validated(AddedTable, entry, place)
-            times = [1e3 * (added.bias_seconds + theta) for theta in added.theta_seconds]
-            points = zip(added.m_probes, times, strict=True)
-        else:
-            table = validated(StepsTable, entry, place)
-            times = [1e3 / rate for rate in table.sample_steps_per_sec]
-            points = zip(table.sample_batch_tokens, times, strict=True)
-        for rows, time in points:
-            _place(ms, place, 0, rows, time)
-    note = (
-        "whole steps of the engine, with its draft's passes and its own work: a simulation that "
-        "adds a draft's passes counts those twice"
-    )
-    return CostTable(ms, (note,), model or "")
-
-
 # --- vLLM with synthetic acceptance -------------------------------------------------------------
 
 
@@ -370,8 +314,6 @@ def _vllm_synthetic(entries: Sequence[Placed], model: str | None) -> CostTable:
 COSTS: dict[str, Callable[[Sequence[Placed], str | None], CostTable]] = {
     "llama-bench": _llama_bench,
     "llama-batched-bench": _batched_bench,
-    "dspark": _dspark,
     "vllm-synthetic": _vllm_synthetic,
 }
-"""Readers of llama.cpp's two benchmarks, of SGLang's cost tables for DSpark, and of vLLM's
-benchmark with synthetic acceptance."""
+"""Readers of llama.cpp's two benchmarks, and of vLLM's benchmark with synthetic acceptance."""
