@@ -30,8 +30,6 @@ class RolePlace:
     """Costs of the role's process, on a host with measured costs."""
     until_ms = 0.0
     """End of a standstill, before which the role begins no work."""
-    can_cut = False
-    """Whether ``cut`` may end its work."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -41,10 +39,6 @@ class RolePlace:
         """Work for ``duration_ms``, then call ``done``."""
         self.started_ms = self._clock.now
         self._clock.after(duration_ms, done)
-
-    def cut(self, layer_ms: float) -> None:
-        """End the work, a pass, with the layer under way, each of which takes so long."""
-        raise NotImplementedError
 
     def next_cold(self) -> float:
         """Return the factor on a draft pass that begins now, high behind a wait (cold caches)."""
@@ -84,15 +78,7 @@ class StoppedPlace(RolePlace):
 
 
 class SharedPlace(RolePlace):
-    """A place on a machine with waiting, an idle effect, or passes that words end.
-
-    Attributes:
-        works: number of pieces of work that have ended.
-        done: what follows the piece under way.
-        factor: factor on its time.
-    """
-
-    can_cut = True
+    """A place on a machine with waiting, an idle effect, or passes that words end."""
 
     def __init__(
         self, clock: Clock, role: str, machine: SharedMachine, *, always_fresh: bool
@@ -100,13 +86,14 @@ class SharedPlace(RolePlace):
         super().__init__(clock)
         self.role = role
         self._machine, self._always_fresh = machine, always_fresh
-        self.works, self.factor = 0, 1.0
-        self.done: Callback | None = None
+        self.works, self.factor = 0, 1.0  # pieces that have ended; on the time of the one under way
+        self.done: Callback | None = None  # what follows it
 
     def work(self, duration_ms: float, done: Callback) -> None:
         self._machine.ask(self, duration_ms, done)
 
     def cut(self, layer_ms: float) -> None:
+        """End a pass with its layer under way, each of which takes so long."""
         self._machine.cut(self, layer_ms)
 
     def begin(self, gap_ms: float, idle: IdleFactor, done: Callback) -> None:
@@ -140,7 +127,7 @@ class SharedMachine:
         self._clock.after(place.factor * duration_ms, partial(self._end, place, place.works))
 
     def cut(self, place: SharedPlace, layer_ms: float) -> None:
-        """End a pass with its layer under way; one that waits, with its first."""
+        """End a pass with its layer under way, one that waits with its first."""
         for number, (each, _, done, asked_ms) in enumerate(self._waiting):
             if each is place:
                 self._waiting[number] = (each, layer_ms, done, asked_ms)

@@ -34,7 +34,7 @@ from treepipe.scenario.deployment import Deployment, Placed
 from treepipe.scenario.desks import draft_desk, level_desk, stage_desk
 from treepipe.sim.acceptance import AcceptanceSource, AgreeingOracle, Oracle, next_tokens
 from treepipe.sim.clock import Callback, Clock
-from treepipe.sim.device import RolePlace
+from treepipe.sim.device import RolePlace, SharedPlace
 
 Answers: TypeAlias = tuple[tuple[int, ...], ...]
 """The target's tokens per segment and row."""
@@ -181,7 +181,8 @@ class StageRole(Role):
         self._by_parts = self._placed.times.stage.by_parts
         self._cancels = deployment.service.cancels
         self._layers = max(1, len(self._placed.layers))
-        self._pieces = self._layers if self._cancels and not place.can_cut else 1  # of a pass
+        self._cuts = place if self._cancels and isinstance(place, SharedPlace) else None
+        self._pieces = self._layers if self._cancels and self._cuts is None else 1  # of a pass
         self._pass: tuple[Flight, float] | None = None  # to be cut, with ms per layer
         self._verifies = deployment.roles.verifies(pipeline, number)
         self._sends_all = number < len(stages) or deployment.roles.reads_states
@@ -196,8 +197,8 @@ class StageRole(Role):
     def deliver(self, message: Message) -> None:
         segments = message.segments if isinstance(message, Flight) else ()
         self._desk.receive(message, (self._clock.now,) * len(segments))
-        if self._pass is not None and self._desk.given_up(self._pass[0]) is not None:
-            self._place.cut(self._pass[1])
+        if self._cuts and self._pass and self._desk.given_up(self._pass[0]) is not None:
+            self._cuts.cut(self._pass[1])
             self._pass = None
         if self._hands_on and isinstance(message, Beat):  # costs a host no time
             self._world.send(self.name, (self._successor or "",), message)
@@ -242,8 +243,7 @@ class StageRole(Role):
         if tokens:
             whole = stage.over(self._desk.parts(flight)) if self._by_parts else stage(tokens)
             for _ in range(self._pieces):
-                if self._cancels and self._place.can_cut:
-                    self._pass = flight, whole / self._layers
+                self._pass = (flight, whole / self._layers) if self._cuts else None
                 yield whole / self._pieces
                 self._pass = None
                 self._spent("compute", flight.session, tokens)

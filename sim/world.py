@@ -30,8 +30,7 @@ from treepipe.sim.clock import Clock
 from treepipe.sim.running import RequestListener, RunningSystem
 
 COLLECTED_AFTER = 50_000
-"""Objects made between two searches for cycles of references, of which a run leaves few behind:
-with Python's 700 they take a tenth of a run's time."""
+"""Objects made between two searches for cycles, of which a run leaves few: a tenth of its time."""
 NO_PATHS = "no critical path is told: what faults cut short has no cause that it could follow"
 
 

@@ -346,12 +346,9 @@ def _apart(held: Mapping[str, Repeated]) -> dict[str, Any]:
     """Return the ``spread`` of how far runs of equal work in one turn are apart: of a single
     pipeline StarSD does what EAGLE does (``ALIKE``). Empty without such runs."""
     turns = _turns(held)
-    pairs = {key: key.replace(*(f"/{name}/" for name in ALIKE)) for key in turns}
-    found = {
-        key: row.measured / turns[pairs[key]].measured - 1
-        for key, row in turns.items()
-        if pairs[key] != key and pairs[key] in turns
-    }
+    one, other = (f"/{name}/" for name in ALIKE)
+    pairs = [(turns[key], turns.get(key.replace(one, other))) for key in turns if one in key]
+    found = {str(n): a.measured / b.measured - 1 for n, (a, b) in enumerate(pairs) if b}
     return spread(found) if found else {}
 
 

@@ -208,17 +208,11 @@ def rank(cluster: Cluster, say: Progress) -> SearchResult:
         if runs == cluster.runs and tokens is None:
             return _answer(cluster, plans, refused, rungs)
         whole, candidates = plans, _survivors(plans, cluster)
-        runs = _next_runs(candidates, runs if tokens else runs * cluster.search.keep, cluster)
-        tokens = None
-
-
-def _next_runs(candidates: Sequence[Candidate], runs: int, cluster: Cluster) -> int:
-    """Return the runs of the next rung, ``runs`` or more. A rung that costs more runs than it can
-    save is left out: the best candidate of every schedule goes on whatever it tells."""
-    others = len(candidates) - len({each.schedule for each in candidates})
-    while runs < cluster.runs and len(candidates) * runs >= others * (cluster.runs - runs):
-        runs *= cluster.search.keep
-    return min(cluster.runs, runs)
+        runs, tokens = runs if tokens else runs * cluster.search.keep, None
+        others = len(candidates) - len({each.schedule for each in candidates})
+        while len(candidates) * runs >= others * (cluster.runs - runs) and runs < cluster.runs:
+            runs *= cluster.search.keep  # a rung that costs more runs than it can save is left out
+        runs = min(cluster.runs, runs)
 
 
 def _first(
