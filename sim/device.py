@@ -306,6 +306,5 @@ def places(
             continue
         if machine.name not in shared:
             shared[machine.name] = clock.kind(SharedMachine)(clock, machine)
-        fresh = role in stages  # samples the idle gap at each work
-        found[role] = SharedPlace(clock, role, shared[machine.name], always_fresh=fresh)
+        found[role] = SharedPlace(clock, role, shared[machine.name], always_fresh=role in stages)
     return found

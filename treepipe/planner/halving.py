@@ -88,6 +88,7 @@ puts it off. A form leaves waiting out: of 69 plans of two clusters (``docs/plan
 figures were 0.98 to 3 times the forms'.
 """
 BY_FORM = f"not simulated: its closed form is {BEHIND - 1:.0%} or more behind the first plans' best"
+PAYS = 3  # a rung that costs so many times the runs that it can save is left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,7 @@ def rank(cluster: Cluster, say: Progress) -> SearchResult:
         SearchInterrupted: Ctrl-C, once a plan is simulated.
     """
     candidates, refused = find_candidates(cluster)
-    runs, tokens = cluster.search.first_runs, cluster.first_tokens
+    runs, most, tokens = cluster.search.first_runs, cluster.runs, cluster.first_tokens
     rungs, whole = list[Rung](), list[Simulated]()
     while True:
         plans, rung = list[Simulated](), Rung(len(candidates), runs, tokens)
@@ -205,14 +206,14 @@ def rank(cluster: Cluster, say: Progress) -> SearchResult:
             rungs = rungs or [Rung(len(plans), runs, tokens)]
             raise SearchInterrupted(_answer(cluster, whole or plans, refused, rungs)) from None
         rungs.append(replace(rung, candidates=len(plans)))
-        if runs == cluster.runs and tokens is None:
+        if runs == most and tokens is None:
             return _answer(cluster, plans, refused, rungs)
         whole, candidates = plans, _survivors(plans, cluster)
         runs, tokens = runs if tokens else runs * cluster.search.keep, None
         others = len(candidates) - len({each.schedule for each in candidates})
-        while len(candidates) * runs >= others * (cluster.runs - runs) and runs < cluster.runs:
-            runs *= cluster.search.keep  # a rung that costs more runs than it can save is left out
-        runs = min(cluster.runs, runs)
+        while runs < most and len(candidates) * runs >= PAYS * others * (most - runs):
+            runs *= cluster.search.keep
+        runs = min(most, runs)
 
 
 def _first(
