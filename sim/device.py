@@ -300,8 +300,7 @@ def places(
             host = hosts.setdefault(machine.name, clock.kind(SharedHost)(clock, machine.costs))
             found[role] = HostedPlace(clock, host, np.random.SeedSequence([seed, *role.encode()]))
             continue
-        cut = cancels and role in stages
-        if not (machine.contended or machine.idle_factor or cut):
+        if not (machine.contended or machine.idle_factor or (cancels and role in stages)):
             found[role] = RolePlace(clock)
             continue
         if machine.name not in shared:

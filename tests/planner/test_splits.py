@@ -240,7 +240,7 @@ SECOND = {"device": {"draft_ms": {1: 9.0}}, "model": {"profile": "qwen-2.5-0.5b"
 
 
 REFUSALS = {
-    **dict.fromkeys(("depth", "worth"), "key drafts: no closed form applies"),
+    **dict.fromkeys(("depth", "worth"), "key drafts"),
     **dict.fromkeys(("split", "splits"), "drafts (several tables) is about one split"),
     **dict.fromkeys(("drafts", "devices"), "needs one [[drafts]]"),
     "saturation": "the question is about one draft and equal targets",

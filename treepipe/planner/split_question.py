@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from treepipe.core.drafts import drafters
 from treepipe.core.errors import UserError
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.depths import chain_shares, middle
@@ -174,7 +175,7 @@ def _scenarios(cluster: Cluster) -> Iterator[tuple[Split, str, Scenario]]:
     for split in splits(cluster):
         plain = laid_out(cluster, {}, split.rows, "stage", split=True)
         for each in plain["drafts"]:
-            each["source"] = "ngram"  # without a model
+            each["source"] = next(name for name, of in drafters().items() if of.weights is None)
         tables = {"": plain}
         for place in places:
             alone = split.replicas == 1 and place == "shared"
