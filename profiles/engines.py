@@ -2,8 +2,8 @@
 
 Engines count how many drafted tokens of a step were accepted, never the rank of the target's token
 among the draft's candidates. So shares are those of the first candidate (a chain); trees need an
-assumption that the caller requests (``assumed``). A format is a row of ``KINDS``: what only it has,
-its reader, and where it has which field.
+assumption that the caller requests (``assumed``). Here belong the readers; ``engines.toml`` says
+which formats there are, and where each has which field.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from pydantic import Field
+
 from treepipe.core.errors import UserError
 from treepipe.files.reading import parse_json, read_text, reading, reading_fault
+from treepipe.files.section import Section
+from treepipe.files.toml_file import read_toml, validated
 from treepipe.profiles.chains import (
     ANYTHING,
     Chains,
@@ -38,18 +42,11 @@ RANKS = (1, 2, 4, 8, 16)
 """Numbers of candidates for which ``assumed`` computes hit ratios."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExportFormat:
-    """A row of ``KINDS``.
+class ExportFormat(Section):
+    """A format of a kind (``engines.toml``)."""
 
-    Attributes:
-        read: raises ``ValueError`` with a sentence, or whatever parsing raises.
-        fields: places of what a report tells: names of counters, keys, or patterns of a text.
-        mark: a pattern that only this format of its kind has; empty: tried last.
-    """
-
-    read: Callable[[Mapping[str, str], str, Wanted], Imported]
-    fields: Mapping[str, str] = field(default_factory=dict)
+    reader: str
+    fields: Mapping[str, str] = Field(default_factory=dict)
     mark: str = ""
 
 
@@ -59,7 +56,7 @@ def read_export(kind: str, file: Path, wanted: Wanted = ANYTHING) -> Imported:
         text = read_text(file, "utf-8-sig")
     row = next(each for each in KINDS[kind] if re.search(each.mark, text))
     try:
-        found = row.read(row.fields, text, wanted)
+        found = READERS[row.reader](row.fields, text, wanted)
         if wanted.draft_tokens not in (None, found.drafted):
             raise ValueError(
                 f"it tells of {found.drafted} drafted tokens, not of {wanted.draft_tokens}"
@@ -401,120 +398,18 @@ def _table(fields: Mapping[str, str], text: str, wanted: Wanted) -> Imported:
 
 # --- the formats ----------------------------------------------------------------------------------
 
-_SPEC = "vllm:spec_decode_num_"
-_LLAMA = "llamacpp:spec_decode_num_"
-_REQUESTS = (ExportFormat(_vllm_requests),)
-KINDS: Mapping[str, Sequence[ExportFormat]] = {
-    "vllm": (
-        ExportFormat(
-            _printed,
-            {
-                "begins": "SpecDecoding metrics",
-                "length": r"Mean acceptance length: ([\d.]+)",
-                "accepted": r"Accepted: (\d+) tokens",
-                "drafted": r"Drafted: (\d+) tokens",
-                "reached": r"Per-position acceptance rate: ((?:[\d.]+(?:, )?)+)",
-            },
-            mark="SpecDecoding metrics",
-        ),
-        ExportFormat(
-            _counters,
-            {
-                "drafts": _SPEC + "drafts",
-                "drafted": _SPEC + "draft_tokens",
-                "reached": _SPEC + "accepted_tokens_per_pos",
-                "generated": "vllm:generation_tokens_total",
-                "requests": "vllm:time_to_first_token_seconds_count",
-            },
-        ),
-    ),
-    "llama-cpp": (
-        ExportFormat(
-            _printed,
-            {
-                "begins": r"statistics +\S+: +#calls",
-                "draft": r"statistics +(\S+):",
-                "steps": r"#calls(?:\(b,g,a\) = *\d+|) *=? *(\d+)",
-                "drafts": r"#gen drafts = *(\d+)",
-                "drafted": r"#gen tokens = *(\d+)",
-                "accepted": r"#acc tokens = *(\d+)",
-                "length": r"#mean acc len = *([\d.]+)",
-                "reached": r"#acc rate/pos = \(([^)]*)\)",
-            },
-            mark=r"statistics +\S+: +#calls",
-        ),
-        ExportFormat(
-            _printed,
-            {
-                "begins": r"draft acceptance(?: rate)? =",
-                "accepted": r"\( *(\d+) accepted",
-                "drafted": r"accepted / *(\d+) generated\)",
-                "length": r"mean (?:acceptance length|len) = *([\d.]+)",
-                "reached": r"acceptance rate per position = \(([^)]*)\)",
-            },
-            mark=r"draft acceptance(?: rate)? =",
-        ),
-        ExportFormat(
-            _printed,
-            {
-                "begins": r"n_drafted *=",
-                "accepted": r"n_accept *= *(\d+)",
-                "drafted": r"n_drafted *= *(\d+)",
-                "chain": r"n_draft *= *(\d+)",
-            },
-            mark=r"n_drafted *=",
-        ),
-        ExportFormat(
-            _counters,
-            {
-                "drafts": _LLAMA + "drafts",
-                "drafted": _LLAMA + "draft_tokens",
-                "reached": _LLAMA + "accepted_tokens_per_pos",
-            },
-        ),
-    ),
-    "sglang": (
-        ExportFormat(
-            _printed,
-            {
-                "begins": "Decode batch",
-                "running": r"#running-req: (\d+)",
-                "length": r"accept len: ([\d.]+)",
-                "chain": r"speculative_num_steps=(\d+)",
-                "branches": r"speculative_eagle_topk=(\d+)",
-            },
-            mark="Decode batch",
-        ),
-        ExportFormat(
-            _gauges, {"length": "sglang:spec_accept_length", "chain": "sglang:spec_num_steps"}
-        ),
-    ),
-    "vllm-requests": _REQUESTS,
-    "sglang-requests": (ExportFormat(_sglang_requests),),
-    "aiperf": _REQUESTS,
-    "vllm-bench": (
-        ExportFormat(
-            _printed,
-            {
-                "begins": r"Acceptance rate \(%\):",
-                "length": r"Acceptance length: *([\d.]+)",
-                "drafts": r"Drafts: *(\d+)",
-                "drafted": r"Draft tokens: *(\d+)",
-                "accepted": r"Accepted tokens: *(\d+)",
-                "percent": r"Position \d+: *([\d.]+)",
-            },
-            mark=r"Acceptance rate \(%\):",
-        ),
-        ExportFormat(
-            _result,
-            {
-                "drafts": "spec_decode_num_drafts",
-                "drafted": "spec_decode_draft_tokens",
-                "reached": "spec_decode_per_position_acceptance_rates",
-            },
-        ),
-    ),
-    "table": (ExportFormat(_table),),
+READERS: Mapping[str, Callable[[Mapping[str, str], str, Wanted], Imported]] = {
+    "printed": _printed,
+    "counters": _counters,
+    "gauges": _gauges,
+    "vllm_requests": _vllm_requests,
+    "sglang_requests": _sglang_requests,
+    "result": _result,
+    "table": _table,
 }
-"""Formats by kind: three engines' log lines and ``/metrics``, two engines' responses, two
-benchmarks' results (AIPerf's records hold vLLM's keys), and tables."""
+"""By name; they raise ``ValueError`` with a sentence, or whatever parsing raises."""
+_FILE = Path(__file__).with_suffix(".toml")
+KINDS: Mapping[str, Sequence[ExportFormat]] = {
+    kind: [validated(ExportFormat, row, _FILE) for row in rows]
+    for kind, rows in read_toml(_FILE).items()
+}

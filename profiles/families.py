@@ -1,18 +1,21 @@
 """Families of models, a record each, by the ``model_type`` of their ``config.json``.
 
-A record says what the layers of a family have apart from Llama's, and which values transformers
-takes where a file leaves keys out. Here belongs what is counted from sizes alone; ``model_config``
-reads the file. Source of all of it: the model classes of transformers 5.
+A record (``families.toml``) says what the layers of a family have apart from Llama's, and which
+values transformers takes where a file leaves keys out. Here belongs what is counted from sizes
+alone; ``model_config`` reads the file. Source: the model classes of transformers 5.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from pydantic import Field
 
 from treepipe.core.errors import UserError
+from treepipe.files.section import Section
+from treepipe.files.toml_file import read_toml, validated
 
 MOST_LAYERS = 10_000
 """A bound that keeps lists of layers small."""
@@ -93,9 +96,8 @@ class Mixer(NamedTuple):
     state: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFamily:
-    """What the layers of a family have apart from Llama's.
+class ModelFamily(Section):
+    """What the layers of a family have apart from Llama's (``families.toml``).
 
     Attributes:
         defaults: values of keys that a file may leave out.
@@ -119,14 +121,14 @@ class ModelFamily:
         beside: a dense MLP works beside the experts of each layer.
     """
 
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, bool | int] = Field(default_factory=dict)
     norms: int = 2
-    head_norms: str = ""
+    head_norms: Literal["", "head", "all"] = ""
     head_norms_if: str | None = None
-    biased: str = "qkvo"
+    biased: Literal["qkvo", "qkv"] = "qkvo"
     gated: bool = False
     sinks: bool = False
-    mixers: Mapping[str, Callable[[ModelFamily, Keys], Mixer]] = field(default_factory=dict)
+    mixers: Mapping[str, str] = Field(default_factory=lambda: {FULL: "plain", SLIDING: "plain"})
     period: int | None = None
     period_key: str = ""
     others: str = SLIDING
@@ -257,242 +259,24 @@ def gemma4_full(family: ModelFamily, keys: Keys) -> Mixer:
 
 # --- the records ----------------------------------------------------------------------------------
 
-_ATTENDS = {FULL: plain, SLIDING: plain}
-_NORMED: dict[str, Any] = {"head_norms": "head"}
-_LATENT: dict[str, Any] = {"mixers": {FULL: latent, "indexed_attention": latent}}
-_DELTA: dict[str, Any] = {
-    "mixers": {FULL: plain, LINEAR: delta_net},
-    "period": 4,
-    "period_key": "full_attention_interval",
-    "others": LINEAR,
-    "gated": True,
-    "head_norms": "head",
+MIXERS: Mapping[str, Callable[[ModelFamily, Keys], Mixer]] = {
+    "plain": plain,
+    "latent": latent,
+    "delta_net": delta_net,
+    "gemma4_full": gemma4_full,
 }
-_QWEN_SLIDES: dict[str, Any] = {"period": 0, "slides": "use_sliding_window"}
-_LINEAR_HEADS = {
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-    "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128,
-    "linear_conv_kernel_dim": 4,
-}
-_QWEN35 = {
-    "vocab_size": 248320,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    **_LINEAR_HEADS,
-}
-_DEEPSEEK = {
-    "vocab_size": 129280,
-    "hidden_size": 7168,
-    "intermediate_size": 18432,
-    "moe_intermediate_size": 2048,
-    "num_hidden_layers": 61,
-    "num_attention_heads": 128,
-    "num_key_value_heads": 128,
-    "n_shared_experts": 1,
-    "n_routed_experts": 256,
-    "num_experts_per_tok": 8,
-    "first_k_dense_replace": 3,
-    "q_lora_rank": 1536,
-    "kv_lora_rank": 512,
-    "qk_rope_head_dim": 64,
-    "qk_nope_head_dim": 128,
-    "v_head_dim": 128,
-}
-_DSA = {"index_n_heads": 64, "index_head_dim": 128}
-_GEMMA = {
-    "vocab_size": 256000,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 26,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "tie_word_embeddings": True,
-    "sliding_window": 4096,
-}
-_TIED = {"tie_word_embeddings": True}
 
-LLAMA = ModelFamily(mixers=_ATTENDS)
-"""The family that an unknown model is counted as."""
-FAMILIES: dict[str, ModelFamily] = {
-    "llama": LLAMA,
-    "mistral": ModelFamily(
-        {"num_key_value_heads": 8, "sliding_window": 4096}, mixers=_ATTENDS, period=0
-    ),
-    "ministral3": LLAMA,
-    "granite": LLAMA,
-    "smollm3": ModelFamily(_TIED, mixers=_ATTENDS, **_QWEN_SLIDES),
-    "seed_oss": ModelFamily(
-        {"attention_bias": True, "head_dim": 128}, biased="qkv", mixers=_ATTENDS
-    ),
-    "phi3": ModelFamily(mixers=_ATTENDS, period=0),
-    "qwen2": ModelFamily({"attention_bias": True}, biased="qkv", mixers=_ATTENDS, **_QWEN_SLIDES),
-    "qwen3": ModelFamily({"head_dim": 128}, mixers=_ATTENDS, **_NORMED, **_QWEN_SLIDES),
-    "gemma": ModelFamily(
-        {"num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 256} | _TIED,
-        mixers=_ATTENDS,
-    ),
-    "gemma2": ModelFamily(_GEMMA, norms=4, mixers=_ATTENDS, period=2),
-    "gemma3": ModelFamily(
-        _GEMMA | {"vocab_size": 262208},
-        norms=4,
-        mixers=_ATTENDS,
-        period=6,
-        period_key="sliding_window_pattern",
-        **_NORMED,
-    ),
-    "gemma4": ModelFamily(
-        _GEMMA
-        | {"vocab_size": 262144, "num_hidden_layers": 30, "sliding_window": 512}
-        | {"global_head_dim": 512, "hidden_size_per_layer_input": 256},
-        norms=4,
-        mixers={FULL: gemma4_full, SLIDING: plain},
-        period=6,
-        beside=True,
-        **_NORMED,
-    ),
-    "exaone4": ModelFamily({"sliding_window": 4096}, mixers=_ATTENDS, period=4, **_NORMED),
-    "olmo2": ModelFamily(mixers=_ATTENDS, head_norms="all"),
-    "olmo3": ModelFamily({"sliding_window": 4096}, mixers=_ATTENDS, head_norms="all", period=4),
-    "glm": ModelFamily({"attention_bias": True, "head_dim": 128}, biased="qkv", mixers=_ATTENDS),
-    "glm4": ModelFamily(
-        {"attention_bias": True, "head_dim": 128, "num_key_value_heads": 2},
-        norms=4,
-        biased="qkv",
-        mixers=_ATTENDS,
-    ),
-    "cohere": ModelFamily(
-        _TIED, norms=1, head_norms="all", head_norms_if="use_qk_norm", mixers=_ATTENDS
-    ),
-    "cohere2": ModelFamily(
-        _TIED | {"sliding_window": 4096},
-        norms=1,
-        mixers=_ATTENDS,
-        period=4,
-        period_key="sliding_window_pattern",
-    ),
-    "mixtral": ModelFamily(
-        {"num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2},
-        mixers=_ATTENDS,
-        period=0,
-    ),
-    "olmoe": ModelFamily(
-        {"num_experts": 64, "num_experts_per_tok": 8}, mixers=_ATTENDS, head_norms="all"
-    ),
-    "qwen2_moe": ModelFamily(
-        {
-            "attention_bias": True,
-            "num_experts": 60,
-            "num_experts_per_tok": 4,
-            "moe_intermediate_size": 1408,
-            "shared_expert_intermediate_size": 5632,
-        },
-        biased="qkv",
-        shared_gate=True,
-        mixers=_ATTENDS,
-        **_QWEN_SLIDES,
-    ),
-    "qwen3_moe": ModelFamily(
-        {"num_experts_per_tok": 8, "moe_intermediate_size": 768, "num_key_value_heads": 4},
-        mixers=_ATTENDS,
-        **_NORMED,
-        **_QWEN_SLIDES,
-    ),
-    "gpt_oss": ModelFamily(
-        {
-            "attention_bias": True,
-            "num_local_experts": 128,
-            "num_experts_per_tok": 4,
-            "sliding_window": 128,
-            "head_dim": 64,
-            "num_key_value_heads": 8,
-        },
-        sinks=True,
-        expert_bias=True,
-        mixers=_ATTENDS,
-        period=2,
-    ),
-    "minimax_m2": ModelFamily(
-        {"num_local_experts": 256, "num_experts_per_tok": 8, "head_dim": 128},
-        head_norms="all",
-        mixers=_ATTENDS,
-    ),
-    "glm4_moe": ModelFamily(
-        {
-            "n_routed_experts": 128,
-            "num_experts_per_tok": 8,
-            "n_shared_experts": 1,
-            "first_k_dense_replace": 1,
-            "moe_intermediate_size": 1408,
-        },
-        biased="qkv",
-        head_norms="head",
-        head_norms_if="use_qk_norm",
-        mixers=_ATTENDS,
-    ),
-    "llama4": ModelFamily(
-        {
-            "head_dim": 128,
-            "num_local_experts": 16,
-            "num_experts_per_tok": 1,
-            "intermediate_size_mlp": 16384,
-            "attention_chunk_size": 8192,
-        },
-        mixers={FULL: plain, CHUNKED: plain},
-        period=4,
-        period_key="no_rope_layer_interval",
-        others=CHUNKED,
-        dense="intermediate_size_mlp",
-        shared=1,
-    ),
-    "deepseek_v2": ModelFamily(
-        {"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_rope_head_dim": 64}
-        | {"qk_nope_head_dim": 128, "v_head_dim": 128, "n_shared_experts": 2},
-        **_LATENT,
-    ),
-    "deepseek_v3": ModelFamily(_DEEPSEEK, **_LATENT),
-    "kimi_k2": ModelFamily(_DEEPSEEK, **_LATENT),
-    "deepseek_v32": ModelFamily(_DEEPSEEK | _DSA, **_LATENT),
-    "glm_moe_dsa": ModelFamily(
-        _DEEPSEEK
-        | {"vocab_size": 154880, "hidden_size": 6144, "intermediate_size": 12288}
-        | {"num_hidden_layers": 78, "num_attention_heads": 64, "num_key_value_heads": 64}
-        | {"q_lora_rank": 2048, "qk_nope_head_dim": 192, "v_head_dim": 256}
-        | {"index_n_heads": 32, "index_head_dim": 128},
-        **_LATENT,
-    ),
-    "glm4_moe_lite": ModelFamily(
-        {
-            **{"q_lora_rank": 768, "kv_lora_rank": 512, "qk_rope_head_dim": 64},
-            **{"qk_nope_head_dim": 192, "v_head_dim": 256, "n_shared_experts": 1},
-            **{"n_routed_experts": 64, "num_experts_per_tok": 4, "first_k_dense_replace": 1},
-            "moe_intermediate_size": 1536,
-        },
-        **_LATENT,
-    ),
-    "qwen3_next": ModelFamily(
-        _LINEAR_HEADS
-        | {"head_dim": 256, "num_key_value_heads": 2, "num_experts": 512}
-        | {"num_experts_per_tok": 10, "moe_intermediate_size": 512}
-        | {"shared_expert_intermediate_size": 512},
-        shared_gate=True,
-        **_DELTA,
-    ),
-    "qwen3_5": ModelFamily(_QWEN35 | {"hidden_size": 4096, "intermediate_size": 12288}, **_DELTA),
-    "qwen3_5_moe": ModelFamily(
-        _QWEN35
-        | {"hidden_size": 2048, "num_hidden_layers": 40, "num_key_value_heads": 2}
-        | {"num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512}
-        | {"shared_expert_intermediate_size": 512},
-        shared_gate=True,
-        **_DELTA,
-    ),
-}
-"""By ``model_type``, without a ``_text`` behind it."""
+
+def _read() -> dict[str, ModelFamily]:
+    path, known = Path(__file__).with_suffix(".toml"), dict[str, dict[str, Any]]()
+    for name, facts in read_toml(path).items():
+        base = known.get(facts.pop("like", ""), {})
+        defaults = {**base.get("defaults", {}), **facts.get("defaults", {})}
+        known[name] = {**base, **facts, "defaults": defaults}
+    return {name: validated(ModelFamily, each, path) for name, each in known.items()}
+
+
+FAMILIES = _read()
 ALIASES = {
     "qwen2_vl": "qwen2",
     "qwen2_5_vl": "qwen2",

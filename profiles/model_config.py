@@ -18,7 +18,7 @@ from treepipe.files.toml_file import validated
 from treepipe.profiles.families import (
     ALIASES,
     FAMILIES,
-    LLAMA,
+    MIXERS,
     MOST_LAYERS,
     WAY_OUT,
     WINDOWS,
@@ -103,7 +103,7 @@ def read_config(path: Path) -> ModelProfile:
     for key, what in REFUSED.items():
         if keys.get(key):
             raise UserError(f"{path}: key {key}: {what} cannot be counted; {WAY_OUT}")
-    shape, weights = _shape(keys, family or LLAMA)
+    shape, weights = _shape(keys, family or FAMILIES["llama"])
     caveats = dict[str, str]()
     if family is None:
         told = f"model_type = {named!r} is unknown" if named else "model_type is missing"
@@ -192,7 +192,7 @@ def _kinds(
     if keys.flag("mlp_bias"):
         rest += 2 * keys.size("intermediate_size") + hidden
     for kind, number in Counter(kinds).items():
-        mixer = family.mixers[kind](family, keys)
+        mixer = MIXERS[family.mixers[kind]](family, keys)
         found.append(
             {
                 **mixer._asdict(),

@@ -21,7 +21,7 @@ from treepipe.scenario.keys import key_facts
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("treepipe", "sim", "executor", "profiles", "studies")
-MOST = {"lines of the product": 62_320, "scenario keys": 200, "command parameters": 130}
+MOST = {"lines of the product": 61_890, "scenario keys": 200, "command parameters": 130}
 """The aim of the first is 52,500. It was raised three times: from 58,600 for `pipeinfer`,
 `pipespec`, the law of kernels and other people's clusters, which took more than went out for them;
 from 59,330 for passes on static buffers with the self-test, for tensor splits with their question,

@@ -23,9 +23,9 @@ from treepipe.testing.checking import (
     laws,
     replay,
 )
-from treepipe.testing.law import LAWS, Law, LawBroken
+from treepipe.testing.law import LAWS, TREE_LAWS, Law, LawBroken
 from treepipe.testing.story import Story
-from treepipe.testing.tree_executor import TREE_LAWS, TreeExecutor
+from treepipe.testing.tree_executor import TreeExecutor
 
 __all__ = (
     "LAWS",

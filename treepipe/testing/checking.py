@@ -21,9 +21,9 @@ from treepipe.core.schedules import REGISTRY, systems
 from treepipe.core.system import System
 from treepipe.extras import need_executor
 from treepipe.testing.case import Size, Trial, TrialCase, shrunk
-from treepipe.testing.law import LAWS, PROTOCOL, Law, LawBroken
+from treepipe.testing.law import LAWS, PROTOCOL, TREE_LAWS, Law, LawBroken
 from treepipe.testing.story import Story
-from treepipe.testing.tree_executor import TREE_LAWS, TREE_TRIALS, TreeExecutor
+from treepipe.testing.tree_executor import TREE_TRIALS, TreeExecutor
 from treepipe.testing.trials import TRIALS
 
 _LOADED: dict[str, dict[str, System]] = {}

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from treepipe.core.messages import NO_PARENT
 from treepipe.testing.case import Trial, TrialCase
-from treepipe.testing.law import PROTOCOL, Law, hold
+from treepipe.testing.law import hold
 from treepipe.testing.story import Step
 
 Logits = npt.NDArray[np.floating[Any]]
@@ -67,50 +67,6 @@ class TreeExecutor(Protocol):
 
     def plain(self, tokens: Sequence[int]) -> Logits:
         """Return the logits [len(tokens), vocabulary] of one pass without cache and tree."""
-
-
-_LAWS = (
-    Law(
-        PROTOCOL,
-        "every legal call is answered",
-        "treepipe/testing/tree_executor.py",
-        "growing",
-    ),
-    Law(
-        "committed",
-        "rows of committed tokens, however they are cut, have the logits of one plain pass",
-        "Vaswani et al. 2017, section 3.2.3 (causal attention)",
-        "growing",
-    ),
-    Law(
-        "tree_attention",
-        "a node's row has the logits of a plain pass over the committed tokens and its path",
-        "PipeDec, algorithm 1; SpecPipe, section 3.2.1",
-        "growing",
-    ),
-    Law(
-        "compaction",
-        "rows behind a prune have these logits, too: the cache keeps the right entries in order",
-        "FlowSpec, section 3.3 (KV cache pruning); PipeDec, section 3.3.4",
-        "pruned",
-    ),
-    Law(
-        "near_argmax",
-        "each token decoded from a tree's rows is a plain pass's best, or at most twice the "
-        "tolerance below it",
-        "Leviathan et al. 2023, section 3.1; floats: two logits, each as far off as tolerated",
-        "decoding",
-    ),
-    Law(
-        "sessions",
-        "sessions that take turns do not see each other, and a session that begins again is empty",
-        "Kwon et al. 2023 (PagedAttention), section 4",
-        "sessions",
-    ),
-)
-
-TREE_LAWS: Mapping[str, Law] = {law.name: law for law in _LAWS}
-"""The laws of executors, by name."""
 
 
 @dataclass
