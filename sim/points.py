@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -129,8 +130,7 @@ def outcomes_of(points: Sequence[Point]) -> Iterator[tuple[str, Outcome]]:
     ]
     known, following = dict[int, Outcome](), 0
     for group, outcomes in zip(groups, _begun_here(jobs), strict=True):
-        each = outcomes if isinstance(outcomes, list) else [outcomes]
-        known.update(zip(group, each, strict=True))
+        known.update(zip(group, pickle.loads(outcomes), strict=True))
         while following in known:
             yield points[following].label, known.pop(following)
             following += 1
@@ -177,18 +177,32 @@ def _begun_here(jobs: Sequence[Any]) -> Iterator[Any]:
         yield from run_jobs(waiting)
 
 
+@contextlib.contextmanager
+def started() -> Iterator[None]:
+    """Start the engine's processes beside what is done within the context, for the points that
+    come behind it."""
+    starting = start(delayed(_ready)())
+    try:
+        yield
+        deque(starting, maxlen=0)
+        _alone.spent_s = max(_alone.spent_s, STARTING_S)
+    finally:
+        abandon(starting)
+
+
 def _ready() -> None:
     """Do nothing: a process that does it has imported this module."""
 
 
-def _simulate(content: str, fingerprint: str, path: Path, cut: bool, paths: bool) -> Outcome:
+def _simulate(content: str, fingerprint: str, path: Path, cut: bool, paths: bool) -> bytes:
     """Simulate a point: read ``content`` as the file at ``path``, and ``cut`` its runs to the
-    steady part. The cache's key includes ``fingerprint``, which covers all other inputs."""
+    steady part. The cache's key includes ``fingerprint``, which covers all other inputs. The
+    outcome is in bytes, since the cache writes objects a hundred times as slowly."""
     scenario = Scenario.of(json.loads(content), path)
-    return _outcome(scenario, predict(scenario, paths=paths), cut, paths)
+    return pickle.dumps([_outcome(scenario, predict(scenario, paths=paths), cut, paths)])
 
 
-def _simulate_alike(inputs: Sequence[tuple[str, str, Path, bool, bool]]) -> list[Outcome]:
+def _simulate_alike(inputs: Sequence[tuple[str, str, Path, bool, bool]]) -> bytes:
     """Simulate points in lanes; ``inputs`` are those of ``_simulate``."""
     scenarios = [Scenario.of(json.loads(content), path) for content, _, path, *_ in inputs]
     outcomes = []
@@ -198,7 +212,7 @@ def _simulate_alike(inputs: Sequence[tuple[str, str, Path, bool, bool]]) -> list
         if isinstance(found, Exception):
             raise found
         outcomes.append(_outcome(scenario, found, cut, paths))
-    return outcomes
+    return pickle.dumps(outcomes)
 
 
 def _outcome(scenario: Scenario, traces: list[Trace], cut: bool, paths: bool) -> Outcome:

@@ -15,7 +15,7 @@ from treepipe.files.toml_file import toml_text
 from treepipe.planner.candidates import Candidate
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.gaps import Simulated
-from treepipe.planner.halving import SearchInterrupted, _survivors, rank
+from treepipe.planner.halving import FAR_RUNS, SearchInterrupted, _survivors, rank
 from treepipe.planner.plan import search
 from treepipe.planner.report import plan_content, ranking_table, verdict
 from treepipe.results.show import ProgressBars
@@ -133,13 +133,29 @@ def test_plans_far_behind_are_given_up_unless_they_are_their_schedules_best() ->
     slow = replace(made[0], schedule="pp")
     steady = [(10, 10), (10.9, 10.9), (15, 15), (16, 16), *[(20.0 + n,) * 2 for n in range(4)]]
     plans = [_made(slow, 99, 99), *(_made(c, *v) for c, v in zip(made, steady, strict=True))]
-    kept = _survivors(plans, cluster)
+    kept, far = _survivors(plans, cluster)
     assert [(each.schedule, each.settings["gamma"]) for each in kept] == [
         ("chain", 0), ("chain", 1), ("pp", 0)
     ]  # fmt: skip
+    assert not far  # pp drafts nothing: it is what others are compared with
     noisy = [(10, 10), (8, 14), (15, 9), (9, 16), *[(30.0 - n, 10.0 + n) for n in range(4)]]
     plans = [_made(slow, 99, 99), *(_made(c, *v) for c, v in zip(made, noisy, strict=True))]
-    assert len(_survivors(plans, cluster)) == 1 + 4
+    assert [len(each) for each in _survivors(plans, cluster)] == [1 + 4, 0]
+
+
+def test_a_far_plan_is_compared_on_the_first_texts_alone() -> None:
+    """Of a draft that is nearly always wrong; by hand from the plans' runs."""
+    hopeless = {"source": "bernoulli", "beta": 0.05}
+    schedules = {"search.schedules": ["pp", "chain"], "search.grid": {"schedule.gamma": [6]}}
+    result = found(**schedules, runs=FAR_RUNS + 3, acceptance=hopeless)
+    best, far = result.ranking
+    assert (best.candidate.schedule, far.candidate.schedule) == ("pp", "chain")
+    assert (result.rungs[-1].far, str(result.rungs[-1])) == (1, "1 on 9 runs, 1 far behind on 6")
+    runs, own = best.outcome.observations[METRIC], far.outcome.observations[METRIC]
+    assert (len(runs), len(own)) == (FAR_RUNS + 3, FAR_RUNS)
+    assert far.gap is not None
+    assert far.gap.mean == pytest.approx(sum(own) / sum(runs[:FAR_RUNS]) - 1)
+    assert found(**schedules, runs=FAR_RUNS, acceptance=hopeless).rungs[-1].far == 0
 
 
 def test_a_key_that_changes_no_figure_is_named() -> None:

@@ -6,7 +6,6 @@ Exit codes: 0 success, 1 a run failed, 2 the user's input is wrong, 128 + N ende
 from __future__ import annotations
 
 import errno
-import importlib.metadata
 import io
 import platform
 import sys
@@ -17,8 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
-from rich.text import Text
 from typer.core import TyperGroup
 
 from treepipe.cli import calibrate as cli_calibrate
@@ -76,6 +73,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # its help takes as long to import as all else that help needs
 )
 
 app.add_typer(cli_calibrate.app, name="calibrate")
@@ -132,7 +130,9 @@ def _end_interrupted(exit_code: int) -> NoReturn:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        version = importlib.metadata.version("treepipe")
+        from importlib.metadata import version as installed
+
+        version = installed("treepipe")
         typer.echo(f"treepipe {version} (Python {platform.python_version()})")
         raise typer.Exit
 
@@ -370,5 +370,8 @@ def _by_formula(scenario: Scenario) -> list[str]:
 
 
 def _complain(sentence: str) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
     text = Text.assemble(("treepipe:", "red"), f" {visible(sentence)}")
     Console(stderr=True, highlight=False).print(text, soft_wrap=True)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from treepipe.cli.options import command
 from treepipe.core.errors import UserError
@@ -84,6 +83,8 @@ def _show_status(address: str, key_file: Path | None) -> None:
 
 
 def _serve(address: str, key_file: Path | None, models: Path | None) -> None:
+    from rich.console import Console
+
     from treepipe.executor.hosts.daemon import Daemon
     from treepipe.executor.wire.addresses import parse_address
     from treepipe.executor.wire.keys import KeyPair

@@ -8,7 +8,7 @@ many valid.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log, sqrt
 
 import numpy as np
@@ -30,15 +30,28 @@ DOUBT = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """A figure of every run; ``common`` and ``exact`` as for ``Interval.over``."""
+    """A figure of every run; ``common`` and ``exact`` as for ``Interval.over``; ``lacking``: not of
+    every one, so that runs cannot be told apart."""
 
     values: Values
     common: float = 0.0
     exact: bool = False
+    lacking: bool = False
 
     @classmethod
     def of(cls, outcome: Outcome, goal: str) -> Runs:
-        return cls(outcome.observations[goal], outcome.common, outcome.exact)
+        values, all_seen = outcome.observations[goal], outcome.observations.values()
+        lacking = len(values) < max(map(len, all_seen))
+        return cls(values, outcome.common, outcome.exact, lacking)
+
+    def with_same(self, other: Runs) -> tuple[Runs, Runs]:
+        """Return both on the runs that both have, which are the first ones."""
+        count = min(len(self.values), len(other.values))
+        if self.lacking or other.lacking:
+            return self, other
+        return replace(self, values=self.values[:count]), replace(
+            other, values=other.values[:count]
+        )
 
     @property
     def mean(self) -> float:
@@ -69,7 +82,7 @@ class Simulated:
 
 
 def relative_gap(best: Runs, other: Runs, comparisons: int) -> Interval | None:
-    """Return other / best - 1 of means over the same runs; None if one of them is not above 0.
+    """Return other / best - 1 of means over the runs of both; None if one is not above 0.
 
     No bound is below -100 %, and swapping the two plans swaps the bounds.
 
@@ -80,6 +93,7 @@ def relative_gap(best: Runs, other: Runs, comparisons: int) -> Interval | None:
     >>> gap, gap.fixed
     (Interval(mean=1.0, low=None, high=None), 'all equal')
     """
+    best, other = best.with_same(other)
     if best.mean <= 0 or other.mean <= 0:
         return None
     if len(best.values) != len(other.values):  # some runs lack the figure
@@ -101,7 +115,7 @@ def far_behind(plans: Sequence[Runs], best: Runs, goal: Metric) -> Callable[[Run
     differences, whose variance is pooled over ``plans``, since a plan has few runs."""
 
     def behind(plan: Runs) -> npt.NDArray[np.float64] | None:
-        mine, its = plan.values, best.values
+        mine, its = (each.values for each in plan.with_same(best))
         if len(mine) != len(its) or len(its) < 2 or min(*mine, *its) <= 0:
             return None
         logs: npt.NDArray[np.float64] = np.log(mine) - np.log(its)

@@ -3,7 +3,8 @@ AISTATS 2016), on common random numbers.
 
 Candidates are compared on the same runs, that is, on the same texts; first, where the goal is a
 time between tokens, on the beginnings of the texts. The best candidate of every schedule reaches
-the last rung; an unranked one lost to another of its own schedule, and is not on the front. Of
+the last rung, on its first runs alone if it drafts and is far behind the best one of all; an
+unranked one lost to another of its own schedule, and is not on the front. Of
 candidates with equal figures in all runs so far one survives, and none that the runs so far tell
 from the best one of all by far more than their chance. A candidate whose closed form is far behind
 the best plan of the first ones, one of each schedule, is not simulated.
@@ -12,12 +13,19 @@ the best plan of the first ones, one of each schedule, is not simulated.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from math import ceil, comb
 from typing import TYPE_CHECKING
 
 from treepipe.core.errors import UserError
-from treepipe.planner.candidates import Candidate, Refused, find_candidates
+from treepipe.core.schedules import systems
+from treepipe.planner.candidates import (
+    Candidate,
+    Refused,
+    count_combinations,
+    find_candidates,
+)
 from treepipe.planner.cluster import Cluster
 from treepipe.planner.front import Front, front_figure, front_members, pareto_front
 from treepipe.planner.gaps import Simulated, far_behind, may_be_equal, relative_gap
@@ -30,7 +38,7 @@ from treepipe.results.metrics import GOALS, PERCENTILES, metric
 from treepipe.results.statistics import Interval
 from treepipe.results.units import number
 from treepipe.scenario.schema import ScheduleName
-from treepipe.sim.points import Point, outcomes_of
+from treepipe.sim.points import Point, outcomes_of, started
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -88,21 +96,27 @@ puts it off. A form leaves waiting out: of 69 plans of two clusters (``docs/plan
 figures were 0.98 to 3 times the forms'.
 """
 BY_FORM = f"not simulated: its closed form is {BEHIND - 1:.0%} or more behind the first plans' best"
+MANY = 100
+"""Combinations from which the processes that simulate start before their plans are known."""
+FAR_RUNS = 6
+"""Runs, in the last rung, of a schedule's best candidate that is far behind."""
 PAYS = 3  # a rung that costs so many times the runs that it can save is left out
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
     """The number of candidates simulated, and of runs of each; of ``new_tokens`` of each text, or
-    of all (None)."""
+    of all (None); and of those ``far`` behind, on ``FAR_RUNS``."""
 
     candidates: int
     runs: int
     new_tokens: int | None = None
+    far: int = 0
 
     def __str__(self) -> str:
         short = "" if self.new_tokens is None else f" of {self.new_tokens} tokens"
-        return f"{self.candidates} on {self.runs} runs{short}"
+        far = f", {self.far} far behind on {FAR_RUNS}" if self.far else ""
+        return f"{self.candidates} on {self.runs} runs{short}{far}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +163,7 @@ class SearchResult:
 
     @property
     def runs(self) -> int:
-        """Number of runs of every plan in the ranking."""
+        """Number of runs of every plan in the ranking that is not far behind."""
         return self.rungs[-1].runs
 
     @property
@@ -188,14 +202,15 @@ def rank(cluster: Cluster, say: Progress) -> SearchResult:
         RunError: a simulation came to a standstill.
         SearchInterrupted: Ctrl-C, once a plan is simulated.
     """
-    candidates, refused = find_candidates(cluster)
+    with started() if count_combinations(cluster) > MANY else nullcontext():
+        candidates, refused = find_candidates(cluster)
     runs, most, tokens = cluster.search.first_runs, cluster.runs, cluster.first_tokens
-    rungs, whole = list[Rung](), list[Simulated]()
+    rungs, whole, far = list[Rung](), list[Simulated](), list[Candidate]()
     while True:
-        plans, rung = list[Simulated](), Rung(len(candidates), runs, tokens)
+        plans, rung = list[Simulated](), Rung(len(candidates), runs, tokens, len(far))
         try:
             for plan in (
-                _simulated(candidates, cluster, rung, say)
+                _simulated([*candidates, *far], cluster, rung, say)
                 if rungs
                 else _first(candidates, cluster, rung, say, refused)
             ):
@@ -205,15 +220,18 @@ def rank(cluster: Cluster, say: Progress) -> SearchResult:
                 raise
             rungs = rungs or [Rung(len(plans), runs, tokens)]
             raise SearchInterrupted(_answer(cluster, whole or plans, refused, rungs)) from None
-        rungs.append(replace(rung, candidates=len(plans)))
+        rungs.append(replace(rung, candidates=len(plans) - len(far)))
         if runs == most and tokens is None:
             return _answer(cluster, plans, refused, rungs)
-        whole, candidates = plans, _survivors(plans, cluster)
+        whole, (near, behind) = plans, _survivors(plans, cluster)
+        candidates = [*near, *behind]
         runs, tokens = runs if tokens else runs * cluster.search.keep, None
         others = len(candidates) - len({each.schedule for each in candidates})
         while runs < most and len(candidates) * runs >= PAYS * others * (most - runs):
             runs *= cluster.search.keep
         runs = min(most, runs)
+        if runs == most > FAR_RUNS:
+            candidates, far = near, behind
 
 
 def _first(
@@ -279,12 +297,12 @@ def _simulated(
     goal, short = metric(cluster.search.goal), rung.new_tokens
     best: Simulated | None = None
     paths = rung.runs == cluster.runs and short is None
-    changes = {"runs": rung.runs, **({"workload.new_tokens": short} if short else {})}
-    points = [
-        Point(str(i), each.scenario.with_(**changes), paths=paths)
-        for i, each in enumerate(candidates)
-    ]
-    say(f"plans: {replace(rung, candidates=len(points))}", len(points))
+    changes = {"workload.new_tokens": short} if short else {}
+    near, points = len(candidates) - rung.far, list[Point]()
+    for i, each in enumerate(candidates):
+        runs = rung.runs if i < near else FAR_RUNS
+        points.append(Point(str(i), each.scenario.with_(runs=runs, **changes), paths=paths))
+    say(f"plans: {replace(rung, candidates=near)}", len(points))
     for candidate, (_, outcome) in zip(candidates, outcomes_of(points), strict=True):
         plan = Simulated(candidate, outcome)
         _check_goals(plan, cluster)
@@ -317,22 +335,29 @@ def _lacking(goal: str) -> str:
     )
 
 
-def _survivors(plans: Sequence[Simulated], cluster: Cluster) -> list[Candidate]:
+def _survivors(
+    plans: Sequence[Simulated], cluster: Cluster
+) -> tuple[list[Candidate], list[Candidate]]:
     """Select the best plan of every schedule, others that may be the best of all, and those of
-    the front; best first."""
+    the front; best first, and those apart that draft, are far behind and on no front."""
     search, by_schedule = cluster.search, dict[ScheduleName, list[Simulated]]()
     hopeless = _hopeless(plans, cluster)
     for plan in plans:
         by_schedule.setdefault(plan.candidate.schedule, []).append(plan)
-    kept, able = list[Simulated](), list[Simulated]()
+    survivors, able = list[Simulated](), list[Simulated]()
     for group in by_schedule.values():
         ranked = _best_first(group, cluster)
         first, *others = ranked[: ceil(len(ranked) / search.keep)]
-        kept += [first, *(each for each in others if not hopeless(each))]
+        survivors += [first, *(each for each in others if not hopeless(each))]
         able += [each for each in ranked if not misses(each.outcome, search.limits)]
     front = front_members(able, search.weighed) if search.weighed else []
-    kept += [each for each in front if each not in kept]
-    return [each.candidate for each in sorted(kept, key=lambda each: _cost(each, cluster))]
+    survivors += [each for each in front if each not in survivors]
+    survivors.sort(key=lambda each: _cost(each, cluster))
+    drafting = (
+        [] if search.weighed else [e for e in survivors if systems()[e.candidate.schedule].drafts]
+    )
+    far = [each for each in drafting if hopeless(each)]
+    return [e.candidate for e in survivors if e not in far], [each.candidate for each in far]
 
 
 def _hopeless(plans: Sequence[Simulated], cluster: Cluster) -> Callable[[Simulated], bool]:
