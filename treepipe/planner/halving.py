@@ -4,10 +4,10 @@ AISTATS 2016), on common random numbers.
 Candidates are compared on the same runs, that is, on the same texts; first, where the goal is a
 time between tokens, on the beginnings of the texts. The best candidate of every schedule reaches
 the last rung, on its first runs alone if it drafts and is far behind the best one of all; an
-unranked one lost to another of its own schedule, and is not on the front. Of
-candidates with equal figures in all runs so far one survives, and none that the runs so far tell
-from the best one of all by far more than their chance. A candidate whose closed form is far behind
-the best plan of the first ones, one of each schedule, is not simulated.
+unranked one lost to another of its own schedule, and is not on the front. Of candidates with equal
+figures in all runs so far, of any schedule, one survives, and none that the runs so far tell from
+the best one of all by far more than their chance. A candidate whose closed form is far behind the
+best plan of the first ones, one of each schedule, is not simulated.
 """
 
 from __future__ import annotations
@@ -339,7 +339,7 @@ def _survivors(
     plans: Sequence[Simulated], cluster: Cluster
 ) -> tuple[list[Candidate], list[Candidate]]:
     """Select the best plan of every schedule, others that may be the best of all, and those of
-    the front; best first, and those apart that draft, are far behind and on no front."""
+    the front; best first; apart are those that draft, are far behind and on no front."""
     search, by_schedule = cluster.search, dict[ScheduleName, list[Simulated]]()
     hopeless = _hopeless(plans, cluster)
     for plan in plans:
@@ -352,12 +352,11 @@ def _survivors(
         able += [each for each in ranked if not misses(each.outcome, search.limits)]
     front = front_members(able, search.weighed) if search.weighed else []
     survivors += [each for each in front if each not in survivors]
-    survivors.sort(key=lambda each: _cost(each, cluster))
-    drafting = (
-        [] if search.weighed else [e for e in survivors if systems()[e.candidate.schedule].drafts]
-    )
-    far = [each for each in drafting if hopeless(each)]
-    return [e.candidate for e in survivors if e not in far], [each.candidate for each in far]
+    groups: tuple[list[Candidate], list[Candidate]] = [], []
+    for each in _best_first(survivors, cluster):  # those that equal another schedule's stand for it
+        drafts = systems()[each.candidate.schedule].drafts
+        groups[not search.weighed and drafts and hopeless(each)].append(each.candidate)
+    return groups
 
 
 def _hopeless(plans: Sequence[Simulated], cluster: Cluster) -> Callable[[Simulated], bool]:
