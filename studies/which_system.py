@@ -186,8 +186,10 @@ def gain(plan: Plan, schedule: ScheduleName, over: ScheduleName = PLAIN) -> Inte
 
 
 def _ratio(plan: Plan, own: Sequence[float], others: Sequence[float]) -> Interval:
-    """Return how many times as good as ``others`` the goal of the same runs is."""
-    pair = (others, own) if plan.goal.less_is_better else (own, others)
+    """Return how many times as good as ``others`` the goal of the same runs is: of the first ones,
+    where a plan far behind has no more."""
+    both = min(len(own), len(others))
+    pair = (others[:both], own[:both]) if plan.goal.less_is_better else (own[:both], others[:both])
     return Interval.over(ratio_observations(*pair))
 
 
