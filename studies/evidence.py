@@ -121,7 +121,8 @@ def _claimed(
         return {"claim": claim["claim"], **shown, "date": "", "machine": ""}
     here, today = Processor.here(), datetime.date.today()
     python, load = platform.python_version(), os.getloadavg()[0]
-    box = f"{here.cores} cores ({here.name}), Python {python}, load average {load:.1f}"
+    name = here.name.partition(" (cpu")[0]
+    box = f"{here.cores} cores ({name}), Python {python}, load average {load:.1f}"
     where = {"date": f"{today}", "machine": box}
     content = {**made[of], **where} if of in made else {**read_json(file), **claim}
     tree = {**content, "rows": {row["key"]: row for row in content.get("rows", ())}}

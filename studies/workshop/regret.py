@@ -8,6 +8,7 @@ from pathlib import Path
 
 from treepipe.planner.candidates import find_candidates
 from treepipe.planner.cluster import Cluster
+from treepipe.planner.halving import FAR_RUNS
 from treepipe.planner.limits import misses
 from treepipe.planner.plan import search
 from treepipe.results.metrics import metric
@@ -59,7 +60,8 @@ def regret(cluster: Cluster, say: Callable[[str, int], None]) -> Regret:
     tokens = cluster.workload.new_tokens
     whole = tokens if isinstance(tokens, int) else 1
     shares = [(rung.new_tokens or whole) / whole for rung in found.rungs]
-    searched = sum(r.candidates * r.runs * s for r, s in zip(found.rungs, shares, strict=True))
+    runs = [each.candidates * each.runs + each.far * FAR_RUNS for each in found.rungs]
+    searched = sum(count * share for count, share in zip(runs, shares, strict=True))
     return Regret(share, searched / (len(points) * cluster.runs))
 
 

@@ -32,7 +32,7 @@ def test_the_regret_of_a_search_that_keeps_the_worst(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(
         halving,
         "_survivors",
-        lambda plans, *_: [p.candidate for p in plans if p.candidate.settings == last],
+        lambda plans, *_: ([p.candidate for p in plans if p.candidate.settings == last], []),
     )
     told = regret(cluster, say)
     assert told.share == pytest.approx(means[-1] / min(means) - 1)
