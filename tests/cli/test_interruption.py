@@ -39,6 +39,8 @@ def press_in_exec(*_: object, **__: object) -> None:
 
 
 def press_after_a_file(*_: object, **__: object) -> None:
+    write_file(Path("of the work alone.toml"), "what only the work needs, as in a temporary folder")
+    Path("of the work alone.toml").unlink()
     write_file(Path("half.toml"), "what is known")
     press()
 

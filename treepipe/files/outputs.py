@@ -179,7 +179,7 @@ def forget_written() -> None:
 
 def what_is_kept() -> str:
     """Describe what an interrupted command leaves behind, as the end of a sentence."""
-    names = list(dict.fromkeys(map(str, _written)))
+    names = list(dict.fromkeys(str(path) for path in _written if path.exists()))
     if not names:
         return "nothing was written"
     more = [] if len(names) <= SHOWN else [f"{len(names) - SHOWN} more"]
