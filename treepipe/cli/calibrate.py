@@ -41,7 +41,7 @@ class CommandLine:
 @app.callback()
 @command(DeviceRequest, Verbosity, CommandLine)
 def device(request: DeviceRequest, verbosity: Verbosity, line: CommandLine) -> None:
-    """Measure this machine as a device; `links` and `acceptance` measure those."""
+    """Measure this machine as a device, or links, acceptance, a run."""
     if line.context.invoked_subcommand is not None:
         _refuse_options(line.context, line.context.invoked_subcommand)
         return

@@ -51,8 +51,10 @@ class CheckOptions(Output):
 
 @command(CheckOptions)
 def check(options: CheckOptions) -> None:
-    """Try the laws of decoding schedules on a system; 1 if one is broken, with its story. Alone it
-    shows the laws."""
+    """Try the laws of decoding on a system; alone, show them.
+
+    A broken law comes with its story, and with exit code 1.
+    """
     need("check", ("hypothesis",), "treepipe check")
     from treepipe import testing
     from treepipe.results.result import write_json

@@ -171,7 +171,7 @@ class SimulateOptions(OfRuns):
 @app.command()
 @command(SimulateOptions)
 def simulate(options: SimulateOptions) -> None:
-    """Predict a scenario, or the difference between two (--versus, --versus-set)."""
+    """Predict a scenario, or the difference between two (--versus)."""
     from treepipe import library
     from treepipe.results.show import ProgressBars
     from treepipe.scenario.scenario import Scenario
@@ -212,7 +212,7 @@ class RunOptions(OfRuns):
 @app.command()
 @command(RunOptions)
 def run(options: RunOptions) -> None:
-    """Execute a scenario with real processes, on this machine and on the workers that it names."""
+    """Execute a scenario with real processes, on one host or several."""
     need_executor("treepipe run")
     from treepipe import library
     from treepipe.results.show import ProgressBars
@@ -245,7 +245,7 @@ def keys(
         str, typer.Argument(metavar="PATH", help="This key and those below it, e.g. serving.")
     ] = "",
 ) -> None:
-    """Show the keys of a scenario: what each means, takes and defaults to, and who reads it."""
+    """Show a scenario's keys: meaning, values, default, readers."""
     from treepipe.results.sheet import Sheet, words
     from treepipe.results.show import console, print_sheet
     from treepipe.scenario.keys import key_facts
@@ -263,7 +263,7 @@ def demo(
     ),
     quiet: Quiet = False,
 ) -> None:
-    """Predict four schedules, run them on real processes, and compare."""
+    """Predict four schedules, run them, and compare."""
     need_executor("treepipe demo")
     from treepipe.results.show import ProgressBars
     from treepipe.validation.demo import run_demo, show_demo, write_demo
@@ -303,7 +303,7 @@ class SweepOptions(Output, Distributed, Settings):
 @app.command()
 @command(SweepOptions)
 def sweep(options: SweepOptions) -> None:
-    """Simulate many scenarios, all combinations or Latin hypercubes, into Parquet files."""
+    """Simulate combinations or Latin hypercubes into Parquet files."""
     from treepipe.results.show import ProgressBars
     from treepipe.sim.engine import engine
     from treepipe.sweeps.sweep import Sweep, carry_out
@@ -335,7 +335,7 @@ class StudyOptions(Output):
 @app.command()
 @command(StudyOptions)
 def study(options: StudyOptions) -> None:
-    """Answer a question with a table and a plot: predictions beside runs."""
+    """Answer a question with a table and a plot: show all, or run one."""
     from treepipe.results.show import ProgressBars
     from treepipe.studies import study as studies
 

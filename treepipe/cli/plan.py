@@ -85,7 +85,7 @@ def _analysis_options() -> list[tuple[str, Any, Any]]:
     make_dataclass("Options", _analysis_options(), bases=(PlanOptions,), frozen=True, kw_only=True)
 )
 def plan(options: PlanOptions) -> None:
-    """Search schedules, parameters and partitions for a cluster and a goal.
+    """Find the best schedule, parameters and split for a cluster.
 
     Ctrl-C shows and writes the best so far, and ends with exit code 130.
     """
