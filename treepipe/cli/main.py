@@ -335,7 +335,7 @@ class StudyOptions(Output):
 @app.command()
 @command(StudyOptions)
 def study(options: StudyOptions) -> None:
-    """Answer a question with a table and a plot: show all, or run one."""
+    """Answer a question with a table and a plot, or list all."""
     from treepipe.results.show import ProgressBars
     from treepipe.studies import study as studies
 

@@ -118,8 +118,8 @@ def depth_answer(cluster: Cluster) -> QuestionAnswer:
         f"Draft {first.depth} token{'s' * (first.depth > 1)}" if first.depth else "Draft nothing"
     )
     sentences = [
-        f"{drafted} for up to {first.last} stream{'s' * (first.last > 1)}; the table has the "
-        f"others, and the speed at the first of each range.",
+        f"{drafted} for {f'up to {first.last} streams' if first.last > 1 else '1 stream'}; the "
+        f"table has the others, and the speed at the first of each range.",
         paying(found),
         *left_out(found),
     ]
