@@ -16,6 +16,7 @@ from treepipe.core.levels import Level, LevelDesk, Neighbour
 from treepipe.core.messages import Close, Text
 from treepipe.core.protocol import Drafted, DraftPass
 from treepipe.core.system import System
+from treepipe.testing import checking
 from treepipe.testing.case import TrialCase
 from treepipe.testing.trials import adversary, decoding
 
@@ -91,6 +92,7 @@ def test_the_tool_finds_a_broken_hierarchy(
 ) -> None:
     """As ``treepipe check pipespec --law LAW`` does, whose cases draw the drafts below a draft."""
     monkeypatch.setattr(kind, name, fault)
+    monkeypatch.setattr(checking, "SHRINK_S", 0.0)  # nothing is asked of the story
     (outcome,) = [e for e in treepipe.testing.check("pipespec", [law]) if e.law.name == law]
     assert outcome.verdict == "broken"
 
