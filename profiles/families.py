@@ -8,6 +8,7 @@ alone; ``model_config`` reads the file. Source: the model classes of transformer
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -267,7 +268,9 @@ MIXERS: Mapping[str, Callable[[ModelFamily, Keys], Mixer]] = {
 }
 
 
-def _read() -> dict[str, ModelFamily]:
+@cache
+def families() -> dict[str, ModelFamily]:
+    """Return the records by name, read at first use: few commands need them."""
     path, known = Path(__file__).with_suffix(".toml"), dict[str, dict[str, Any]]()
     for name, facts in read_toml(path).items():
         base = known.get(facts.pop("like", ""), {})
@@ -276,7 +279,6 @@ def _read() -> dict[str, ModelFamily]:
     return {name: validated(ModelFamily, each, path) for name, each in known.items()}
 
 
-FAMILIES = _read()
 ALIASES = {
     "qwen2_vl": "qwen2",
     "qwen2_5_vl": "qwen2",

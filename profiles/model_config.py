@@ -17,13 +17,13 @@ from treepipe.files.reading import read_json
 from treepipe.files.toml_file import validated
 from treepipe.profiles.families import (
     ALIASES,
-    FAMILIES,
     MIXERS,
     MOST_LAYERS,
     WAY_OUT,
     WINDOWS,
     Keys,
     ModelFamily,
+    families,
     heads_of,
 )
 from treepipe.profiles.quantization import Quantized, read_quantization
@@ -98,12 +98,12 @@ def read_config(path: Path) -> ModelProfile:
     )
     content = {key: value for key, value in {**outer, **inner}.items() if key not in INNER}
     named = str(content.get("model_type") or "").removesuffix("_text")
-    family = FAMILIES.get(ALIASES.get(named, named))
+    family = families().get(ALIASES.get(named, named))
     keys = Keys(path, content, {} if family is None else family.defaults)
     for key, what in REFUSED.items():
         if keys.get(key):
             raise UserError(f"{path}: key {key}: {what} cannot be counted; {WAY_OUT}")
-    shape, weights = _shape(keys, family or FAMILIES["llama"])
+    shape, weights = _shape(keys, family or families()["llama"])
     caveats = dict[str, str]()
     if family is None:
         told = f"model_type = {named!r} is unknown" if named else "model_type is missing"

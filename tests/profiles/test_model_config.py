@@ -20,7 +20,7 @@ import pytest
 from tests.worlds.command_line import Terminal
 from treepipe.core.errors import UserError
 from treepipe.files.reading import parse_json
-from treepipe.profiles.families import ALIASES, FAMILIES
+from treepipe.profiles.families import ALIASES, families
 from treepipe.profiles.library import REFERENCE, find_model, load_model
 from treepipe.profiles.model_config import read_config
 from treepipe.profiles.schema import ModelProfile
@@ -64,7 +64,7 @@ def test_bytes_of_quantized_weights_are_the_published_ones(name: str, tmp_path: 
     assert counted == pytest.approx(entry["bytes"] - entry.get("bytes_besides", 0), rel=0.004)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", families())
 def test_a_family_counts_what_its_class_in_transformers_has(name: str, tmp_path: Path) -> None:
     """At the class's own sizes, of which the file says only what our record has no default of."""
     torch = pytest.importorskip("torch")
@@ -79,7 +79,7 @@ def test_a_family_counts_what_its_class_in_transformers_has(name: str, tmp_path:
     config = known[f"{kind}_text" if f"{kind}_text" in known else kind](**own)
     with torch.device("meta"):
         whole = transformers.AutoModelForCausalLM.from_config(config)
-    there = {*FAMILIES[name].defaults, "layer_types"} - {"hidden_size_per_layer_input"}
+    there = {*families()[name].defaults, "layer_types"} - {"hidden_size_per_layer_input"}
     content = {key: value for key, value in config.to_dict().items() if key not in there}
     model = read(content, tmp_path)
     assert model.parameters == sum(weight.numel() for weight in whole.parameters())
@@ -378,4 +378,4 @@ def test_our_own_files_write_the_logarithm_of_zero() -> None:
 
 
 def test_aliases_are_of_known_families() -> None:
-    assert {*ALIASES.values()} <= {*FAMILIES}
+    assert {*ALIASES.values()} <= {*families()}
